@@ -1,0 +1,62 @@
+"""What can go wrong, as one tree.
+
+FlopwiseError
+├── SpecError (also a ValueError)   the input is wrong: exit code 2
+│   └── UnknownNameError            no such model, accelerator, instance ...: names the nearest
+├── MissingFactError                the question needs a fact that nobody has written down: exit code 2
+└── InfeasibleError                 a well-formed question without a feasible answer: exit code 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class FlopwiseError(Exception):
+    """Anything flopwise raises on purpose; its message is written for the person who asked."""
+
+
+class SpecError(FlopwiseError, ValueError):
+    """Bad input. The message says what was given, what is allowed and what to do next."""
+
+
+class UnknownNameError(SpecError):
+    """A name that is not known; the message lists the nearest ones."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
+        """Compose the message from what was `given` and the `known` names of that `kind`."""
+        names = list(known)
+        self.kind, self.given, self.nearest = kind, given, nearest_names(given, names)
+        near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
+        super().__init__(f"unknown {kind} {given[:120]!r}{near}{'. ' + hint if hint else ''}")
+
+
+class MissingFactError(FlopwiseError):
+    """A fact that the answer needs is not known. Nothing is extrapolated silently."""
+
+
+class InfeasibleError(FlopwiseError):
+    """No answer satisfies the question; `reasons` say why, and by how much."""
+
+    def __init__(self, message: str, reasons: Iterable[str] = ()) -> None:
+        """Keep the `reasons` apart from the message, so that a caller can list them."""
+        self.reasons = tuple(reasons)
+        super().__init__(message)
+
+
+def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:
+    """Return the `known` names most like `given`, best first, blind to case and punctuation."""
+    import difflib  # noqa: PLC0415 - only a wrong name needs it
+
+    folded: dict[str, str] = {}
+    for name in known:
+        folded.setdefault(fold(name), name)
+    key = fold(given[:120])
+    close = difflib.get_close_matches(key, folded, n=limit, cutoff=0.55)
+    inside = [k for k in folded if key and (key in k or k in key)]
+    return tuple(folded[k] for k in dict.fromkeys([*close, *inside]))[:limit]
+
+
+def fold(name: str) -> str:
+    """`name` in lower case with its letters and digits only: how names are compared."""
+    return "".join(c for c in name.lower() if c.isalnum())

@@ -1,0 +1,214 @@
+"""What a model is made of: a table of tensors and operations, one line each, named by its path.
+
+A `Model` is one or more `Stack`s (decoder, encoder, vision tower ...); a stack has items before its layers (embeddings), a
+few distinct kinds of `Layer`, the order in which they follow one another, and items after them (final norm, head). A layer
+is a flat tuple of items in the order in which they run. Nothing here computes: `flopwise.ops` reads these tables.
+
+Letters: L layers, D model width, F feed-forward width, H head dimension, N query heads, K key-value heads, V vocabulary,
+E experts, B sequences in the batch, S tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Shard = Literal["", "column", "row"]
+"""How tensor parallelism cuts a weight: not at all (every rank holds it), by its outputs, or by its inputs."""
+
+Stream = Literal["tokens", "encoder", "samples"]
+"""What an item runs over: the stack's own tokens, the encoder's tokens (keys and values of cross-attention), or one row a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A dense matrix product: `inputs` x `outputs` weights, applied to every row of its stream."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+    shard: Shard = ""
+    stream: Stream = "tokens"
+    tied: bool = False  # shares its weight with the embedding: no parameters of its own
+    reads: str = ""  # the item whose output it reads, where that is not the previous one (q, k and v read one norm)
+    shard_unit: int = 1  # outputs (column) or inputs (row) are cut in whole units of this size: a head
+    heads: int = 0  # key-value projections: number of heads, replicated when tp exceeds them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A grouped matrix product: each token goes through `top_k` of `experts` weights of `inputs` x `outputs`."""
+
+    name: str
+    experts: int
+    top_k: int
+    inputs: int
+    outputs: int
+    bias: bool = False
+    shard: Shard = ""
+    reads: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attend:
+    """Softmax attention proper: scores, softmax, weighted sum. No parameters except the sinks."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    qk_dim: int  # per head, of queries and keys
+    v_dim: int  # per head, of values
+    causal: bool = True
+    window: int | None = None  # a query sees at most this many latest tokens, itself included
+    chunk: int | None = None  # a query sees only its own block of this many tokens (Llama 4)
+    select: int | None = None  # a query sees the best this many tokens, chosen by an indexer (DeepSeek sparse attention)
+    cross: bool = False  # keys and values come from the encoder
+    sinks: bool = False  # one learned logit a head (gpt-oss)
+    latent_dim: int | None = None  # MLA: elements cached per token (compressed KV + rope key); None: K and V themselves
+    cached: bool = True  # keeps keys and values between steps (False: encoders)
+    position_bias: int = 0  # entries of a learned relative-position table held by this layer (T5)
+    kv_shared: bool = False  # reuses the keys and values of an earlier layer: caches nothing itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A normalisation over `dim` elements, `groups` times a token (per head), with one weight for all groups."""
+
+    name: str
+    dim: int
+    kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    bias: bool = False
+    affine: bool = True
+    groups: int = 1
+    shard: Shard = ""  # "column": lies inside the part that tensor parallelism cuts (per-head norms)
+    reads: str = ""
+    stream: Stream = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """Elementwise work on `dim` elements a token: `reads` and `writes` count elements moved per element of `dim`."""
+
+    name: str
+    dim: int
+    kind: Literal["residual", "rope", "silu", "gelu", "relu", "relu2", "gate", "tanh", "sigmoid", "softmax", "scale", "dropout", "conv"]
+    gated: bool = False  # activation(gate) * up: reads two tensors of `dim`
+    shard: Shard = ""
+    stream: Stream = "tokens"
+    per_expert: int = 0  # runs on the top_k copies that the router makes: this many rows a token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """An embedding: `rows` x `dim` weights, one row read per token."""
+
+    name: str
+    rows: int
+    dim: int
+    shard: Shard = ""
+    stream: Stream = "tokens"
+    position: bool = False  # indexed by position, not by token
+    counted_active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """Parameters without an operation worth counting: a class token, A_log, a scale."""
+
+    name: str
+    numel: int
+    shard: Shard = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A depthwise causal convolution over the sequence (state-space layers) or a dense one (audio stems)."""
+
+    name: str
+    channels: int
+    kernel: int
+    outputs: int | None = None  # None: depthwise
+    bias: bool = True
+    stride: int = 1
+    shard: Shard = ""
+    stream: Stream = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A linear recurrence over the sequence: state-space scan, lightning or delta-rule attention.
+
+    `state` elements are kept per sequence (instead of a growing cache); `flops` are spent per token and layer.
+    """
+
+    name: str
+    kind: Literal["mamba1", "mamba2", "lightning", "delta", "kda", "retention", "conv"]
+    heads: int
+    key_dim: int  # per head (d_state for Mamba)
+    value_dim: int  # per head
+    state: int  # elements kept per sequence, convolution window included
+    chunk: int = 64  # tokens per block of the parallel form
+    shard: Shard = "column"
+
+
+Item = Linear | Experts | Attend | Norm | Pointwise | Table | Weight | Convolution | Recurrence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of block: its items in the order in which they run."""
+
+    name: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A tower of layers over one stream of tokens."""
+
+    name: str  # "decoder", "encoder", "vision", "audio" ...
+    width: int
+    before: tuple[Item, ...]
+    kinds: tuple[Layer, ...]
+    order: tuple[int, ...]  # index into `kinds`, one entry a layer
+    after: tuple[Item, ...]
+    tokens_per_sample: int | None = None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Figures of a network that is not described by tables here: convolutional, diffusion and scientific models."""
+
+    parameters: int | None
+    forward_flops_per_sample: float | None
+    training_flops_per_sample: float | None
+    sample_bytes: float | None
+    sample: str  # what one sample is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """An architecture. `stacks[0]` is the one that generates, or the only one."""
+
+    name: str
+    model_type: str
+    kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"]
+    stacks: tuple[Stack, ...]
+    vocab: int = 0
+    max_position: int | None = None
+    published: Published | None = None
+    source: str = ""
+    date: str = ""
+    confidence: str = ""
+    hf_id: str | None = None
+    notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
+
+    def stack(self, name: str) -> Stack | None:
+        """The stack of that name, or None."""
+        return next((s for s in self.stacks if s.name == name), None)

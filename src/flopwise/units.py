@@ -1,0 +1,205 @@
+"""SI quantities: what people write (`80GB`, `2T`, `500ms`) to base units and back.
+
+Inside the package every quantity is in base units (s, byte, FLOP, W, J, USD); these functions stand at its edge.
+Decimal and binary prefixes differ: `80GB` is 80e9 bytes, `80GiB` is 80 * 2**30.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from flopwise.errors import SpecError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+HOURS_PER_MONTH = 730.0
+
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?$")
+_DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
+_BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
+_SECONDS = {
+    "": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hour": 3600.0,
+    "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "w": 604800.0, "week": 604800.0,
+    "weeks": 604800.0,
+}  # fmt: skip
+_COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "mil": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12, "tn": 1e12, "q": 1e15, "p": 1e15, "e": 1e18}  # fmt: skip  # noqa: E501
+_RATE_SUFFIX = re.compile(r"(?:/|\s*per\s*)\s*(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)$")
+
+
+def _split(value: object, what: str, example: str) -> tuple[float, str]:
+    """The number and the unit text of `value`; SpecError when there is no finite number in it."""
+    if isinstance(value, bool) or value is None:
+        raise SpecError(f"{what}: {value!r} is not a quantity; write for example {example}")
+    if isinstance(value, int | float):
+        number, unit = float(value), ""
+    else:
+        text = str(value)
+        match = _NUMBER.match(text) if len(text) < 100 else None
+        if match is None:
+            raise SpecError(f"{what}: {text[:60]!r} is not a quantity; write for example {example}")
+        number, unit = float(match[1].replace(",", "").replace("_", "")), (match[2] or "").strip()
+    if not math.isfinite(number):
+        raise SpecError(f"{what}: {value!r} is not finite; write for example {example}")
+    return number, unit
+
+
+def _scaled(value: object, scales: dict[str, float], what: str, example: str) -> float:
+    number, unit = _split(value, what, example)
+    scale = scales.get(unit) or scales.get(unit.lower())
+    if scale is None:
+        allowed = ", ".join(u for u in scales if u)
+        raise SpecError(f"{what}: unknown unit {unit[:30]!r} in {str(value)[:60]!r}; allowed: {allowed}")
+    return number * scale
+
+
+def parse_count(value: object, what: str = "count") -> float:
+    """A number of things: `7B`, `2T`, `1.5e9`, `300k`, `40_000`.
+
+    Raises:
+        SpecError: not a finite number with a known suffix.
+    """
+    return _scaled(value, _COUNT, what, "2T, 7B or 300k")
+
+
+def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int = 10**15) -> int:
+    """A whole number within [low, high]; takes the suffixes of `parse_count`.
+
+    Raises:
+        SpecError: not whole, or out of range.
+    """
+    number = parse_count(value, what)
+    if number != int(number):
+        raise SpecError(f"{what}: {value} is not a whole number")
+    if not low <= number <= high:
+        raise SpecError(f"{what}: {value} is out of range; allowed: {low} to {high:,}")
+    return int(number)
+
+
+def parse_bytes(value: object, what: str = "size") -> float:
+    """Bytes: `80GB` (decimal), `80GiB` (binary), a bare number is bytes.
+
+    Raises:
+        SpecError: not a finite number with a known unit.
+    """
+    scales = {f"{p}b": s for p, s in (_DECIMAL | _BINARY).items()} | {"": 1.0, "bytes": 1.0, "byte": 1.0}
+    return _scaled(value, scales, what, "80GB or 80GiB")
+
+
+def parse_seconds(value: object, what: str = "time") -> float:
+    """Seconds: `500ms`, `30s`, `5min`, `12h`, `30d`; a bare number is seconds.
+
+    Raises:
+        SpecError: not a finite number with a known unit.
+    """
+    return _scaled(value, _SECONDS, what, "500ms, 12h or 30d")
+
+
+def parse_rate(value: object, what: str = "rate") -> float:
+    """Events per second: `20`, `20/s`, `10k/hour`.
+
+    Raises:
+        SpecError: not a finite number with a known suffix and unit of time.
+    """
+    if isinstance(value, str) and len(value) < 100 and (match := _RATE_SUFFIX.search(value.strip())):
+        return parse_count(value.strip()[: match.start()], what) / _SECONDS[match[1]]
+    return parse_count(value, what)
+
+
+def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:
+    """Bytes per second: `400Gbps` and `400Gbit/s` are bits, `50GB/s` bytes; a bare number is bytes per second.
+
+    Raises:
+        SpecError: not a finite number with a known unit.
+    """
+    scales = {"": 1.0}
+    for prefix, scale in (_DECIMAL | _BINARY).items():
+        scales |= {f"{prefix}bps": scale / 8, f"{prefix}bit/s": scale / 8, f"{prefix}b/s": scale}
+    if isinstance(value, str):
+        value = value.replace("Bps", "B/s").replace("bit/s", "bps")
+    return _scaled(value, scales, what, "400Gbps or 50GB/s")
+
+
+def parse_usd(value: object, what: str = "amount") -> float:
+    """US dollars: `$12.50`, `5k`, `1.2M USD`.
+
+    Raises:
+        SpecError: not a finite number with a known suffix.
+    """
+    if isinstance(value, str):
+        value = re.sub(r"\s*(usd|dollars?)\s*$", "", value.strip().removeprefix("$"), flags=re.IGNORECASE)
+    return parse_count(value, what)
+
+
+def _three_digits(value: float) -> str:
+    """`value` to about three significant digits, without an exponent."""
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def _prefixed(value: float, unit: str, prefixes: str, base: float) -> str:
+    """`value` with the largest prefix that leaves at least one whole unit."""
+    size, step = abs(value), 0
+    while size >= base * 0.9995 and step < len(prefixes) - 1:
+        size, step = size / base, step + 1
+    return f"{_three_digits(value / base**step)} {prefixes[step].strip()}{unit}"
+
+
+def format_bytes(value: float) -> str:
+    """Memory as people read it: binary prefixes, `79.6 GiB`."""
+    size, step = abs(value), 0
+    while size >= 1023.5 and step < 5:
+        size, step = size / 1024, step + 1
+    return f"{_three_digits(value / 1024**step)} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[step]}"
+
+
+def format_gib(value: float) -> str:
+    """Memory in GiB whatever its size, for columns that are read downwards."""
+    return f"{value / GIB:,.2f} GiB"
+
+
+def format_rate(value: float, unit: str = "B/s") -> str:
+    """A rate with decimal prefixes: `3.35 TB/s`, `989 TFLOP/s`."""
+    return _prefixed(value, unit, " kMGTPEZY", 1000.0)
+
+
+def format_count(value: float) -> str:
+    """A count with the field's suffixes: `8.03 B`, `15.0 T`."""
+    return _prefixed(value, "", (" kMBTPE"), 1000.0).rstrip()
+
+
+def format_flops(value: float) -> str:
+    """Floating-point operations with decimal prefixes: `1.21 PFLOP`."""
+    return _prefixed(value, "FLOP", " kMGTPEZY", 1000.0)
+
+
+def format_seconds(value: float) -> str:
+    """A time in the unit that suits it: `12.3 ms`, `4.20 s`, `3.1 h`, `21.4 days`."""
+    if not math.isfinite(value):
+        return "unbounded"
+    size = abs(value)
+    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        if size < limit:
+            return f"{_three_digits(value * scale)} {unit}"
+    return f"{_three_digits(value / HOUR_S)} h" if size < 2 * DAY_S else f"{_three_digits(value / DAY_S)} days"
+
+
+def format_usd(value: float) -> str:
+    """US dollars: cents below 100, whole dollars above: `$3.06`, `$12,340`."""
+    size = abs(value)
+    digits = 4 if 0 < size < 0.1 else 2 if size < 1000 else 0
+    return f"${value:,.{digits}f}"
+
+
+def format_joules(value: float) -> str:
+    """Energy as bills state it, in watt-hours: `12.3 kWh`."""
+    return _prefixed(value / HOUR_S, "Wh", " kMGT", 1000.0)
+
+
+def format_percent(fraction: float, digits: int = 1) -> str:
+    """A fraction as a percentage: 0.413 is `41.3 %`."""
+    return f"{100 * fraction:.{digits}f} %"
