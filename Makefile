@@ -1,0 +1,88 @@
+# Two commands matter: `make demo` and `make test`. Both set up .venv by themselves; `uv` is used when it is there.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: setup dev oracle demo test test-all lint types imports bench clean help
+unexport PYTHONPATH PYTHONHOME
+
+OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(OLDEST)' 2>/dev/null && { echo $$p; break; }; done)
+UV ?= $(shell command -v uv 2>/dev/null)
+VENV := .venv
+BIN := $(VENV)/bin
+
+ifneq ($(UV),)
+PIP := $(UV) pip install --quiet --python $(BIN)/python
+# uv does not read pip's settings: hand on where a machine keeps its own wheels. And it would reuse its last build.
+ifneq ($(PIP_FIND_LINKS),)
+PIP += --find-links $(PIP_FIND_LINKS)
+endif
+AFRESH := --reinstall-package flopwise --refresh-package flopwise
+else
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+# The installed package is what runs and what is tested. Folders are listed too: a file that went away touches its folder.
+SOURCES := pyproject.toml README.md LICENSE $(shell find src -name __pycache__ -prune -o -print)
+TESTS ?= tests
+# With CI=true the oracle tests derive their expectations afresh from torch and transformers.
+ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle)
+MARKED := $(if $(filter true,$(CI)),,-m "not oracle")
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.package ## .venv with flopwise installed in it from this tree
+dev: setup $(VENV)/.dev ## the same with the tools for tests
+oracle: dev $(VENV)/.oracle ## the same with torch and transformers
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "flopwise needs Python 3.11 or newer (set PYTHON=...)"; exit 1; }
+ifneq ($(UV),)
+	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+else
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --clear --without-pip $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
+	$(PIP) --upgrade "pip>=25.1"
+endif
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.created $(SOURCES)
+	$(PIP) $(AFRESH) .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.created pyproject.toml
+	$(PIP) --group dev
+	@touch $@
+
+$(VENV)/.oracle: $(VENV)/.created pyproject.toml
+	$(PIP) --group oracle
+	@touch $@
+
+demo: setup ## plan the workloads in examples/
+	@for workload in examples/*.yaml; do \
+	  echo; echo "\$$ flopwise plan $$workload"; $(BIN)/flopwise plan "$$workload"; \
+	done
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: dev
+	$(BIN)/mypy
+
+imports: dev
+	$(BIN)/lint-imports
+
+test: dev $(ORACLE) lint types imports ## lint, types, import rules and tests against the installed package
+	$(BIN)/python -P -m pytest -n 2 $(MARKED) $(TESTS)
+
+test-all: ## the same with the oracle tests: torch and transformers are installed for them
+	$(MAKE) test CI=true
+
+bench: dev ## measure against the targets; writes benchmarks/REPORT.md
+	$(BIN)/python -P benchmarks/bench.py
+
+clean: ## remove what was built; the environment too
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
