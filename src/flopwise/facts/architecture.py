@@ -34,6 +34,7 @@ class Linear:
     reads: str = ""  # the item whose output it reads, where that is not the previous one (q, k and v read one norm)
     shard_unit: int = 1  # outputs (column) or inputs (row) are cut in whole units of this size: a head
     heads: int = 0  # key-value projections: number of heads, replicated when tp exceeds them
+    kv_outputs: int = 0  # of a fused qkv projection: how many of its outputs are keys and values (of `heads` heads each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Attend:
     cached: bool = True  # keeps keys and values between steps (False: encoders)
     position_bias: int = 0  # entries of a learned relative-position table held by this layer (T5)
     kv_shared: bool = False  # reuses the keys and values of an earlier layer: caches nothing itself
+    dropout: bool = False  # attention probabilities pass through dropout in training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class Pointwise:
     shard: Shard = ""
     stream: Stream = "tokens"
     per_expert: int = 0  # runs on the top_k copies that the router makes: this many rows a token
+    reads: str = ""  # a residual reads, besides the item before it, the stream that runs past the block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,8 @@
+"""Models by name: the catalog, any `config.json`, a size such as `7B`."""
+
+from __future__ import annotations
+
+from flopwise.facts.models.catalog import load_model, model_names, model_rows
+from flopwise.facts.models.config import model_from_config
+
+__all__ = ["load_model", "model_from_config", "model_names", "model_rows"]

@@ -1,0 +1,197 @@
+"""A `config.json` read field by field: every value checked, every complaint naming the key.
+
+Configurations come from anywhere, so nothing is trusted: sizes are whole, positive and bounded, flags are booleans, and a key
+that is missing falls back on what transformers' configuration class has (`data/model_defaults.json`) or is named in the error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from flopwise.errors import SpecError
+
+MAX_LAYERS = 100_000
+MAX_SIZE = 10**12
+
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "d_model", "model_dim", "dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "n_ctx", "seq_length"),
+}
+
+
+@cache
+def class_defaults() -> dict[str, Any]:
+    """Per model type of transformers: `defaults`, `same` (other spellings of a key) and `nested` (types of nested configurations)."""
+    text = resources.files("flopwise").joinpath("data/model_defaults.json").read_text(encoding="utf-8")
+    types: dict[str, Any] = json.loads(text)["types"]
+    return types
+
+
+class Fields:
+    """One configuration object: checked access by key, with the defaults of its class behind it."""
+
+    def __init__(
+        self, given: Mapping[str, Any], model_type: str, where: str = "config.json", *, nested: bool = False
+    ) -> None:
+        """Wrap `given`; a `nested` configuration may leave out even its sizes, as the hub's files do."""
+        self.given, self.model_type, self.where, self.nested = given, model_type, where, nested
+        entry = class_defaults().get(model_type, {})
+        self._defaults: Mapping[str, Any] = entry.get("defaults", {})
+        self._same: Mapping[str, str] = entry.get("same", {})
+        self._types: Mapping[str, str] = entry.get("nested", {})
+
+    def wrong(self, key: str, value: object, allowed: str) -> SpecError:
+        """Compose the error for a bad value."""
+        shown = repr(value)
+        return SpecError(f"{self.where}: {key} is {shown if len(shown) <= 80 else shown[:77] + '...'}; {allowed}")
+
+    def _find(self, key: str) -> tuple[bool, Any]:
+        """Whether the file gives `key` under any of its spellings, and its value."""
+        for name in (key, self._same.get(key, key), *_SPELLINGS.get(key, ())):
+            if name in self.given:
+                return True, self.given[name]
+        return False, None
+
+    def has(self, key: str) -> bool:
+        """Whether the file itself gives a value other than null."""
+        found, value = self._find(key)
+        return found and value is not None
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Whatever stands under `key`: the file's value (null included), else the class's default, else `default`."""
+        found, value = self._find(key)
+        if found:
+            return value
+        for name in (key, self._same.get(key, key)):
+            if name in self._defaults:
+                return self._defaults[name]
+        return default
+
+    def _whole(self, key: str, value: Any, low: int, high: int) -> int:
+        allowed = f"a whole number from {low} to {high:,} is needed"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, value, allowed)
+        if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
+            raise self.wrong(key, value, allowed)
+        if not low <= value <= high:
+            raise self.wrong(key, value, allowed)
+        return int(value)
+
+    def size(self, key: str, default: int | None = None, *, high: int = MAX_SIZE) -> int:
+        """A positive size. One that the file, its class and the caller leave open is an error that names the key."""
+        found, value = self._find(key)
+        if value is None and default is None and (self.nested or found or self._optional(key)):
+            value = self.value(key)
+        if value is None:
+            if default is None:
+                raise SpecError(f"{self.where}: the key {key!r} is missing; a {self.model_type} configuration needs it")
+            return default
+        return self._whole(key, value, 1, high)
+
+    def _optional(self, key: str) -> bool:
+        return key not in (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "vocab_size",
+            "intermediate_size",
+            "d_ff",
+            "d_kv",
+        )
+
+    def layers(self, key: str = "num_hidden_layers") -> int:
+        """A number of layers."""
+        return self.size(key, high=MAX_LAYERS)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A number that may be zero; null and absent mean the class's default, or `default`, or zero."""
+        value = self.value(key, default)
+        if value is None:
+            return default or 0
+        return self._whole(key, value, 0, MAX_SIZE)
+
+    def maybe(self, key: str, default: int | None = None) -> int | None:
+        """A positive number or None; null in the file means None. -1 and 0 mean none too, as some files write it."""
+        value = self.value(key, default)
+        return None if value is None or value in (0, -1) else self._whole(key, value, 1, MAX_SIZE)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.value(key, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false is needed")
+        return value
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A finite number."""
+        value = self.value(key, default)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(key, value, "a finite number is needed")
+        return float(value)
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string."""
+        value = self.value(key, default)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.wrong(key, value, "a text is needed")
+        return value
+
+    def sequence(self, key: str) -> list[Any] | None:
+        """A list or None."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) > MAX_LAYERS:
+            raise self.wrong(key, value, f"a list of at most {MAX_LAYERS:,} entries is needed")
+        return value
+
+    def per_layer(self, key: str, layers: int, default: str) -> list[str]:
+        """A list of one text a layer, such as `layer_types`; `default` throughout where it is not given."""
+        value = self.sequence(key)
+        if value is None:
+            return [default] * layers
+        if len(value) < layers or not all(isinstance(v, str) for v in value):
+            raise self.wrong(key, value, f"a list of {layers} texts is needed, one a layer")
+        return value[:layers]
+
+    def part(self, key: str, model_type: str = "") -> Fields:
+        """A nested configuration; one that is absent has its class's defaults throughout."""
+        value = self.value(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, value, "an object is needed")
+        named = value.get("model_type")
+        chosen = named if isinstance(named, str) and named else self._types.get(key, model_type)
+        return Fields(value, chosen, f"{self.where}: {key}", nested=True)
+
+    def heads(
+        self, width: int, heads_key: str = "num_attention_heads", kv_key: str = "num_key_value_heads"
+    ) -> tuple[int, int, int]:
+        """Query heads, key-value heads and head dimension; refuses heads that do not divide."""
+        heads = self.size(heads_key)
+        value = self.value(kv_key)
+        kv_heads = heads if value is None else self._whole(kv_key, value, 1, MAX_SIZE)
+        if heads % kv_heads:
+            raise self.wrong(kv_key, kv_heads, f"it must divide {heads_key} = {heads}")
+        head_dim = self.maybe("head_dim")
+        if head_dim is None:
+            if width % heads:
+                raise self.wrong(
+                    "hidden_size", width, f"it must be a multiple of {heads_key} = {heads}, or head_dim be given"
+                )
+            head_dim = width // heads
+        return heads, kv_heads, head_dim
