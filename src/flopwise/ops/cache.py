@@ -1,0 +1,79 @@
+"""Memory of past tokens while generating, in bytes: keys and values, latents, the fixed state of recurrent layers."""
+
+from __future__ import annotations
+
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Attend, Item, Model, Recurrence
+from flopwise.ops.types import Floats, Ints, ceil_div, least
+from flopwise.ops.work import cached_elems_per_token
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _caching_items(model: Model) -> Iterator[tuple[int, Item]]:
+    """(layers of this kind, item) of everything that the generating stack keeps between steps."""
+    stack = model.stacks[0]
+    for index, layer in enumerate(stack.kinds):
+        layers = stack.order.count(index)
+        for item in layer.items:
+            if isinstance(item, Recurrence) or (isinstance(item, Attend) and item.cached and not item.kv_shared):
+                yield layers, item
+
+
+def kv_bytes_per_token(model: Model, elem_bytes: Floats, *, tp: Ints = 1) -> Floats:
+    """Bytes that each further token of a sequence adds on one rank, once every window is full.
+
+    The sum over layers with unbounded attention of K (H_qk + H_v), or of the latent.
+
+    Source: Ainslie et al. 2023 (arXiv 2305.13245) for grouped heads; DeepSeek-V2 (arXiv 2405.04434) table 1 for MLA.
+    Assumes: layers with windows, chunks, cross-attention or state keep a fixed amount and add nothing.
+    """
+    total: Floats = 0.0
+    for layers, item in _caching_items(model):
+        if isinstance(item, Attend) and not item.cross and item.window is None and item.chunk is None:
+            total = total + layers * cached_elems_per_token(item, tp) * elem_bytes
+    return total
+
+
+def kv_cache_bytes(
+    model: Model,
+    context: Ints,
+    batch: Ints,
+    elem_bytes: Floats,
+    *,
+    tp: Ints = 1,
+    encoder: Ints | None = None,
+    state_elem_bytes: Floats | None = None,
+    full_windows: bool = False,
+) -> Floats:
+    """Bytes that one rank of a tensor-parallel group caches for `batch` sequences of `context` tokens; broadcasts.
+
+    Windows and chunks hold at most their size; the MLA latent stands whole on every rank; key-value heads are
+    replicated when tp exceeds them; recurrent layers keep their state, whatever the context; cross-attention keeps the
+    encoder's tokens (`encoder`; None: what the encoder makes of one sample, or `context`). `full_windows` is for engines that
+    do not exploit windows and keep the whole context.
+
+    Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
+    Assumes: no padding to blocks: engines add that.
+    Raises: SpecError: the model keeps nothing between steps (an encoder).
+    """
+    items = list(_caching_items(model))
+    if not items:
+        raise SpecError(f"{model.name} keeps no cache: it has no layer that generates from past tokens")
+    if encoder is None:
+        source = next((s for s in model.stacks[1:] if s.tokens_per_sample is not None), None)
+        encoder = context if source is None or source.tokens_per_sample is None else source.tokens_per_sample
+    state_elem_bytes = elem_bytes if state_elem_bytes is None else state_elem_bytes
+    total: Floats = 0.0
+    for layers, item in items:
+        if isinstance(item, Recurrence):
+            share = ceil_div(item.heads, tp) / item.heads if item.shard else 1.0
+            total = total + layers * batch * item.state * share * state_elem_bytes
+        elif isinstance(item, Attend):
+            caps = [c for c in (item.window, item.chunk) if c is not None and not full_windows]
+            tokens = encoder if item.cross else least(context, min(caps)) if caps else context
+            total = total + layers * batch * tokens * cached_elems_per_token(item, tp) * (elem_bytes * 1.0)
+    return total
