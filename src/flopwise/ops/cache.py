@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Item, Model, Recurrence
 from flopwise.ops.types import Floats, Ints, ceil_div, least
 from flopwise.ops.work import cached_elems_per_token
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ def kv_cache_bytes(
     """Bytes that one rank of a tensor-parallel group caches for `batch` sequences of `context` tokens; broadcasts.
 
     Windows and chunks hold at most their size; the MLA latent stands whole on every rank; key-value heads are
-    replicated when tp exceeds them; recurrent layers keep their state, whatever the context; cross-attention keeps the
-    encoder's tokens (`encoder`; None: what the encoder makes of one sample, or `context`). `full_windows` is for engines that
-    do not exploit windows and keep the whole context.
+    replicated when tp exceeds them; recurrent layers keep their state, whatever the context; cross-attention keeps
+    the encoder's tokens (`encoder`; None: what the encoder makes of one sample, or `context`). `full_windows` is for
+    engines that do not exploit windows and keep the whole context.
 
     Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
     Assumes: no padding to blocks: engines add that.

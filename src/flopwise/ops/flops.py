@@ -7,15 +7,16 @@ convolutions and attention in full; "causal" leaves out what masks and windows h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Convolution, Item, Model, Stack
 from flopwise.ops.work import Shape, Split, Trainable, Work, backward_works, item_work
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flopwise.ops.types import Floats, Ints
     from collections.abc import Iterator
+
+    from flopwise.ops.types import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tu
 
 
 def raw_inputs(stack: Stack) -> frozenset[str]:
-    """Items that read what nobody differentiates (pixels, spectrograms): the first product of a stem without a table."""
+    """Items that read what nobody differentiates (pixels, sound): the first product of a stem without a table."""
     for item in stack.before:
         work = item_work(item, Shape(batch=1, query=1, context=1, encoder=1), WHOLE)
         if work is None:

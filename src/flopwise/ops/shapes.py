@@ -1,0 +1,93 @@
+"""What is asked of a layer (`Shape`), how ranks share it (`Split`), what is then left for one of them (`Work`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from flopwise.ops.types import Floats, Ints, ceil_div, most
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Stream
+
+WorkKind = Literal["matmul", "grouped", "attention", "norm", "pointwise", "gather", "conv", "recurrence"]
+Trainable = Literal["all", "none"] | frozenset[str]
+"""Whose weights get gradients: everything, nothing, or nothing but adapters on the items of these names (LoRA)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """`batch` sequences with `query` new tokens each, of which each may see `context` tokens (cached and new)."""
+
+    batch: Ints
+    query: Ints
+    context: Ints
+    encoder: Ints = 0  # tokens of the encoder that cross-attention sees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How ranks share one layer: `Shape` is what one data-parallel rank is given, `Work` what is left for one rank."""
+
+    tp: Ints = 1  # heads, hidden columns, vocabulary
+    ep: Ints = 1  # experts
+    cp: Ints = 1  # tokens of a sequence
+    sequence_parallel: bool = True  # norms and residuals divide tokens by tp
+    expert_tp: Ints | None = None  # tp inside an expert; None: as tp
+    ep_own_tokens: bool = True  # each ep rank brings its own tokens (False: all see one batch, ep out of tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One operation of one layer on one rank; every number may be an array of candidates.
+
+    m, n, k: an (m x k) by (k x n) product, summed over the `groups` of a grouped one; None where there is no product.
+    Elements are counted, not bytes: the caller knows the formats.
+    """
+
+    name: str
+    kind: WorkKind
+    flops: Floats = 0.0
+    causal_flops: Floats = 0.0
+    m: Ints | None = None
+    n: Ints | None = None
+    k: Ints | None = None
+    groups: Ints = 1  # experts this rank holds
+    touched: Floats = 1.0  # distinct experts that any token chose, expected
+    weight_elems: Floats = 0.0  # weight elements read
+    in_elems: Floats = 0.0
+    out_elems: Floats = 0.0
+    kv_elems: Floats = 0.0  # cached elements read (attention), state elements (recurrence)
+    heads: Ints = 0
+    kv_heads: Ints = 0
+    qk_dim: int = 0
+    v_dim: int = 0
+    latent_dim: int | None = None  # MLA: what is cached, shared by all heads
+    batch: Ints = 0
+    query: Ints = 0
+    context: Ints = 0
+    window: int | None = None
+    causal: bool = False
+    pairs: Floats = 0.0  # (query, key) pairs that the mask lets through, one sequence, one head
+
+
+def local_units(whole: Ints, parts: Ints, unit: Ints = 1) -> Ints:
+    """What the fullest of `parts` ranks holds of `whole`, cut in multiples of `unit`."""
+    return ceil_div(ceil_div(whole, unit), parts) * unit
+
+
+def local_heads(heads: Ints, tp: Ints) -> Ints:
+    """Heads on one rank; at least one: key-value heads are replicated when tp exceeds them.
+
+    Source: Megatron-LM and vLLM, grouped-query attention under tensor parallelism.
+    """
+    return most(ceil_div(heads, tp), 1)
+
+
+def rows(stream: Stream, shape: Shape, split: Split) -> Floats:
+    """Rows of a stream on one rank: tokens are divided by cp, encoder tokens and samples as well as far as they go."""
+    if stream == "tokens":
+        return shape.batch * (shape.query / split.cp)
+    if stream == "encoder":
+        return shape.batch * (shape.encoder / split.cp)
+    return shape.batch * 1.0
