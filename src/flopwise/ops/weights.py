@@ -1,0 +1,158 @@
+"""Bytes of a model's weights in a format: the whole checkpoint, and what one rank of a layout holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Stack, Table
+from flopwise.facts.formats import Format, Place, tensor_role, weight_format
+from flopwise.ops.tensors import item_parameters, sharded_parameters
+from flopwise.ops.types import Array, Floats, Ints
+
+
+def _matrix(item: Item) -> tuple[int, int, int] | None:
+    """(copies, outputs, inputs) of an item's matrix, or None where it has none of its own."""
+    match item:
+        case Linear():
+            return None if item.tied else (1, item.outputs, item.inputs)
+        case Experts():
+            return item.experts, item.outputs, item.inputs
+        case Table():
+            return 1, item.rows, item.dim
+        case Convolution():
+            return 1, item.channels * (item.outputs or 1), item.kernel
+        case _:
+            return None
+
+
+def item_weight_bytes(item: Item, fmt: Format, place: Place, *, tied: bool = False) -> float:
+    """Bytes of one item's tensors in `fmt`; an embedding that is also the head (`tied`) is stored as the head.
+
+    Source: `data/formats.json`, row by row.
+    Assumes: biases, norms and routers stay in the format's unquantised type.
+    """
+    numel = item_parameters(item)
+    shape = _matrix(item)
+    if shape is None:
+        return numel * fmt.vector_bytes()
+    role = tensor_role(item)
+    if role == "embedding" and tied and fmt.kind == "gguf":
+        role = "head"
+    matrix = shape[0] * shape[1] * shape[2]
+    return fmt.tensor_bytes(item, role, place, shape) + (numel - matrix) * fmt.vector_bytes()
+
+
+def _place(model: Model, stack: Stack) -> Place:
+    """What the choice of types asks of the whole model: grouped heads, experts, family."""
+    items = [item for layer in stack.kinds for item in layer.items]
+    attend = next((i for i in items if isinstance(i, Attend)), None)
+    experts = next((i.experts for i in items if isinstance(i, Experts)), 0)
+    gqa = attend.heads // attend.kv_heads if attend is not None and attend.kv_heads else 1
+    return Place(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=model.model_type == "falcon")
+
+
+def _at(place: Place, layer: int) -> Place:
+    return Place(layer=layer, layers=place.layers, gqa=place.gqa, experts=place.experts, falcon=place.falcon)
+
+
+def _is_tied(stack: Stack) -> bool:
+    return any(isinstance(i, Linear) and i.tied for i in stack.after)
+
+
+def _formats(model: Model, fmt: Format) -> Iterable[tuple[Stack, Format]]:
+    """The format of each stack: vision and audio towers stay unquantised; GGUF files hold the text stack only."""
+    quantised = fmt.kind == "gguf" or fmt.row["roles"] != "all"
+    for index, stack in enumerate(model.stacks):
+        text = index == 0 or stack.name in ("encoder", "decoder")
+        if text or not quantised:
+            yield stack, fmt
+        elif fmt.kind == "weights":
+            yield stack, weight_format("bf16")
+
+
+def weight_bytes(model: Model, fmt: Format | str) -> int:
+    """Bytes of all of a model's weights in `fmt`, scales included: what a checkpoint's tensors take.
+
+    Source: `data/formats.json`; checked against published file sizes.
+    Assumes: a GGUF file's few megabytes of metadata are left out; its vision tower is a file of its own.
+    Raises: UnknownNameError: no such format.
+    """
+    return round(sum(weight_groups(model, fmt).values()))
+
+
+def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
+    """`weight_bytes` by tensor group: path -> bytes over all layers.
+
+    Source: as `weight_bytes`.
+    Assumes: as `weight_bytes`.
+    """
+    fmt = weight_format(fmt) if isinstance(fmt, str) else fmt
+    groups: dict[str, float] = {}
+    for stack, own in _formats(model, fmt):
+        place, tied = _place(model, stack), _is_tied(stack)
+        for item in (*stack.before, *stack.after):
+            name = f"{stack.name}/{item.name}"
+            groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, place, tied=tied)
+        for index, kind in enumerate(stack.order):
+            for item in stack.kinds[kind].items:
+                name = f"{stack.name}/{stack.kinds[kind].name}/{item.name}"
+                groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, _at(place, index))
+    return {name: size for name, size in groups.items() if size}
+
+
+def _items_bytes(items: Iterable[Item], fmt: Format, place: Place, tp: Ints, ep: Ints, *, tied: bool = False) -> Floats:
+    """Bytes of `items` on one rank of tp x ep."""
+    total: Floats = np.zeros(np.broadcast_shapes(np.shape(tp), np.shape(ep)))
+    for item in items:
+        numel = item_parameters(item)
+        if numel:
+            whole = item_weight_bytes(item, fmt, place, tied=tied)
+            total = total + sharded_parameters([item], tp, ep) * (whole / numel)
+    return total
+
+
+def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> Array:
+    """Bytes of the first l layers of the first stack on one rank, (L + 1) x tp: differences give any stage.
+
+    Source: as `weight_bytes`, cut as `sharded_parameters` says.
+    Assumes: `tp` and `ep` are one-dimensional and equally long.
+    """
+    stack = model.stacks[0]
+    place = _place(model, stack)
+    known: dict[tuple[object, ...], Floats] = {}
+    rows: list[Floats] = [np.zeros(len(tp))]
+    for index, kind in enumerate(stack.order):
+        items = stack.kinds[kind].items
+        signature = (kind, *(item_weight_bytes(i, fmt, _at(place, index)) for i in items))
+        if signature not in known:
+            known[signature] = _items_bytes(items, fmt, _at(place, index), tp, ep)
+        rows.append(known[signature])
+    return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
+
+
+def end_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
+    """Bytes on one rank of what stands before the layers, after them, and of the other stacks.
+
+    Source: as `weight_bytes`.
+    Assumes: towers beside the first stack run on the first pipeline stage.
+    """
+    towers: Floats = 0.0
+    before: Floats = 0.0
+    after: Floats = 0.0
+    for stack, own in _formats(model, fmt):
+        place, tied = _place(model, stack), _is_tied(stack)
+        ends = [_items_bytes(items, own, place, tp, ep, tied=tied) for items in (stack.before, stack.after)]
+        if stack is model.stacks[0]:
+            before, after = ends
+        else:
+            inner = sum(
+                (
+                    _items_bytes(stack.kinds[k].items, own, place, tp, ep) * stack.order.count(k)
+                    for k in range(len(stack.kinds))
+                ),
+                start=np.zeros(np.shape(tp)),
+            )
+            towers = towers + ends[0] + ends[1] + inner
+    return before, after, towers

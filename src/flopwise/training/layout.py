@@ -1,0 +1,121 @@
+"""How a training step is laid out over GPUs, and with what recipe: the two inputs beside the model.
+
+A `Layout` may hold one candidate (plain numbers) or many (arrays that broadcast against one another); everything under
+`flopwise.training` takes both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.ops.types import Array, Ints
+
+Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]
+Attention = Literal["flash", "sdpa", "eager"]
+
+RECOMPUTE = ("none", "selective", "full")
+"""Names of the values of `Layout.recompute`."""
+
+ATTENTION_TARGETS = ("q", "k", "v", "o")
+ALL_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TARGET_SETS: dict[str, tuple[str, ...]] = {"qv": ("q", "v"), "attention": ATTENTION_TARGETS, "all-linear": ALL_TARGETS}
+"""Names people use for sets of adapted projections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism and what each rank keeps; plain numbers, or arrays of candidates.
+
+    One GPU holds 1/tp of a layer's width, 1/pp of the layers and 1/cp of the sequence; `dp` replicas share the batch.
+    Experts are spread over `ep` ranks, which lie inside dp * cp (no GPUs of their own): the world is dp * tp * pp * cp.
+    """
+
+    dp: Ints = 1
+    tp: Ints = 1
+    pp: Ints = 1
+    cp: Ints = 1
+    ep: Ints = 1
+    zero: Ints = 0  # 0 all replicated, 1 optimizer states sharded, 2 gradients too, 3 parameters too (FSDP full shard)
+    micro_batch: Ints = 1  # sequences in one forward pass of one replica
+    interleave: Ints = 1  # virtual stages (model chunks) a pipeline rank
+    recompute: Ints = 0  # 0 none, 1 selective, 2 full
+    sequence_parallel: bool = True  # norms and residuals are cut along the sequence inside a tp group
+    offload_optimizer: bool = False  # states and master weights live in host memory
+    offload_parameters: bool = False  # sharded parameters live in host memory; needs ZeRO 3
+    offload_activations: bool = False  # what the layers keep for the backward pass is copied to host memory
+
+    @property
+    def num_gpus(self) -> Ints:
+        """The world size: dp * tp * pp * cp; ep lies within it."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def columns(self) -> tuple[Ints, ...]:
+        """The degrees and choices that may be arrays, in the order of the fields."""
+        numbers = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.micro_batch, self.interleave)
+        return (*numbers, self.recompute)
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the columns broadcast to: () for one candidate."""
+        return np.broadcast_shapes(*(np.shape(c) for c in self.columns))
+
+    def at(self, index: int) -> Layout:
+        """Candidate `index` of a one-dimensional layout, as plain integers."""
+        names = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")
+        size = self.shape()
+        picked = {n: int(np.broadcast_to(np.asarray(c), size)[index]) for n, c in zip(names, self.columns, strict=True)}
+        return replace(self, **picked)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters on a frozen base: two matrices of `rank` beside each projection named in `targets`."""
+
+    rank: int = 8
+    targets: tuple[str, ...] = ("q", "v")  # of q k v o gate up down; fused projections count as each of their parts
+    base: str = "bf16"  # the frozen weights' format: bf16, or a row of data/formats.json (nf4 makes it QLoRA)
+    adapter_dtype: Literal["fp32", "bf16"] = "fp32"
+    method: Literal["lora", "dora", "lora-fa"] = "lora"  # dora: a magnitude an output; lora-fa: the first matrix frozen
+    extra_trainable: tuple[Literal["embedding", "head"], ...] = ()  # whole tensors trained beside the adapters
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for a rank or a target that cannot be."""
+        if not 1 <= self.rank <= 65536:
+            raise SpecError(f"LoRA rank {self.rank} is out of range; allowed: 1 to 65,536")
+        unknown = [t for t in self.targets if t not in ALL_TARGETS]
+        if unknown or not self.targets:
+            raise SpecError(
+                f"LoRA targets {self.targets!r}: allowed are {', '.join(ALL_TARGETS)} or the sets {', '.join(TARGET_SETS)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is trained and how, whatever the layout. None means: as the stack's row in data/stacks.csv has it."""
+
+    seq_len: Ints
+    global_batch: Ints = 1  # sequences a step, over all replicas
+    precision: Precision = "bf16"
+    optimizer: str = "adamw"  # a row of data/optimizers.csv
+    stack: str = "fsdp-compile"  # a row of data/stacks.csv
+    attention: Attention = "flash"
+    grad_dtype: str | None = None  # of the resident (accumulated) gradients
+    master_weights: bool | None = None  # a separate fp32 copy beside 16-bit weights
+    weights_dtype: str | None = None  # of the resident weights
+    states_dtype: str | None = None  # of the optimizer's full-precision states
+    loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
+    optimizer_in_backward: bool = False  # each gradient is used and freed at once
+    lora: Lora | None = None
+
+    def with_seq(self, seq_len: Ints) -> Recipe:
+        """The same recipe for another sequence length."""
+        return replace(self, seq_len=seq_len)
+
+
+def as_column(value: Ints, size: tuple[int, ...]) -> Array:
+    """`value` broadcast to `size`, for callers that need columns of one length."""
+    return np.broadcast_to(np.asarray(value), size)
