@@ -1,0 +1,94 @@
+"""The group of commands. A command is a file in `commands/` and a line in COMMANDS; its module loads when it runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+import flopwise
+from flopwise.errors import InfeasibleError, nearest_names
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Facts": {
+        "models": "What is known of a model: parameters, FLOPs, operations.",
+        "gpus": "What is known of an accelerator: rates, memory, links.",
+        "instances": "Cloud offers: what they hold and what they cost.",
+    },
+}
+"""The help's sections; each line names a command and says what it answers (the first line of its own help)."""
+
+
+class LazyGroup(click.Group):
+    """Lists its commands from COMMANDS and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the help."""
+        del ctx
+        return [name for section in COMMANDS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module; None when there is no such command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = import_module(f"flopwise.cli.commands.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` starts with; an unknown one is answered with the nearest names."""
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            near = nearest_names(name, self.list_commands(ctx))
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.list_commands(ctx))}"
+            raise click.UsageError(f"No such command {name[:60]!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections of COMMANDS."""
+        del ctx
+        for section, summaries in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl(list(summaries.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; with `--json` the reasons of an infeasible question are a document too."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as gone:
+            raise _ReaderGoneError from gone
+        except InfeasibleError as failure:
+            if ctx.meta.get("flopwise.json") and not ctx.meta.get("flopwise.emitted"):
+                from flopwise.cli.jsonout import write_json  # noqa: PLC0415 - only JSON needs it
+
+                write_json({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
+            raise
+
+
+class _ReaderGoneError(click.exceptions.Exit):
+    """The reader of stdout went away; click would end such a run with the code that means `infeasible` here."""
+
+    def __init__(self) -> None:
+        super().__init__(141)
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    name="flopwise",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Every command takes --json and --help. Exit codes: 0 answered, 1 no feasible answer, 2 bad input.",
+)
+@click.version_option(flopwise.__version__, "-V", "--version", message="flopwise %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """Plan the compute of AI workloads: memory, GPUs, layout, speed, cost and energy."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def usage_error(message: str) -> NoReturn:
+    """End the running command: its options do not go together."""
+    raise click.UsageError(message, click.get_current_context(silent=True))

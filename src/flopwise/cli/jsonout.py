@@ -1,0 +1,37 @@
+"""One JSON document on stdout: any result of ours, with null for what is not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON types: dataclasses become objects, arrays lists, NaN and infinities null, paths text."""
+    if hasattr(value, "tolist"):  # arrays and their scalars
+        value = value.tolist()
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): plain(held) for key, held in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(held) for held in value]
+        case _:
+            return str(value)
+
+
+def write_json(value: Any) -> None:
+    """Write `value` to stdout as the run's one document."""
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

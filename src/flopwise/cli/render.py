@@ -1,0 +1,152 @@
+"""Text for people: tables, bars and headings that suit the terminal at hand, and a file or a pipe when there is none.
+
+Nothing here knows what is shown. Colour appears on terminals only and honours NO_COLOR; where the encoding lacks the
+characters (lines, blocks, µ) plain ones stand for them; control characters from data never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+_SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_PLAIN = {
+    "µ": "u", "─": "-", "│": "|", "├": "|", "└": "`", "┼": "+", "…": "~", "█": "#", "▉": "#", "·": ".", "≥": ">=",
+    "≤": "<=", "→": "->", "±": "+-", "●": "*", "○": "o", "≈": "~", "²": "2", "\u00d7": "x", "\u2013": "-",
+    "\u2212": "-", "\u2019": "'", "▏": "", "▎": "", "▍": "", "▌": "", "▋": "", "▊": "",
+}  # fmt: skip
+_ASCII = str.maketrans(_PLAIN)
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What the text will be read on; `width` None: a file or a pipe, where nothing is cut."""
+
+    width: int | None = None
+    unicode: bool = True
+    color: bool = False
+
+    def paint(self, text: str, style: str) -> str:
+        """`text` in a style of `_SGR` (bold, dim, red ...) where there is colour."""
+        return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if self.color and text else text
+
+    def spell(self, text: str) -> str:
+        """`text` in characters that the encoding has."""
+        return text if self.unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+    @property
+    def columns(self) -> int:
+        """Columns to draw a chart in."""
+        return min(self.width or 100, 120)
+
+
+def screen(stream: TextIO | None = None) -> Screen:
+    """What stands behind `stream` (stdout by default)."""
+    stream = stream if stream is not None else sys.stdout
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    color = terminal and not os.environ.get("NO_COLOR")
+    width = max(shutil.get_terminal_size((100, 24)).columns, 40) if stream.isatty() else None
+    return Screen(width=width, unicode=encoding.startswith("utf"), color=color)
+
+
+def plain_text(text: str) -> str:
+    """`text` without control characters, on one line: data does not steer a terminal."""
+    return "".join(" " if c in "\n\t\r" else "?" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in text)
+
+
+def write(*blocks: str, to: Screen | None = None) -> None:
+    """Write `blocks` to stdout, an empty line between them; empty blocks are left out."""
+    paper = to or screen()
+    sys.stdout.write(paper.spell("\n\n".join(block for block in blocks if block)) + "\n")
+
+
+def cell(value: Any) -> str:
+    """A table's cell: `-` for what is unknown, yes or no, whole numbers with separators, floats to four digits."""
+    if value is None or value == "":
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return plain_text(str(value))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], to: Screen | None = None) -> str:
+    """Aligned columns under their `headers`; a header that starts with `>` is set to the right, as numbers are.
+
+    On a terminal too narrow for it the widest text columns are cut, with an ellipsis; elsewhere nothing is.
+    """
+    paper = to or screen()
+    right = [header.startswith(">") for header in headers]
+    titles = [header.removeprefix(">") for header in headers]
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = [max(len(text) for text in column) for column in zip(titles, *cells, strict=True)]
+    widths = _fitted(widths, right, titles, paper.width)
+
+    def line(texts: Sequence[str]) -> str:
+        cut = [t if len(t) <= w else t[: w - 1] + "…" for t, w in zip(texts, widths, strict=True)]
+        set_ = [t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cut, widths, right, strict=True)]
+        return "  ".join(set_).rstrip()
+
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join([paper.paint(line(titles), "bold"), paper.paint(rule, "dim"), *map(line, cells)])
+
+
+def _fitted(widths: list[int], right: list[bool], titles: list[str], limit: int | None) -> list[int]:
+    """`widths` reduced, widest text column first, until the line fits; numbers are never cut."""
+    widths = list(widths)
+    while limit is not None and sum(widths) + 2 * (len(widths) - 1) > limit:
+        spare = [
+            (w - max(len(t), 8), i) for i, (w, r, t) in enumerate(zip(widths, right, titles, strict=True)) if not r
+        ]
+        room, widest = max(spare, default=(0, 0))
+        if room <= 0:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
+    """Names and values, one a line, the values aligned."""
+    paper = to or screen()
+    held = [(name, cell(value)) for name, value in rows]
+    width = max((len(name) for name, _ in held), default=0)
+    return "\n".join(f"{paper.paint(name.ljust(width), 'dim')}  {value}" for name, value in held)
+
+
+def heading(text: str, to: Screen | None = None) -> str:
+    """A line above a block."""
+    return (to or screen()).paint(plain_text(text), "bold")
+
+
+def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, columns: int = 30) -> str:
+    """One bar for each (name, size, label), the largest `columns` long; sizes that are not positive have no bar."""
+    paper = to or screen()
+    names = [plain_text(name) for name, _, _ in rows]
+    width = max(map(len, names), default=0)
+    label_width = max((len(label) for _, _, label in rows), default=0)
+    largest = max((size for _, size, _ in rows), default=0.0)
+    lines = []
+    for name, (_, size, label) in zip(names, rows, strict=True):
+        bar = _bar(size / largest * columns if largest > 0 and size > 0 else 0.0, paper.unicode)
+        lines.append(f"{name.ljust(width)}  {label.rjust(label_width)}  {paper.paint(bar, 'cyan')}".rstrip())
+    return "\n".join(lines)
+
+
+def _bar(length: float, eighths: bool) -> str:
+    """A bar of `length` columns; something is seen of every size above zero."""
+    if not eighths:
+        return "#" * max(round(length), 1 if length > 0 else 0)
+    whole, rest = divmod(round(length * 8), 8)
+    bar = "█" * whole + (_EIGHTHS[rest] if rest else "")
+    return bar or ("▏" if length > 0 else "")
