@@ -1,0 +1,141 @@
+"""Software that trains and serves, as rows of data: optimizers, training stacks and inference engines.
+
+A row says what the software keeps in memory and why, in few numbers with a physical meaning; the formulas that use them stand in
+`flopwise.training` and `flopwise.serving`. Columns are documented on the fields below.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, TypeVar
+
+from flopwise.errors import SpecError, UnknownNameError, fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """What an optimizer keeps for each trained parameter, and what its step costs."""
+
+    name: str
+    states: float  # states a parameter in the recipe's state type
+    packed_bytes: float  # bytes a parameter of states in a type of their own (8 bit with scales, factored)
+    end_states: float  # states a parameter of embeddings and head, where those are treated apart
+    flops_per_param: float  # elementwise operations a parameter and step
+    newton_schulz_steps: int  # orthogonalisation steps on each matrix (Muon)
+    paged: bool  # states may spill to host memory
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What a training stack keeps besides the model's states."""
+
+    name: str
+    activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
+    weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
+    master_weights: bool  # an fp32 copy besides
+    grad_dtype: Literal["compute", "fp16", "bf16", "fp32"]  # of the resident gradients
+    states_dtype: Literal["compute", "fp32"]  # of full-precision optimizer states
+    loss_bytes: float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
+    loss_chunks: int  # pieces of the sequence for which logits exist at a time
+    gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
+    root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
+    step_bytes: float  # temporary bytes a parameter during the optimizer step
+    buffer_bytes: float  # communication buckets
+    selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
+    fragmentation_frac: float  # reserved over allocated memory, minus one
+    context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
+    meaning: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How an inference engine divides a card's memory."""
+
+    name: str
+    memory_rule: Literal["whole", "free", "all"]  # memory_frac of the whole card, of what loading leaves, or all there is
+    memory_frac: float
+    block_tokens: int  # tokens of one cache block
+    max_batch: int  # sequences that run at once by default
+    prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
+    graph_bytes: float  # captured CUDA graphs
+    context_bytes: float  # CUDA context and NCCL
+    workspace_bytes: float  # attention and matmul workspaces
+    exploits_windows: bool  # windowed layers cache their window only
+    meaning: str = ""
+    source: str = ""
+
+
+Row = TypeVar("Row", Optimizer, Stack, Engine)
+
+
+def _value(text: str, kind: str, where: str) -> Any:
+    """`text` as the field's type; SpecError naming the cell."""
+    try:
+        if kind == "float":
+            return float(text)
+        if kind == "int":
+            return int(text)
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+    except (ValueError, KeyError):
+        raise SpecError(f"{where}: {text!r} is not a {kind}") from None
+    return text
+
+
+@cache
+def _rows(file: str, row: type[Row]) -> tuple[dict[str, Row], dict[str, str]]:
+    """Rows by name, and every folded spelling -> name."""
+    text = resources.files("flopwise").joinpath(f"data/{file}").read_text(encoding="utf-8")
+    rows: dict[str, Row] = {}
+    names: dict[str, str] = {}
+    for line, cells in enumerate(csv.DictReader(text.splitlines()), start=2):
+        kinds = {f.name: str(f.type) for f in fields(row)}
+        values = {n: _value(cells[n], k, f"{file} line {line} column {n}") for n, k in kinds.items()}
+        rows[cells["name"]] = row(**values)
+        for spelling in (cells["name"], *cells["aliases"].split(";")):
+            if spelling:
+                names[fold(spelling)] = cells["name"]
+    return rows, names
+
+
+def _named(file: str, row: type[Row], kind: str, name: str) -> Row:
+    rows, names = _rows(file, row)
+    found = names.get(fold(name))
+    if found is None:
+        raise UnknownNameError(kind, name, rows, f"allowed: {', '.join(rows)}")
+    return rows[found]
+
+
+def optimizer(name: str) -> Optimizer:
+    """The optimizer of that name. Raises UnknownNameError."""
+    return _named("optimizers.csv", Optimizer, "optimizer", name)
+
+
+def stack(name: str) -> Stack:
+    """The training stack of that name. Raises UnknownNameError."""
+    return _named("stacks.csv", Stack, "training stack", name)
+
+
+def engine(name: str) -> Engine:
+    """The inference engine of that name. Raises UnknownNameError."""
+    return _named("engines.csv", Engine, "engine", name)
+
+
+def optimizer_names() -> list[str]:
+    """Names of all optimizers."""
+    return list(_rows("optimizers.csv", Optimizer)[0])
+
+
+def stack_names() -> list[str]:
+    """Names of all training stacks."""
+    return list(_rows("stacks.csv", Stack)[0])
+
+
+def engine_names() -> list[str]:
+    """Names of all inference engines."""
+    return list(_rows("engines.csv", Engine)[0])
