@@ -48,6 +48,11 @@ class Stack:
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
+    pointwise_traffic: float  # bytes that norms and elementwise operations move, over reading and writing each tensor once
+    tp_overlap: float  # share of tensor-parallel messages hidden behind compute
+    ep_overlap: float  # share of expert all-to-alls hidden behind compute
+    dp_overlap: float  # share of compute that gradient and weight messages may hide behind
+    launch_s: float  # host time to launch one operation
     meaning: str = ""
     source: str = ""
 
@@ -66,6 +71,9 @@ class Engine:
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
     exploits_windows: bool  # windowed layers cache their window only
+    step_s: float  # host time of one step that the device waits for
+    layer_s: float  # time a layer and step beyond its kernels and messages
+    request_s: float  # host time of one request before its first step: HTTP, tokeniser, scheduler
     meaning: str = ""
     source: str = ""
 
