@@ -1,0 +1,148 @@
+"""Arguments and options that several commands share, and the types of what people write there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli.render import Screen, screen, write
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]  # generic in the types only
+else:
+    _ParamType = click.ParamType
+
+Parse = Callable[[object, str], float]
+
+
+class Quantity(_ParamType):
+    """A number above `low` and up to `high`, written with a unit as `parse` of `flopwise.units` reads it."""
+
+    def __init__(self, name: str, parse: Parse, *, low: float = 0.0, high: float = 1e24, zero: bool = False) -> None:
+        """`zero` allows `low` itself; `name` stands in the help."""
+        self.name, self._parse, self._low, self._high, self._zero = name, parse, low, high, zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number in base units; SpecError says what is allowed."""
+        del ctx
+        what = spelling(param)
+        number = self._parse(value, what)
+        fits = self._low < number <= self._high or (self._zero and number == self._low)
+        if not (math.isfinite(number) and fits):
+            above = f"{self._low:g} or more" if self._zero else f"above {self._low:g}"
+            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {self._high:g}")
+        return number
+
+
+class Whole(_ParamType):
+    """A whole number within [low, high]; `8k` and `1e6` are fine."""
+
+    name = "n"
+
+    def __init__(self, low: int = 1, high: int = 10**9) -> None:
+        """The range is part of the message when a value is outside it."""
+        self._low, self._high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the number; SpecError says what is allowed."""
+        del ctx
+        return units.parse_whole(value, spelling(param), low=self._low, high=self._high)
+
+
+class Name(_ParamType):
+    """A name of something known; it is looked up by the function that uses it."""
+
+    def __init__(self, name: str) -> None:
+        """`name` stands in the help."""
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take any text that is not blank; SpecError otherwise."""
+        del ctx
+        text = str(value).strip()
+        if not text or "\0" in text:
+            raise SpecError(f"{spelling(param)}: {str(value)[:60]!r} is no name")
+        return text
+
+
+def spelling(param: click.Parameter | None) -> str:
+    """How the user writes the parameter: `--seq`, `MODEL`."""
+    if param is None:
+        return "value"
+    return max(param.opts, key=len) if isinstance(param, click.Option) else (param.name or "argument").upper()
+
+
+def _fraction(value: object, what: str) -> float:
+    """A share: `0.4` or `40%`."""
+    text = str(value).strip()
+    return units.parse_count(text[:-1], what) / 100 if text.endswith("%") else units.parse_count(value, what)
+
+
+COUNT = Quantity("count", units.parse_count)
+FLOPS = Quantity("flop", units.parse_count, high=1e36)
+BYTES = Quantity("bytes", units.parse_bytes, high=1e21)
+SECONDS = Quantity("time", units.parse_seconds, high=1e12)
+RATE = Quantity("rate", units.parse_rate, high=1e12)
+BANDWIDTH = Quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
+USD = Quantity("usd", units.parse_usd, high=1e15)
+FRACTION = Quantity("share", _fraction, high=1.0)
+FRACTION_OR_ZERO = Quantity("share", _fraction, high=1.0, zero=True)
+WHOLE = Whole()
+WHOLE_OR_ZERO = Whole(low=0)
+BATCH = Whole(high=10**7)
+TOKENS = Whole(high=10**8)
+DEGREE = Whole(high=10**6)
+
+PURCHASE = click.Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
+ACCELERATOR_KIND = click.Choice(["gpu", "tpu", "npu", "soc", "cpu"])
+
+
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    """Remember for the end of the run that JSON was asked for."""
+    del param
+    ctx.meta["flopwise.json"] = value
+    return value
+
+
+model_argument = click.argument("model", type=Name("model"))
+gpu_option = click.option(
+    "--gpu", type=Name("gpu"), required=True, help="Accelerator, in any common spelling: h100, A100-80GB, mi300x."
+)
+gpus_option = click.option("--gpus", type=DEGREE, default=1, show_default=True, help="Number of accelerators.")
+batch_option = click.option("--batch", type=BATCH, default=1, show_default=True, help="Sequences.")
+seq_option = click.option("--seq", type=TOKENS, help="Tokens of a sequence.")
+purchase_option = click.option(
+    "--purchase", type=PURCHASE, default="on_demand", show_default=True, help="Price to use."
+)
+facts_option = click.option(
+    "--facts",
+    type=click.Path(path_type=Path),
+    help="Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
+)
+family_option = click.option(
+    "--assume-family", type=Name("family"), help="Read an unknown model_type as this known family."
+)
+offline_option = click.option("--offline", is_flag=True, help="Take configurations from the local cache only.")
+explain_option = click.option("--explain", is_flag=True, help="Show where each figure comes from, as a tree.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="One JSON document on stdout, nothing else."
+)
+
+
+def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]]) -> None:
+    """Give the answer of the running command: `document` as JSON where `--json` asked for it, else blocks of `text`."""
+    context = click.get_current_context()
+    if context.meta.get("flopwise.json"):
+        from flopwise.cli.jsonout import write_json  # noqa: PLC0415 - only JSON needs it
+
+        write_json(document())
+        context.meta["flopwise.emitted"] = True
+        return
+    paper = screen()
+    write(*text(paper), to=paper)
