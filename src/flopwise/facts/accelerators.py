@@ -1,0 +1,225 @@
+"""What is known of a chip: rates, memories, links, power. Nothing here computes a time.
+
+Units: byte, byte/s, FLOP/s (operations per second for int8 and int4), Hz, W. Rates are dense and per device; bandwidths are
+decimal and, on links, one direction. What is not known is None and using it raises MissingFactError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import tables
+
+DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
+KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
+WIDER = MappingProxyType(
+    {
+        "fp4": ("fp8", "bf16", "fp16", "fp32"),
+        "fp8": ("bf16", "fp16", "fp32"),
+        "int4": ("int8", "fp16", "bf16", "fp32"),
+        "int8": ("fp16", "bf16", "fp32"),
+        "bf16": ("fp16", "fp32"),
+        "fp16": ("bf16", "fp32"),
+        "tf32": ("fp32",),
+        "fp64_tensor": ("fp64",),
+    }
+)
+"""In what a device without units for a dtype does the work instead, best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device as a driver or scheduler counts it: a GPU, a TPU or Trainium chip, or one CPU socket.
+
+    For a CPU, `num_sms` counts cores, `l2_bytes` is the last-level cache and `hbm_bytes` the memory of one socket; a cloud
+    instance often has a share of a socket: see `scaled`.
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    kind: str  # one of KINDS
+    marketed_memory: str  # as sold: "80 GB HBM3"
+    hbm_bytes: int  # as the driver reports, else as sold
+    hbm_bytes_reported: (
+        bool  # True: a driver (nvidia-smi, rocm-smi, hl-smi) reports it; False: as sold, in binary gigabytes
+    )
+    hbm_bytes_per_s: float
+    source: str
+    date: str
+    confidence: str  # high, medium, low
+    year: int | None = None
+    form_factor: str | None = None
+    peak: Mapping[str, float] = field(default_factory=dict, hash=False)  # FLOP/s by dtype, dense
+    sparsity_x2: bool = False  # has a structured-sparsity rate of twice the dense one
+    measured_bf16_flops_per_s: float | None = (
+        None  # the best large matmul that anybody published; never an input of its prediction
+    )
+    l2_bytes: float | None = None
+    shared_bytes_per_sm: float | None = None
+    register_bytes_per_sm: float | None = None
+    num_sms: int | None = None
+    boost_clock_hz: float | None = None
+    compute_capability: str | None = None
+    tdp_w: float | None = None
+    pcie_gen: int | None = None
+    pcie_bytes_per_s: float | None = None
+    link: str | None = None  # the fast link between devices: "nvlink4", "xgmi", "ici", "none" ...
+    link_bytes_per_s: float | None = None  # one direction, all links of the device together
+    max_scaleup: int | None = None  # devices that the fast link can join
+    notes: str = ""
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Dense peak rate in FLOP/s for matrix products in `dtype`.
+
+        Raises:
+            SpecError: no such dtype.
+            MissingFactError: the row has no rate for it: the device lacks such units, or nobody wrote the rate down.
+        """
+        rate = self.peak.get(dtype)
+        if rate is not None:
+            return rate
+        if dtype not in DTYPES:
+            raise SpecError(f"unknown dtype {str(dtype)[:40]!r}; allowed: {', '.join(DTYPES)}")
+        known = ", ".join(self.peak) or "none"
+        raise MissingFactError(
+            f"{self.name}: no {dtype} rate is known (known: {known}); choose one of those, or add {dtype}_flops_per_s for "
+            f"{self.name} to accelerators.csv in a facts folder (--facts DIR)"
+        )
+
+    def runs_as(self, dtype: str) -> str:
+        """The dtype whose units do matrix work asked for in `dtype`: itself where there is a rate, else the next wider one.
+
+        A caller that uses it must say so when the answer differs from the question (bf16 on a V100 runs in fp16 units).
+
+        Raises:
+            SpecError: no such dtype.
+            MissingFactError: neither it nor a wider one has a rate.
+        """
+        for candidate in (dtype, *WIDER.get(dtype, ())):
+            if candidate in self.peak:
+                return candidate
+        self.peak_flops_per_s(dtype)
+        raise AssertionError(dtype)
+
+    def known(self, field: str) -> Any:
+        """The value of `field`.
+
+        Raises:
+            SpecError: no such field.
+            MissingFactError: nobody wrote it down.
+        """
+        if field not in FIELDS:
+            raise SpecError(
+                f"unknown field {str(field)[:40]!r} of an accelerator; allowed: {', '.join(sorted(FIELDS))}"
+            )
+        value = getattr(self, field)
+        if value is None:
+            raise MissingFactError(
+                f"{self.name}: {field} is not known; add it for {self.name} to accelerators.csv in a facts folder (--facts DIR)"
+            )
+        return value
+
+    def scaled(self, share: float, *, hbm_bytes: int | None = None) -> Accelerator:
+        """The part of this device that an instance has: rates, bandwidth, caches and power times `share`.
+
+        Memory is `hbm_bytes` where given (a virtual machine's RAM), else its share too. A partition can draw more than its share
+        of bandwidth while its neighbours are idle; the share is what it is entitled to.
+
+        Raises:
+            SpecError: share is not in (0, 1].
+        """
+        if not 0 < share <= 1:
+            raise SpecError(f"share of {self.name}: got {share}; allowed: above 0, up to 1")
+        if share == 1 and hbm_bytes in (None, self.hbm_bytes):
+            return self
+        part = f"{share:.4g} of a device"
+        return replace(
+            self,
+            hbm_bytes=hbm_bytes if hbm_bytes is not None else int(self.hbm_bytes * share),
+            hbm_bytes_reported=False,
+            hbm_bytes_per_s=self.hbm_bytes_per_s * share,
+            peak={dtype: rate * share for dtype, rate in self.peak.items()},
+            l2_bytes=None if self.l2_bytes is None else self.l2_bytes * share,
+            num_sms=None if self.num_sms is None else max(1, round(self.num_sms * share)),
+            tdp_w=None if self.tdp_w is None else self.tdp_w * share,
+            notes=f"{part}; {self.notes}" if self.notes else part,
+        )
+
+
+FIELDS = frozenset(f.name for f in fields(Accelerator))
+_PEAK_COLUMNS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
+_YEAR = tables.whole(lambda cell, what: float(str(cell)), "a year from 1990 to 2100", low=1990, high=2100)
+
+COLUMNS: dict[str, tables.Reader] = {
+    "name": tables.text,
+    "vendor": tables.text,
+    "architecture": tables.text,
+    "kind": tables.choice(*KINDS),
+    "year": _YEAR,
+    "form_factor": tables.text,
+    "marketed_memory": tables.text,
+    "hbm_bytes": tables.whole_bytes,
+    "hbm_bytes_reported": tables.flag,
+    "hbm_bytes_per_s": tables.bytes_per_s,
+    **dict.fromkeys(_PEAK_COLUMNS, tables.flops_per_s),
+    "sparsity_x2": tables.flag,
+    "measured_bf16_flops_per_s": tables.flops_per_s,
+    "l2_bytes": tables.size_bytes,
+    "shared_bytes_per_sm": tables.size_bytes,
+    "register_bytes_per_sm": tables.size_bytes,
+    "num_sms": tables.count,
+    "boost_clock_hz": tables.positive,
+    "compute_capability": tables.text,
+    "tdp_w": tables.positive,
+    "pcie_gen": tables.count,
+    "pcie_bytes_per_s": tables.bytes_per_s,
+    "link": tables.text,
+    "link_bytes_per_s": tables.bytes_per_s,
+    "max_scaleup": tables.count,
+    "source": tables.text,
+    "date": tables.date,
+    "confidence": tables.confidence,
+    "notes": tables.text,
+}
+KEYS = ("name", "source", "date")
+_NEEDED = ("vendor", "architecture", "kind", "hbm_bytes", "hbm_bytes_per_s")
+_DEFAULTS: dict[str, Any] = {"confidence": "medium", "hbm_bytes_reported": False, "sparsity_x2": False, "notes": ""}
+
+
+def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
+    """The accelerator that `row` describes; a `known` one of that name keeps what the file has no column for.
+
+    Raises:
+        SpecError: a new accelerator lacks what every accelerator needs.
+    """
+    values = dict(row.values)
+    peak = dict(known.peak) if known else {}
+    for column, dtype in _PEAK_COLUMNS.items():
+        if column in values:
+            rate = values.pop(column)
+            if rate is None:
+                peak.pop(dtype, None)
+            else:
+                peak[dtype] = rate
+    for column, default in _DEFAULTS.items():
+        if values.get(column, 0) is None:
+            values[column] = default
+    if known is not None:
+        for column in (*_NEEDED, "marketed_memory"):
+            if values.get(column, 0) is None:
+                del values[column]
+        if "hbm_bytes" in values:
+            values = {"hbm_bytes_reported": False, "marketed_memory": "", **values}
+            values["marketed_memory"] = values["marketed_memory"] or f"{values['hbm_bytes'] / 2**30:.4g} GiB"
+        return replace(known, **values, peak=peak)
+    for column in _NEEDED:
+        if values.get(column) is None:
+            raise row.error(column, "", f"a new accelerator needs {', '.join(_NEEDED)}")
+    if not values.get("marketed_memory"):
+        values["marketed_memory"] = f"{values['hbm_bytes'] / 2**30:.4g} GiB"
+    return Accelerator(**(_DEFAULTS | values), peak=peak)

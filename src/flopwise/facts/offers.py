@@ -1,0 +1,127 @@
+"""What is for sale: an instance type in a region, what is in it and what it costs per hour.
+
+Units: USD per hour and instance, byte, byte/s. A price that is not known is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from flopwise.errors import SpecError
+from flopwise.facts import tables
+
+PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+_PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One instance type in one region.
+
+    `count` accelerators of which the instance has `accelerator_share` each: 1, a fraction of a GPU, or of a CPU socket.
+    `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`.
+    """
+
+    provider: str
+    instance: str
+    region: str
+    accelerator: str  # canonical name
+    count: int
+    source: str
+    price_date: str  # the day for which the prices hold
+    confidence: str = "medium"
+    accelerator_share: float = 1.0
+    vcpus: int | None = None
+    ram_bytes: float | None = None
+    local_disk_bytes: float | None = None
+    network_bytes_per_s: float | None = None  # per instance, between instances
+    intra_link: str | None = None  # between the accelerators of one instance
+    on_demand_usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+    reserved_1y_usd_per_hour: float | None = None
+    reserved_3y_usd_per_hour: float | None = None
+    notes: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells offers apart: provider, instance, region."""
+        return (self.provider, self.instance, self.region)
+
+    def price_usd_per_hour(self, purchase: str) -> float | None:
+        """Price of one instance in USD per hour for a `purchase` of PURCHASES; None: not known or not sold so.
+
+        Raises:
+            SpecError: no such purchase option.
+        """
+        field = _PRICE_FIELDS.get(purchase)
+        if field is None:
+            raise SpecError(f"unknown purchase option {str(purchase)[:40]!r}; allowed: {', '.join(PURCHASES)}")
+        price: float | None = getattr(self, field)
+        return price
+
+    def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
+        """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
+
+        Raises:
+            SpecError: no such purchase option.
+        """
+        priced = [(price, p) for p in purchases if (price := self.price_usd_per_hour(p)) is not None]
+        if not priced:
+            return None
+        price, purchase = min(priced)
+        return purchase, price
+
+    def serves(self, region: str) -> bool:
+        """Whether the offer can be had in `region`, which may itself be a pattern such as `us-*`."""
+        return any(
+            mine == "any" or fnmatchcase(region.lower(), mine) or fnmatchcase(mine, region.lower())
+            for mine in self.region.lower().split("/")
+        )
+
+
+_SHARE = tables.number(lambda cell, what: float(str(cell)), "a share above 0, up to 1", high=1.0)
+_VCPUS = tables.count
+
+COLUMNS: dict[str, tables.Reader] = {
+    "provider": tables.text,
+    "instance": tables.text,
+    "region": tables.text,
+    "accelerator": tables.text,
+    "count": tables.count,
+    "accelerator_share": _SHARE,
+    "vcpus": _VCPUS,
+    "ram_bytes": tables.size_bytes,
+    "local_disk_bytes": tables.size_bytes,
+    "network_bytes_per_s": tables.bytes_per_s,
+    "intra_link": tables.text,
+    **dict.fromkeys(_PRICE_FIELDS.values(), tables.usd_per_hour),
+    "price_date": tables.date,
+    "source": tables.text,
+    "confidence": tables.confidence,
+    "notes": tables.text,
+}
+KEYS = ("provider", "instance", "region", "price_date", "source")
+_DEFAULTS: dict[str, Any] = {"confidence": "medium", "accelerator_share": 1.0, "notes": ""}
+
+
+def offer_from_row(row: tables.Row, known: Offer | None = None) -> Offer:
+    """The offer that `row` describes; a `known` one of that key keeps what the file has no column for.
+
+    Raises:
+        SpecError: a new offer names no accelerator or count.
+    """
+    values = {
+        column: _DEFAULTS[column] if value is None and column in _DEFAULTS else value
+        for column, value in row.values.items()
+    }
+    if known is not None:
+        for column in ("accelerator", "count"):
+            if values.get(column, 0) is None:
+                del values[column]
+        return replace(known, **values)
+    for column in ("accelerator", "count"):
+        if values.get(column) is None:
+            raise row.error(column, "", "a new offer needs accelerator and count")
+    return Offer(**values)
