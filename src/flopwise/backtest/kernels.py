@@ -1,0 +1,247 @@
+"""One measured kernel or collective, predicted from the columns that describe it (never from those that measure it)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from flopwise.cost import attention, collectives, kernels
+from flopwise.cost.fabric import Fabric, fabric
+from flopwise.cost.rates import Rates, rates
+from flopwise.errors import FlopwiseError
+from flopwise.facts.calibration import Calibration, load_calibration
+from flopwise.facts.catalog import Facts
+
+Row = Mapping[str, str]
+
+DTYPES = {
+    "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "sq": "int8", "fp8_e4m3": "fp8",
+    "int8": "int8_wo", "int4": "int4_wo",
+}  # fmt: skip
+"""Spellings of precisions in measurement files, by the names of `flopwise.cost.rates.PRECISIONS`."""
+NODES = {  # network per GPU of the reference design that a topology names, bytes/s
+    "a100_dgx": 25e9,  # 8 x HDR 200 Gbit/s for 8 GPUs; NVIDIA DGX A100 data sheet
+    "h100_dgx": 50e9,  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
+}
+
+
+class Prediction(NamedTuple):
+    """Seconds, or why there are none."""
+
+    predicted_s: float | None
+    skipped: str | None = None
+
+
+class _SkipError(FlopwiseError):
+    """A row that cannot be predicted; the message is the reason."""
+
+
+def _number(row: Row, column: str) -> float:
+    text = (row.get(column) or "").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        raise _SkipError(f"{column} is missing" if not text else f"{column} is not a number: {text[:30]!r}") from None
+    if not 0 <= value < float("inf"):
+        raise _SkipError(f"{column} is out of range: {text[:30]!r}")
+    return value
+
+
+def _positive(row: Row, column: str) -> float:
+    value = _number(row, column)
+    if not value > 0:
+        raise _SkipError(f"{column} must be positive")
+    return value
+
+
+def _dtype(row: Row, column: str = "dtype") -> str:
+    text = (row.get(column) or "").strip().lower()
+    return DTYPES.get(text, text)
+
+
+def _warm(row: Row) -> bool:
+    return (row.get("cache_regime") or "").strip() == "l2_possible"
+
+
+def _wrapper_s(table: Calibration, row: Row, kind: str) -> float:
+    """Time that the measured software adds to its kernels: `wrapper_s.<kind>` by framework, zero where none is known."""
+    name = f"wrapper_s.{kind}"
+    scopes = ((row.get("impl") or "").strip().lower(), (row.get("framework") or "").strip().lower())
+    return next((table.find(name, (s,)).value for s in scopes if s and table.has(name, s)), 0.0)
+
+
+def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
+    m, n, k = (_positive(row, c) for c in ("m", "n", "k"))
+    dtype = _dtype(row)
+    seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=not _warm(row)).seconds
+    return float(seconds) + _wrapper_s(table, row, f"gemm.{dtype}")
+
+
+def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
+    tokens, hidden, inter, experts, top_k = (
+        _positive(row, c) for c in ("tokens", "hidden", "inter", "experts", "topk")
+    )
+    ep, tp = (_positive(row, c) for c in ("ep", "tp"))
+    dtype = _dtype(row)
+    rows = max(tokens * top_k / ep, 1.0)
+    touched = min(experts / ep, -(-rows // 1))
+    width = inter / tp
+    up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
+    down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
+    act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
+    return float(up.seconds + down.seconds + act.seconds) + _wrapper_s(table, row, "moe")
+
+
+def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
+    batch, query, context, heads, kv_heads, dim = (
+        _positive(row, c) for c in ("batch", "seq_q", "seq_kv", "n_heads", "n_kv_heads", "head_dim")
+    )
+    pairs = query * (context - query + 0.5 * (query + 1))
+    timing = attention.prefill_attention_s(
+        r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
+    )
+    return float(timing.seconds) + _wrapper_s(table, row, "attention_prefill")
+
+
+def _kv_bytes(row: Row) -> float:
+    kind = _dtype(row, "kv_dtype") or _dtype(row)
+    sizes = {"fp8": 1.0, "int8_wo": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "nvfp4": 0.5625}
+    if kind not in sizes:
+        raise _SkipError(f"kv_dtype {kind[:30]!r} is unknown; allowed: {', '.join(sizes)}")
+    return sizes[kind]
+
+
+def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
+    batch, context, heads, kv_heads, dim = (
+        _positive(row, c) for c in ("batch", "seq_kv", "n_heads", "n_kv_heads", "head_dim")
+    )
+    timing = attention.decode_attention_s(
+        r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=not _warm(row)
+    )
+    return float(timing.seconds) + _wrapper_s(table, row, "attention_decode")
+
+
+LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv 2405.04434, section 2.1)
+
+
+def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
+    batch, query, context, heads = (_positive(row, c) for c in ("batch", "seq_q", "seq_kv", "n_heads"))
+    pairs = query * (context - query + 0.5 * (query + 1))
+    timing = attention.prefill_attention_s(
+        r, pairs, batch, query, heads, heads, context, qk_dim=MLA_QK, v_dim=MLA_V, frac="latent_prefill_frac"
+    )
+    return float(timing.seconds) + _wrapper_s(table, row, "mla_prefill")
+
+
+def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
+    batch, context, heads = (_positive(row, c) for c in ("batch", "seq_kv", "n_heads"))
+    timing = attention.decode_attention_s(
+        r,
+        batch,
+        heads,
+        1,
+        context,
+        qk_dim=LATENT + ROPE,
+        v_dim=LATENT,
+        cached_dim=LATENT + ROPE,
+        kv_bytes=_kv_bytes(row),
+    )
+    return float(timing.seconds) + _wrapper_s(table, row, "mla_decode")
+
+
+def _elementwise_s(row: Row, r: Rates, table: Calibration) -> float:
+    nbytes = _positive(row, "min_bytes")
+    return float(kernels.pointwise_s(r, nbytes).seconds) + _wrapper_s(table, row, "elementwise")
+
+
+KERNELS: dict[str, Callable[[Row, Rates, Calibration], float]] = {
+    "gemm": _gemm_s,
+    "moe": _moe_s,
+    "attention_prefill": _prefill_s,
+    "attention_decode": _decode_s,
+    "mla_prefill": _mla_prefill_s,
+    "mla_decode": _mla_decode_s,
+    "elementwise": _elementwise_s,
+}
+
+
+def _topology(row: Row) -> tuple[str, int | None]:
+    """(topology, devices per node) from the note of a collective's row."""
+    per_node, name = None, ""
+    for part in (row.get("note") or "").split(";"):
+        key, _, value = part.strip().replace("topology ", "topology=").partition("=")
+        if key == "devices_per_node" and value.isdigit():
+            per_node = int(value)
+        elif key == "topology":
+            name = value
+    return name, per_node
+
+
+def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -> float:
+    nbytes, n = _positive(row, "bytes"), _positive(row, "n_gpus")
+    if n < 2:  # noqa: PLR2004
+        raise _SkipError("a collective of one GPU takes no time")
+    topology, per_node = _topology(row)
+    stride = 1
+    spans = per_node is not None and n > per_node
+    if spans and topology not in NODES:
+        raise _SkipError("the network between the nodes is not known")
+    links = joined(
+        pairs="pairwise" in topology, node_bytes_per_s=NODES.get(topology), devices=per_node if spans else None
+    )
+    op = (row.get("op") or "").strip()
+    impl = (row.get("impl") or "").strip().lower()
+    if op == "p2p":
+        return float(collectives.p2p_s(links, nbytes, stride))
+    if op == "allreduce" and "nccl" not in (row.get("framework") or "").lower():
+        seconds = float(collectives.all_reduce_s(links, nbytes, n, stride, direct=True))
+    else:
+        seconds = float(collectives.COLLECTIVES[op](links, nbytes, n, stride))
+    return seconds + (_wrapper_s(table, row, "allreduce") if impl else 0.0)
+
+
+def predict_row(row: Row, facts: Facts, calibration: Calibration | None = None) -> Prediction:
+    """Predict the time of one row of a kernels file.
+
+    Columns that measure (`measured_time_us`, `achieved_*`, `frac_of_peak`) are not read. What is not known (GPU,
+    operation, a missing column) gives a reason instead of a time.
+    """
+    return Predictor(facts, calibration).predict(row)
+
+
+class Predictor:
+    """`predict_row` for many rows: rates and fabrics are resolved once per GPU."""
+
+    def __init__(self, facts: Facts, calibration: Calibration | None = None) -> None:
+        """Predict with `facts` and `calibration` (the shipped one by default)."""
+        self.facts, self.calibration = facts, calibration or load_calibration()
+        self._rates: dict[str, Rates] = {}
+        self._fabrics: dict[tuple[object, ...], Fabric] = {}
+
+    def predict(self, row: Row) -> Prediction:
+        """Seconds for `row`, or a reason."""
+        op = (row.get("op") or "").strip()
+        try:
+            accelerator = self.facts.accelerator((row.get("gpu") or "").strip())
+            if op in KERNELS:
+                if accelerator.name not in self._rates:
+                    self._rates[accelerator.name] = rates(accelerator, self.calibration)
+                return Prediction(KERNELS[op](row, self._rates[accelerator.name], self.calibration))
+            if op in collectives.COLLECTIVES or op == "p2p":
+                return Prediction(
+                    _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
+                )
+        except FlopwiseError as error:
+            return Prediction(None, str(error))
+        return Prediction(
+            None, f"operation {op[:40]!r} is unknown; known: {', '.join((*KERNELS, *collectives.COLLECTIVES, 'p2p'))}"
+        )
+
+    def _fabric(self, name: str, *, pairs: bool, node_bytes_per_s: float | None, devices: int | None) -> Fabric:
+        key = (name, pairs, node_bytes_per_s, devices)
+        if key not in self._fabrics:
+            self._fabrics[key] = fabric(
+                self.facts.accelerator(name), gpus_per_node=devices or 8, fast_domain=2 if pairs else None,
+                node_bytes_per_s=node_bytes_per_s, calibration=self.calibration,
+            )  # fmt: skip
+        return self._fabrics[key]

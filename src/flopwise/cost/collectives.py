@@ -1,0 +1,149 @@
+"""Seconds of collectives over hierarchical links; `nbytes`, `n` and `stride` may be arrays.
+
+`n` ranks take part, `stride` apart: with tp = 4 inside, the data-parallel group has stride 4. On each level of links as
+many of them as fit form a group; a collective runs level by level, the outer ones on what the inner ones leave.
+
+`nbytes`: the tensor that every rank ends up with (all-reduce, all-gather), starts from (reduce-scatter), or what a rank
+sends in all (all-to-all, p2p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flopwise.cost.fabric import Fabric, Level
+from flopwise.ops.types import Floats, Ints
+
+
+def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
+    """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first."""
+    groups: list[tuple[Level, Floats]] = []
+    done: Floats = np.ones(np.broadcast(n, stride).shape)
+    last = len(fabric.levels) - 1
+    for index, level in enumerate(fabric.levels):
+        if index == last:
+            joined = n / done
+        else:
+            room = np.maximum(1.0, np.floor(level.size / np.maximum(stride * done, 1.0)))
+            joined = np.minimum(n / done, room)
+        groups.append((level, np.maximum(joined, 1.0)))
+        done = done * groups[-1][1]
+    return groups
+
+
+def ramped_s(level: Level, fixed_s: Floats, transfer_s: Floats) -> Floats:
+    """Fixed time, transfer at the full rate, and what pipelining a message in pieces costs in between.
+
+    A message cut in p pieces takes (steps + p) (a + x / p); at the best p the cross term is 2 sqrt(fixed x transfer).
+
+    Source: Thakur et al. 2005, optimisation of collectives, section 4; the weight of the cross term is calibrated.
+    Assumes: the library picks a good number of pieces.
+    """
+    return fixed_s + transfer_s + level.ramp * np.sqrt(fixed_s * transfer_s)
+
+
+def _steps(joined: Floats) -> Floats:
+    """Steps whose latency shows: log2 of the group, as trees and direct exchanges have them."""
+    return np.log2(np.maximum(joined, 1.0))
+
+
+def _share_s(level: Level, nbytes: Floats, joined: Floats, passes: float, gain: float = 1.0) -> Floats:
+    """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
+    transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * level.frac * gain)
+    return np.where(joined > 1.0, ramped_s(level, level.launch_s + level.hop_s * _steps(joined), transfer), 0.0)
+
+
+def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
+    """All-reduce by a kernel that reads its peers' memory: everything at once, or in two shares when that is less."""
+    rate = level.bytes_per_s * level.frac
+    once = level.direct_s + (joined - 1.0) * nbytes / rate
+    twice = 2.0 * level.direct_s + 2.0 * (joined - 1.0) / joined * nbytes / rate
+    return np.where(joined > 1.0, np.minimum(once, twice), 0.0)
+
+
+def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, *, direct: bool) -> Floats:
+    gain = np.where(joined > 4.0, level.multicast, 1.0)
+    library = _share_s(level, nbytes, joined, 2.0, gain)
+    if direct and np.isfinite(level.direct_s):
+        return np.minimum(library, _direct_s(level, nbytes, joined))
+    return library
+
+
+def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, direct: bool = False) -> Floats:
+    """Sum over `n` ranks, result on all. `direct`: custom kernels for small messages, as serving engines have them.
+
+    Inside: reduce-scatter, all-reduce of the share outside, all-gather inside.
+
+    Source: NCCL documentation (ring, tree, NVLS); rates calibrated. Assumes: levels run one after the other.
+    """
+    total: Floats = 0.0
+    left: Floats = nbytes
+    for level, joined in level_groups(fabric, n, stride):
+        total = total + _reduce_here_s(level, left, joined, direct=direct)
+        left = left / joined
+    return total
+
+
+def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+    total: Floats = 0.0
+    left: Floats = nbytes
+    for level, joined in level_groups(fabric, n, stride):
+        total = total + _share_s(level, left, joined, 1.0)
+        left = left / joined
+    return total
+
+
+def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """Every rank ends with all `nbytes`, of which it held 1 / n.
+
+    Source: as `all_reduce_s`, one pass. Assumes: as there.
+    """
+    return _outside_in(fabric, nbytes, n, stride)
+
+
+def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """Every rank ends with its 1 / n of the sum of `nbytes`.
+
+    Source: as `all_reduce_s`, one pass. Assumes: as there.
+    """
+    return _outside_in(fabric, nbytes, n, stride)
+
+
+def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
+
+    Source: counting; rates calibrated. Assumes: even shares; a rank's traffic outwards uses its own share of the link.
+    """
+    slowest: Floats = 0.0
+    inside: Floats = 1.0
+    for level, joined in level_groups(fabric, n, stride):
+        outwards = nbytes * (joined - 1.0) * inside / n
+        seconds = ramped_s(
+            level, level.launch_s + level.hop_s * _steps(joined), outwards / (level.bytes_per_s * level.frac)
+        )
+        slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
+        inside = inside * joined
+    return slowest
+
+
+def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
+    """One rank sends `nbytes` to the rank `stride` away.
+
+    Source: rates calibrated. Assumes: both ends are otherwise idle; the pair shares the innermost level that can hold it.
+    """
+    seconds: Floats = np.inf
+    for level in fabric.levels:
+        here = ramped_s(level, 0.5 * level.launch_s, nbytes / (level.bytes_per_s * np.sqrt(level.frac)))
+        seconds = np.where((stride < level.size) & ~np.isfinite(seconds), here, seconds)
+    return seconds
+
+
+COLLECTIVES: dict[str, Callable[..., Floats]] = {
+    "allreduce": all_reduce_s,
+    "allgather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+    "alltoall": all_to_all_s,
+}
+"""The collectives by the names that measurement files use."""

@@ -1,0 +1,145 @@
+"""How the devices of a job are joined: levels of links, innermost first, with what each level sustains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.cost.rates import resolved
+from flopwise.errors import MissingFactError
+from flopwise.facts.calibration import Calibration, load_calibration
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.offers import Offer
+
+UNBOUNDED = 2**40
+"""Devices on the outermost level: as many as are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One kind of link. Devices 0..size-1, size..2 size-1 and so on are joined by it (or by a level further in)."""
+
+    kind: str
+    size: int  # devices it joins, levels further in included
+    bytes_per_s: float  # one direction, per device
+    launch_s: float  # fixed time of a collective
+    hop_s: float  # time of each step of a collective
+    frac: float  # share of bytes_per_s that large messages reach
+    ramp: float  # how slowly the rate rises with size: weight of sqrt(latency x transfer time)
+    direct_s: float  # fixed time of a one-shot kernel that reads its peers' memory; infinite where there is none
+    multicast: float  # factor of the all-reduce rate when the switch adds up (NVLS); 1 where it does not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The levels of links between the devices of a job, innermost first."""
+
+    levels: tuple[Level, ...]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def domain(self) -> int:
+        """Devices joined by the innermost link."""
+        return self.levels[0].size
+
+    @property
+    def link_kind(self) -> str:
+        """Kind of the innermost link."""
+        return self.levels[0].kind
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Datasheet bandwidth of the innermost link, one direction, per device."""
+        return self.levels[0].bytes_per_s
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """Bandwidth per device of the outermost level."""
+        return self.levels[-1].bytes_per_s
+
+
+def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -> tuple[Level, tuple[str, ...]]:
+    scopes = (kind, *_link_relatives(kind), "any")
+    names = ("link_launch_s", "link_hop_s", "link_frac", "link_ramp", "link_direct_s", "link_multicast")
+    value, told = resolved(calibration, names, scopes, f"{kind} link")
+    level = Level(
+        kind=kind,
+        size=size,
+        bytes_per_s=bytes_per_s,
+        launch_s=value["link_launch_s"],
+        hop_s=value["link_hop_s"],
+        frac=value["link_frac"],
+        ramp=value["link_ramp"],
+        direct_s=value["link_direct_s"] or float("inf"),
+        multicast=value["link_multicast"],
+    )
+    return level, told
+
+
+def _link_relatives(kind: str) -> tuple[str, ...]:
+    """Scopes to ask when a link has no measurements: without its number, then the group it belongs to."""
+    plain = kind.removesuffix("-bridge").rstrip("0123456789")
+    group = {"nvlink": "nvlink", "xgmi": "scaleup", "ici": "scaleup", "neuronlink": "scaleup", "roce": "network"}
+    group |= {"ib": "network", "efa": "network", "ethernet": "network"}
+    return tuple(
+        dict.fromkeys(s for s in (kind.removesuffix("-bridge"), plain, group.get(plain, "")) if s and s != kind)
+    )
+
+
+def fabric(
+    accelerator: Accelerator,
+    offer: Offer | None = None,
+    *,
+    gpus_per_node: int | None = None,
+    fast_domain: int | None = None,
+    node_bytes_per_s: float | None = None,
+    node_kind: str = "network",
+    calibration: Calibration | None = None,
+) -> Fabric:
+    """The levels of links for `accelerator` in the instances of `offer` (or in nodes of `gpus_per_node`).
+
+    The fast link joins up to its scale-up domain; PCIe joins the rest of a node; the network joins nodes, its bandwidth
+    shared by the devices of one. `node_bytes_per_s` (per device) overrides the offer's network, `fast_domain` the number
+    of devices on the fast link.
+
+    Source: datasheets and offers; behaviour of links from data/calibration.
+    Assumes: ranks are placed consecutively; the network between nodes is not oversubscribed.
+
+    Raises:
+        MissingFactError: neither a link nor PCIe bandwidth is known for a node of several devices.
+    """
+    table = calibration or load_calibration()
+    told: tuple[str, ...] = ()
+    per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
+    link = (accelerator.link or "none").lower()
+    fast = int(fast_domain or accelerator.max_scaleup or 0) if accelerator.link_bytes_per_s else 0
+    if accelerator.link_bytes_per_s and not fast:
+        fast = 2 if link.endswith("bridge") else (per_node or 8)
+        told += (f"{accelerator.name}: size of the {link} domain is not known; {fast} assumed",)
+    if not per_node:
+        per_node = fast if 1 < fast <= 16 else 8
+        told += (f"{per_node} devices per node assumed",)
+    levels: list[Level] = []
+    joined = fast if fast > per_node and fast >= 32 else min(fast, per_node)  # rack-wide domains span nodes
+    if joined > 1:
+        level, notes = _level(link, joined, float(accelerator.link_bytes_per_s or 0.0), table)
+        levels.append(level)
+        told += notes
+    if per_node > max(joined, 1) or not levels:
+        pcie = accelerator.pcie_bytes_per_s
+        if pcie:
+            level, notes = _level("pcie", max(per_node, 1), float(pcie), table)
+            levels.append(level)
+            told += notes
+        elif per_node > 1:
+            raise MissingFactError(f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s")
+    if node_bytes_per_s is None and offer is not None and offer.network_bytes_per_s:
+        node_bytes_per_s = offer.network_bytes_per_s / per_node
+    if node_bytes_per_s is None:
+        default = table.find("link_default_bytes_per_s", ("any",)).value
+        node_bytes_per_s = default
+        told += (f"network between nodes is not known; {8e-9 * default:.0f} Gbit/s per device assumed",)
+    level, notes = _level(node_kind, UNBOUNDED, float(node_bytes_per_s), table)
+    return Fabric(levels=(*levels, level), assumptions=told + notes)

@@ -1,0 +1,314 @@
+"""Seconds of one kernel: matrix products, grouped products and everything that only moves bytes (attention: attention.py).
+
+The shape of every formula is the same. Fixed time of a kernel, plus the longer of computing and moving bytes, plus the
+share of the shorter that is not hidden. Computing is counted in whole tiles spread over the cores in waves, so that it
+grows in steps but never shrinks; moving is bytes over the sustained bandwidth. Both are at least what the datasheet
+allows, so `Timing.seconds` is never below the roofline of cold operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.rates import Rates, precision
+from flopwise.ops.types import Array, Floats, Ints
+
+if TYPE_CHECKING:
+    from flopwise.ops.work import Work
+
+TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
+"""Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""
+BLOCK = 16_384  # rows of a long column handled at once: intermediate results stay in the processor's cache
+ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
+
+
+class Timing(NamedTuple):
+    """Seconds of a kernel and its two parts: computing and moving bytes, each without the fixed time."""
+
+    seconds: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
+def in_blocks(formula: Callable[..., Timing], columns: tuple[Ints, ...]) -> Timing:
+    """`formula(*columns)`, a long column in pieces: the same numbers, several times faster."""
+    size = max((c.size for c in columns if isinstance(c, np.ndarray)), default=1)
+    if size <= BLOCK or any(isinstance(c, np.ndarray) and c.ndim > 1 for c in columns):
+        return formula(*columns)
+    out = np.empty((3, size))
+    for start in range(0, size, BLOCK):
+        piece = slice(start, start + BLOCK)
+        out[:, piece] = formula(*(c[piece] if isinstance(c, np.ndarray) and c.size > 1 else c for c in columns))
+    return Timing(out[0], out[1], out[2])
+
+
+def overlapped(rates: Rates, compute_s: Floats, memory_s: Floats, fixed_s: Floats) -> Timing:
+    """Computing and moving at once: the longer, and the part of the shorter that is not hidden.
+
+    Source: roofline model (Williams 2009); the part not hidden is calibrated.
+    Assumes: both proceed evenly through the kernel.
+    """
+    longer, shorter = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
+    return Timing(fixed_s + longer + rates.value["overlap_loss"] * shorter, compute_s, memory_s)
+
+
+def waves(units: Floats, cores: float, tail: float) -> Floats:
+    """Rounds of work that `cores` need for `units` equal pieces.
+
+    tail = 1: whole rounds only; tail = 0: the last round is shared out perfectly (split-K, stream-K).
+
+    Source: Osama et al. 2023 (arXiv 2301.03598), sections 3 and 4.
+    Assumes: one piece at a time on a core.
+    """
+    even = units / cores
+    return even + tail * (np.ceil(even) - even)
+
+
+def _tiled_flops(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float) -> Floats:
+    """FLOP that the whole device could have done at its sustained rate while this product runs: the best tile's."""
+    best: Any = None
+    knee = rates.value["tile_knee"]
+    for rows, columns in TILES:
+        intensity = rows * columns / (rows + columns)
+        per_tile = 2.0 * rows * columns * (intensity + knee) / intensity
+        pieces = np.ceil(m / rows) * np.ceil(n / columns) * copies
+        cost = waves(pieces, rates.num_sms, tail) * (per_tile * rates.num_sms)
+        best = cost if best is None else np.minimum(best, cost)
+    return best * k
+
+
+def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
+    """Seconds to move `nbytes` from DRAM, or from L2 when the operands are warm and fit.
+
+    Source: calibrated fraction of the datasheet's bandwidth. Assumes: large consecutive accesses.
+    """
+    seconds = nbytes / rates.read_bytes_per_s
+    if cold or not rates.l2_bytes:
+        return seconds
+    fits = nbytes <= rates.value["l2_usable"] * rates.l2_bytes
+    return np.where(fits, seconds / rates.value["l2_speedup"], seconds)
+
+
+def matmul_s(
+    rates: Rates,
+    m: Ints,
+    n: Ints,
+    k: Ints,
+    *,
+    dtype: str = "bf16",
+    weight_bits: float | None = None,
+    act_bytes: float = 2.0,
+    cold: bool = True,
+    graph: bool = True,
+) -> Timing:
+    """An (m x k) by (k x n) product; shape of the broadcast of m, n, k.
+
+    `dtype` is an entry of `PRECISIONS`; `weight_bits` overrides its storage, `act_bytes` is what comes in and goes out
+    before any quantisation. `cold`: operands come from DRAM (always so in real decoding); `graph`: launched from a
+    graph, so the host's launch time does not show.
+
+    Source: roofline with tiles, waves and calibrated fractions (data/calibration).
+    Assumes: the library picks the best of `TILES`; a row that is not aligned to 16 bytes takes the slow path.
+    """
+    p = precision(dtype)
+    bits = p.weight_bits if weight_bits is None else weight_bits
+    rate = rates.matmul_flops_per_s(dtype)
+    if p.unpacked or bits < p.act_bits:
+        rate *= rates.value["unpack_frac"]
+    scaled = p.quantised or p.unpacked
+    tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
+    unit = ALIGNED_BYTES * 8 / min(16.0, p.act_bits)
+    fixed_s = rates.value["kernel_s"]
+
+    def formula(m: Ints, n: Ints, k: Ints) -> Timing:
+        misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
+        slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
+        compute_s = _tiled_flops(rates, m, n, k, 1.0, tail) * slower / rate
+        act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
+        memory_s = read_s(rates, act_in + n * k * (bits / 8) + m * n * act_bytes, cold=cold)
+        pieces = np.ceil(m / TILES[2][0]) * np.ceil(n / TILES[2][1])
+        memory_s = memory_s * _narrow(rates, pieces, tail)
+        timing = overlapped(rates, compute_s, memory_s, fixed_s)
+        if not p.quantised:
+            return timing
+        return Timing(
+            timing.seconds + _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold), compute_s, memory_s
+        )
+
+    return launched(rates, in_blocks(formula, (m, n, k)), graph=graph)
+
+
+def _narrow(rates: Rates, pieces: Floats, tail: float) -> Floats:
+    """How much longer moving bytes takes when few cores ask for them: 1 where there are pieces enough."""
+    busy = pieces / rates.num_sms
+    share = np.minimum(1.0, (busy + (1.0 - tail) * np.maximum(0.0, 1.0 - busy)) * rates.value["core_draw"])
+    return 1.0 / share
+
+
+def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float, *, cold: bool) -> Floats:
+    moved = elems * (from_bytes + to_bytes)
+    return (
+        rates.value["quantise_kernels"] * rates.value["kernel_s"]
+        + read_s(rates, moved, cold=cold) / rates.value["pointwise_frac"]
+    )
+
+
+def launched(rates: Rates, timing: Timing, *, graph: bool, kernels: float = 1.0) -> Timing:
+    """`timing` no shorter than the host needs to launch it, unless a graph launches it.
+
+    Source: calibrated on kernels measured without graphs. Assumes: the host runs ahead by one kernel.
+    """
+    if graph:
+        return timing
+    return timing._replace(seconds=np.maximum(timing.seconds, kernels * rates.value["eager_s"]))
+
+
+def grouped_matmul_s(
+    rates: Rates,
+    m: Ints,
+    n: Ints,
+    k: Ints,
+    touched: Floats,
+    *,
+    dtype: str = "bf16",
+    weight_bits: float | None = None,
+    act_bytes: float = 2.0,
+    cold: bool = True,
+    graph: bool = True,
+) -> Timing:
+    """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
+
+    Rows of each expert are padded to whole tiles; the weights of touched experts are read once.
+
+    Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
+    Assumes: rows are spread evenly over the touched experts.
+    """
+    p = precision(dtype)
+    bits = p.weight_bits if weight_bits is None else weight_bits
+    rate = rates.matmul_flops_per_s(dtype) * rates.value["grouped_frac"]
+    if p.unpacked or bits < p.act_bits:
+        rate *= rates.value["unpack_frac"]
+    tail = rates.value["wave_tail.scaled"]
+    fixed_s = rates.value["grouped_s"]
+
+    def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
+        held = np.maximum(touched, 1.0)
+        each = m / held
+        compute_s = _tiled_flops(rates, each, n, k, held, tail) / rate
+        act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
+        memory_s = read_s(rates, act_in + touched * n * k * (bits / 8) + m * n * act_bytes, cold=cold)
+        memory_s = memory_s * _narrow(rates, np.ceil(each / TILES[2][0]) * np.ceil(n / TILES[2][1]) * held, tail)
+        timing = overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], fixed_s)
+        if not p.quantised:
+            return timing
+        return Timing(
+            timing.seconds + _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold), compute_s, memory_s
+        )
+
+    return launched(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
+
+
+def pointwise_s(rates: Rates, nbytes: Floats, *, flops: Floats = 0.0, cold: bool = True, graph: bool = True) -> Timing:
+    """A kernel that streams `nbytes` (read and written): norms, activations, residuals, rope, gathers.
+
+    Source: calibrated fraction of the streaming bandwidth. Assumes: `flops`, if any, run outside the matrix units.
+    """
+    memory_s = read_s(rates, nbytes, cold=cold) / rates.value["pointwise_frac"]
+    compute_s: Array | float = flops / rates.peak["fp32"] if "fp32" in rates.peak else 0.0 * np.asarray(flops)
+    return launched(rates, overlapped(rates, compute_s, memory_s, rates.value["kernel_s"]), graph=graph)
+
+
+def bound_s(rates: Rates, flops: Floats, nbytes: Floats, dtype: str = "bf16") -> Floats:
+    """The least time that datasheet rates allow: the longer of computing and moving.
+
+    Source: roofline model (Williams 2009). Assumes: every byte crosses DRAM once.
+    """
+    return np.maximum(flops / rates.peak_flops_per_s(dtype), nbytes / rates.hbm_bytes_per_s)
+
+
+def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0, kv_bytes: float = 2.0) -> Floats:
+    """Bytes that a `Work` must move at least: weights, what comes in and goes out, the cache.
+
+    Source: counting. Assumes: each element crosses DRAM once; attention reads its keys and values from the cache.
+    """
+    moved = work.weight_elems * (weight_bits / 8) + work.out_elems * act_bytes
+    if work.kind == "attention":
+        return moved + work.batch * work.query * work.heads * work.qk_dim * act_bytes + work.kv_elems * kv_bytes
+    return moved + work.in_elems * act_bytes + work.kv_elems * kv_bytes
+
+
+def work_bound_s(
+    rates: Rates,
+    work: Work,
+    *,
+    dtype: str = "bf16",
+    weight_bits: float = 16.0,
+    act_bytes: float = 2.0,
+    kv_bytes: float = 2.0,
+) -> Floats:
+    """Lower bound of a `Work`: roofline at datasheet rates, attention counted as its mask lets through.
+
+    Source: `bound_s`. Assumes: as there.
+    """
+    nbytes = work_bytes(work, weight_bits=weight_bits, act_bytes=act_bytes, kv_bytes=kv_bytes)
+    flops = work.causal_flops if work.kind in ("attention", "matmul", "grouped", "conv") else 0.0
+    return bound_s(rates, flops, nbytes, dtype)
+
+
+def work_s(
+    rates: Rates,
+    work: Work,
+    *,
+    dtype: str = "bf16",
+    weight_bits: float | None = None,
+    act_bytes: float = 2.0,
+    kv_bytes: float = 2.0,
+    graph: bool = True,
+) -> Timing:
+    """Seconds of one `Work` on one rank, operands cold; arrays of the broadcast shape.
+
+    `dtype` is the precision that matrix products run in (`PRECISIONS`); attention runs in 16 bits with a cache of
+    `kv_bytes` an element.
+
+    Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
+    """
+    if work.kind == "matmul":
+        assert work.m is not None
+        assert work.n is not None
+        assert work.k is not None
+        return matmul_s(
+            rates, work.m, work.n, work.k, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes, graph=graph
+        )
+    if work.kind == "grouped":
+        assert work.m is not None
+        assert work.n is not None
+        assert work.k is not None
+        return grouped_matmul_s(
+            rates,
+            work.m,
+            work.n,
+            work.k,
+            work.touched,
+            dtype=dtype,
+            weight_bits=weight_bits,
+            act_bytes=act_bytes,
+            graph=graph,
+        )
+    if work.kind == "attention":
+        from flopwise.cost.attention import attention_s  # noqa: PLC0415 - attention builds on this module
+
+        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph)
+    nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=kv_bytes)
+    if work.kind in ("conv", "recurrence"):
+        moved = pointwise_s(rates, nbytes, graph=graph)
+        rate = (
+            rates.matmul_flops_per_s("bf16")
+            * rates.value["recurrence_frac" if work.kind == "recurrence" else "conv_frac"]
+        )
+        return launched(
+            rates, overlapped(rates, work.causal_flops / rate, moved.memory_s, rates.value["kernel_s"]), graph=graph
+        )
+    return pointwise_s(rates, nbytes, graph=graph)

@@ -1,0 +1,160 @@
+"""Achieved rates of one accelerator: datasheet figures times calibrated fractions, resolved once.
+
+The calibration knows families of architectures. A device whose family has no measurements gets its relatives', its
+vendor's or the general value, and `Rates.assumptions` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.calibration import Calibration, load_calibration
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+
+
+class Precision(NamedTuple):
+    """How a number format multiplies: whose peak it runs at, which calibrated fraction applies, what it reads."""
+
+    peak: str  # dtype of the datasheet rate
+    rate: str  # suffix of matmul_frac
+    act_bits: float  # activations as the matmul reads them
+    weight_bits: float  # weights with their scales
+    quantised: bool  # activations are quantised on the way in: one more pass over them
+    unpacked: bool  # weights are unpacked to 16 bits before they are multiplied
+
+
+PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision("fp32", "bf16", 32, 32, quantised=False, unpacked=False),
+    "tf32": Precision("tf32", "bf16", 32, 32, quantised=False, unpacked=False),
+    "fp16": Precision("fp16", "bf16", 16, 16, quantised=False, unpacked=False),
+    "bf16": Precision("bf16", "bf16", 16, 16, quantised=False, unpacked=False),
+    "int8_wo": Precision("bf16", "bf16", 16, 8.125, quantised=False, unpacked=True),
+    "int4_wo": Precision("bf16", "bf16", 16, 4.25, quantised=False, unpacked=True),
+    "w4a16_mxfp4": Precision("bf16", "bf16", 16, 4.25, quantised=False, unpacked=True),
+    "int8": Precision("int8", "int8", 8, 8, quantised=True, unpacked=False),
+    "fp8": Precision("fp8", "fp8", 8, 8, quantised=True, unpacked=False),
+    "fp8_block": Precision("fp8", "fp8_block", 8.25, 8.002, quantised=True, unpacked=False),
+    "mxfp8": Precision("fp8", "fp8", 8.25, 8.25, quantised=True, unpacked=False),
+    "w4a8_mxfp4_mxfp8": Precision("fp8", "fp8", 8.25, 4.25, quantised=True, unpacked=False),
+    "nvfp4": Precision("fp4", "nvfp4", 4.5, 4.5, quantised=True, unpacked=False),
+    "mxfp4": Precision("fp4", "nvfp4", 4.25, 4.25, quantised=True, unpacked=False),
+}
+
+NVIDIA_FAMILIES: dict[str, str] = {
+    "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",
+    "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
+}  # fmt: skip
+RELATIVES: dict[str, tuple[str, ...]] = {
+    "volta": ("ampere",),
+    "turing": ("ampere-rtx", "blackwell-rtx"),
+    "ampere-rtx": ("blackwell-rtx",),
+    "ada": ("blackwell-rtx",),
+}
+"""Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What one accelerator sustains. Rates in FLOP/s and bytes/s, fixed times in seconds, fractions of datasheet peaks."""
+
+    name: str
+    num_sms: float
+    peak: Mapping[str, float]
+    hbm_bytes_per_s: float
+    l2_bytes: float
+    value: Mapping[str, float] = field(repr=False)
+    assumptions: tuple[str, ...] = ()
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Datasheet rate of a `PRECISIONS` entry.
+
+        Raises:
+            SpecError: no such precision.
+            MissingFactError: this accelerator has no such rate.
+        """
+        kind = precision(dtype).peak
+        if kind not in self.peak and kind == "bf16":  # Volta, Turing: the same units, the other 16-bit format
+            kind = "fp16"
+        if kind not in self.peak:
+            raise MissingFactError(
+                f"{self.name}: no {kind} rate is known (asked for {dtype}); known: {', '.join(self.peak)}"
+            )
+        return self.peak[kind]
+
+    def matmul_flops_per_s(self, dtype: str) -> float:
+        """Sustained rate inside full tiles."""
+        return self.peak_flops_per_s(dtype) * self.value[f"matmul_frac.{precision(dtype).rate}"]
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """Sustained DRAM bandwidth of a large streaming read."""
+        return self.hbm_bytes_per_s * self.value["dram_frac"]
+
+
+def precision(dtype: str) -> Precision:
+    """The entry of `PRECISIONS`.
+
+    Raises:
+        SpecError: no such precision.
+    """
+    try:
+        return PRECISIONS[dtype]
+    except KeyError:
+        raise SpecError(f"precision {dtype!r} is unknown; allowed: {', '.join(PRECISIONS)}") from None
+
+
+def families(vendor: str, architecture: str, compute_capability: str | None, kind: str) -> tuple[str, ...]:
+    """Calibration scopes of a device, nearest first: family, relatives, vendor, kind of device, `any`."""
+    vendor_key = vendor.lower()
+    if vendor_key == "nvidia" and kind == "gpu":
+        family = NVIDIA_FAMILIES.get(str(compute_capability or ""), architecture.lower())
+    else:
+        family = architecture.lower().replace(" ", "-")
+    return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), vendor_key, kind, "any")))
+
+
+def resolved(
+    calibration: Calibration, names: Iterable[str], scopes: Sequence[str], who: str
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first."""
+    values: dict[str, float] = {}
+    borrowed: dict[str, list[str]] = {}
+    for name in names:
+        parameter = calibration.find(name, scopes)
+        values[name] = parameter.value
+        if parameter.scope != scopes[0] and calibration.scoped(name):
+            borrowed.setdefault(parameter.scope, []).append(name)
+    told = tuple(
+        f"{who}: {', '.join(what)} not measured for {scopes[0]}; the value for {scope!r} stands in"
+        for scope, what in borrowed.items()
+    )
+    return values, told
+
+
+def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> Rates:
+    """The achieved rates of `accelerator` under `calibration` (the shipped one by default).
+
+    Source: data/calibration. Assumes: what `Rates.assumptions` lists.
+
+    Raises:
+        MissingFactError: the calibration lacks a parameter altogether.
+    """
+    table = calibration or load_calibration()
+    scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
+    value, assumptions = resolved(table, table.names("link_", "wrapper_"), scopes, accelerator.name)
+    if not accelerator.num_sms:
+        assumptions += (f"{accelerator.name}: the number of cores is not known: no wave quantisation",)
+    return Rates(
+        name=accelerator.name,
+        num_sms=float(accelerator.num_sms or 1),
+        peak=dict(accelerator.peak),
+        hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s),
+        l2_bytes=float(accelerator.l2_bytes or 0),
+        value=value,
+        assumptions=assumptions,
+    )
