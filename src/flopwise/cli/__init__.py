@@ -7,6 +7,6 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 answered, 1 no feasible answer, 2 bad input (`flopwise.cli.run`)."""
-    from flopwise.cli.run import run  # noqa: PLC0415 - importing this package loads no command-line library
+    from flopwise.cli.run import run
 
     return run(argv)

@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
             raise _ReaderGoneError from gone
         except InfeasibleError as failure:
             if ctx.meta.get("flopwise.json") and not ctx.meta.get("flopwise.emitted"):
-                from flopwise.cli.jsonout import write_json  # noqa: PLC0415 - only JSON needs it
+                from flopwise.cli.jsonout import write_json
 
                 write_json({"feasible": False, "message": str(failure), "reasons": list(failure.reasons)})
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +103,41 @@ PURCHASE = click.Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
 ACCELERATOR_KIND = click.Choice(["gpu", "tpu", "npu", "soc", "cpu"])
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    """Remember for the end of the run that JSON was asked for."""
+class Command(click.Command):
+    """A command with examples in its help and `--json` among its options."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        """`examples` are whole command lines; the tests run each."""
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+        self.params.append(
+            click.Option(
+                ["--json"],
+                is_flag=True,
+                expose_value=False,
+                callback=_note_json,
+                help="One JSON document on stdout, nothing else.",
+            )
+        )
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on its line."""
+        del ctx
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Remember that JSON was asked for: `answer` and the end of the run look there."""
     del param
     ctx.meta["flopwise.json"] = value
-    return value
+
+
+def command(name: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+    """Make a function the command `name`, with `examples` of whole command lines in its help."""
+    return click.command(name, cls=Command, examples=examples)
 
 
 model_argument = click.argument("model", type=Name("model"))
@@ -130,16 +160,13 @@ family_option = click.option(
 )
 offline_option = click.option("--offline", is_flag=True, help="Take configurations from the local cache only.")
 explain_option = click.option("--explain", is_flag=True, help="Show where each figure comes from, as a tree.")
-json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_note_json, help="One JSON document on stdout, nothing else."
-)
 
 
 def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]]) -> None:
     """Give the answer of the running command: `document` as JSON where `--json` asked for it, else blocks of `text`."""
     context = click.get_current_context()
     if context.meta.get("flopwise.json"):
-        from flopwise.cli.jsonout import write_json  # noqa: PLC0415 - only JSON needs it
+        from flopwise.cli.jsonout import write_json
 
         write_json(document())
         context.meta["flopwise.emitted"] = True

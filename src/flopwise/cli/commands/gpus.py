@@ -1,0 +1,115 @@
+"""`flopwise gpus`: the accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.jsonout import plain
+from flopwise.cli.render import Screen, heading, pairs, table
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Resolution
+
+_HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "known")
+
+
+@options.command("gpus", "flopwise gpus --vendor AMD", "flopwise gpus h100 --json")
+@click.argument("name", type=options.Name("name"), required=False)
+@click.option("--vendor", type=options.Name("vendor"), help="Only this vendor: NVIDIA, AMD, Intel, Google ...")
+@click.option("--architecture", type=options.Name("architecture"), help="Only this architecture: Hopper, CDNA3 ...")
+@click.option("--kind", type=options.ACCELERATOR_KIND, help="Only this kind of device.")
+@click.option("--min-memory", type=options.BYTES, help="At least this much memory: 40GB, 80GiB.")
+@options.facts_option
+def command(
+    *,
+    name: str | None,
+    vendor: str | None,
+    architecture: str | None,
+    kind: str | None,
+    min_memory: float | None,
+    facts: Path | None,
+) -> None:
+    """What is known of an accelerator: rates, memory, links.
+
+    Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero.
+    """
+    from flopwise.api import facts as known
+
+    if name is not None:
+        if vendor or architecture or kind or min_memory:
+            raise click.UsageError(
+                "NAME shows one accelerator; the filters belong to the list", click.get_current_context()
+            )
+        one = known.gpu(name, facts=facts)
+        options.answer(lambda: document(one), lambda paper: _detail(one, paper))
+        return
+    rows = known.gpus(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_memory or 0, facts=facts)
+    options.answer(lambda: rows, lambda paper: [table(_HEADERS, [_row(a) for a in rows], paper)])
+
+
+def document(found: Resolution) -> dict[str, Any]:
+    """The facts of one accelerator, and what was assumed where its name leaves a variant open."""
+    facts: dict[str, Any] = plain(found.accelerator)
+    return {**facts, "assumed": found.note}
+
+
+def _row(a: Accelerator) -> tuple[Any, ...]:
+    return (
+        a.name,
+        a.kind,
+        a.marketed_memory,
+        f"{a.hbm_bytes / units.GIB:,.1f}",
+        units.format_rate(a.hbm_bytes_per_s),
+        _rate(a.peak.get("bf16")),
+        _rate(a.peak.get("fp8")),
+        a.link if a.link != "none" else None,
+        f"{a.tdp_w:,.0f} W" if a.tdp_w else None,
+        f"{a.date}, {a.confidence}",
+    )
+
+
+def _rate(flops_per_s: float | None) -> str | None:
+    return None if flops_per_s is None else units.format_rate(flops_per_s, "FLOP/s")
+
+
+def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
+    a = found.accelerator
+    yield heading(f"{a.name}: {a.vendor} {a.architecture} {a.kind}", paper)
+    if found.note:
+        yield f"Assumed: {found.note}"
+    reported = "as the driver reports" if a.hbm_bytes_reported else "as sold"
+    link = None
+    if a.link_bytes_per_s is not None:
+        link = f"{a.link}, {units.format_rate(a.link_bytes_per_s)} each way, up to {a.max_scaleup or 'unknown'} devices"
+    yield pairs(
+        [
+            ("year", str(a.year) if a.year else None),
+            ("form factor", a.form_factor),
+            ("memory", f"{units.format_gib(a.hbm_bytes)} ({reported}; sold as {a.marketed_memory})"),
+            ("memory bandwidth", units.format_rate(a.hbm_bytes_per_s)),
+            ("last-level cache" if a.kind == "cpu" else "L2 cache", _size(a.l2_bytes)),
+            ("shared memory per SM", _size(a.shared_bytes_per_sm)),
+            ("registers per SM", _size(a.register_bytes_per_sm)),
+            ("cores" if a.kind == "cpu" else "SMs", a.num_sms),
+            ("boost clock", units.format_rate(a.boost_clock_hz, "Hz") if a.boost_clock_hz else None),
+            ("compute capability", a.compute_capability),
+            ("link", link),
+            ("PCIe", None if a.pcie_bytes_per_s is None else f"{units.format_rate(a.pcie_bytes_per_s)} each way"),
+            ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
+        ],
+        paper,
+    )
+    rates = [(dtype, _rate(rate)) for dtype, rate in a.peak.items()]
+    yield table(["dtype", ">dense peak"], rates, paper) if rates else "No rate is known."
+    yield f"Source: {a.source} ({a.date}, {a.confidence} confidence)" + (f"\nNotes: {a.notes}" if a.notes else "")
+
+
+def _size(nbytes: float | None) -> str | None:
+    return None if nbytes is None else units.format_bytes(nbytes)
