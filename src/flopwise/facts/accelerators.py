@@ -1,7 +1,7 @@
 """What is known of a chip: rates, memories, links, power. Nothing here computes a time.
 
-Units: byte, byte/s, FLOP/s (operations per second for int8 and int4), Hz, W. Rates are dense and per device; bandwidths are
-decimal and, on links, one direction. What is not known is None and using it raises MissingFactError.
+Units: byte, byte/s, FLOP/s (operations per second for int8 and int4), Hz, W. Rates are dense and per device; bandwidths
+are decimal and, on links, one direction. What is not known is None and using it raises MissingFactError.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from flopwise import units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
 
@@ -35,8 +36,8 @@ WIDER = MappingProxyType(
 class Accelerator:
     """One device as a driver or scheduler counts it: a GPU, a TPU or Trainium chip, or one CPU socket.
 
-    For a CPU, `num_sms` counts cores, `l2_bytes` is the last-level cache and `hbm_bytes` the memory of one socket; a cloud
-    instance often has a share of a socket: see `scaled`.
+    For a CPU, `num_sms` counts cores, `l2_bytes` is the last-level cache and `hbm_bytes` the memory of one socket; a
+    cloud instance often has a share of a socket: see `scaled`.
     """
 
     name: str
@@ -45,9 +46,7 @@ class Accelerator:
     kind: str  # one of KINDS
     marketed_memory: str  # as sold: "80 GB HBM3"
     hbm_bytes: int  # as the driver reports, else as sold
-    hbm_bytes_reported: (
-        bool  # True: a driver (nvidia-smi, rocm-smi, hl-smi) reports it; False: as sold, in binary gigabytes
-    )
+    hbm_bytes_reported: bool  # by nvidia-smi, rocm-smi or hl-smi; False: as sold, in binary gigabytes
     hbm_bytes_per_s: float
     source: str
     date: str
@@ -56,9 +55,7 @@ class Accelerator:
     form_factor: str | None = None
     peak: Mapping[str, float] = field(default_factory=dict, hash=False)  # FLOP/s by dtype, dense
     sparsity_x2: bool = False  # has a structured-sparsity rate of twice the dense one
-    measured_bf16_flops_per_s: float | None = (
-        None  # the best large matmul that anybody published; never an input of its prediction
-    )
+    measured_bf16_flops_per_s: float | None = None  # the best large matmul published
     l2_bytes: float | None = None
     shared_bytes_per_sm: float | None = None
     register_bytes_per_sm: float | None = None
@@ -87,12 +84,12 @@ class Accelerator:
             raise SpecError(f"unknown dtype {str(dtype)[:40]!r}; allowed: {', '.join(DTYPES)}")
         known = ", ".join(self.peak) or "none"
         raise MissingFactError(
-            f"{self.name}: no {dtype} rate is known (known: {known}); choose one of those, or add {dtype}_flops_per_s for "
-            f"{self.name} to accelerators.csv in a facts folder (--facts DIR)"
+            f"{self.name}: no {dtype} rate is known (known: {known}); choose one of those, or add "
+            f"{dtype}_flops_per_s for {self.name} to accelerators.csv in a facts folder (--facts DIR)"
         )
 
     def runs_as(self, dtype: str) -> str:
-        """The dtype whose units do matrix work asked for in `dtype`: itself where there is a rate, else the next wider one.
+        """The dtype whose units do matrix work asked for in `dtype`: itself where it has a rate, else the next wider.
 
         A caller that uses it must say so when the answer differs from the question (bf16 on a V100 runs in fp16 units).
 
@@ -114,21 +111,20 @@ class Accelerator:
             MissingFactError: nobody wrote it down.
         """
         if field not in FIELDS:
-            raise SpecError(
-                f"unknown field {str(field)[:40]!r} of an accelerator; allowed: {', '.join(sorted(FIELDS))}"
-            )
+            allowed = ", ".join(sorted(FIELDS))
+            raise SpecError(f"unknown field {str(field)[:40]!r} of an accelerator; allowed: {allowed}")
         value = getattr(self, field)
         if value is None:
             raise MissingFactError(
-                f"{self.name}: {field} is not known; add it for {self.name} to accelerators.csv in a facts folder (--facts DIR)"
+                f"{self.name}: {field} is not known; add it to accelerators.csv in a facts folder (--facts DIR)"
             )
         return value
 
     def scaled(self, share: float, *, hbm_bytes: int | None = None) -> Accelerator:
         """The part of this device that an instance has: rates, bandwidth, caches and power times `share`.
 
-        Memory is `hbm_bytes` where given (a virtual machine's RAM), else its share too. A partition can draw more than its share
-        of bandwidth while its neighbours are idle; the share is what it is entitled to.
+        Memory is `hbm_bytes` where given (a virtual machine's RAM), else its share too. A partition can draw more than
+        its share of bandwidth while its neighbours are idle; the share is what it is entitled to.
 
         Raises:
             SpecError: share is not in (0, 1].
@@ -153,7 +149,7 @@ class Accelerator:
 
 FIELDS = frozenset(f.name for f in fields(Accelerator))
 _PEAK_COLUMNS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
-_YEAR = tables.whole(lambda cell, what: float(str(cell)), "a year from 1990 to 2100", low=1990, high=2100)
+_YEAR = tables.whole(units.parse_count, "a year from 1990 to 2100", low=1990, high=2100)
 
 COLUMNS: dict[str, tables.Reader] = {
     "name": tables.text,
@@ -194,32 +190,28 @@ _DEFAULTS: dict[str, Any] = {"confidence": "medium", "hbm_bytes_reported": False
 def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
     """The accelerator that `row` describes; a `known` one of that name keeps what the file has no column for.
 
+    An empty cell says that the fact is not known, except where every accelerator needs one: there it changes nothing.
+
     Raises:
         SpecError: a new accelerator lacks what every accelerator needs.
     """
-    values = dict(row.values)
     peak = dict(known.peak) if known else {}
-    for column, dtype in _PEAK_COLUMNS.items():
-        if column in values:
-            rate = values.pop(column)
-            if rate is None:
-                peak.pop(dtype, None)
-            else:
-                peak[dtype] = rate
-    for column, default in _DEFAULTS.items():
-        if values.get(column, 0) is None:
-            values[column] = default
-    if known is not None:
-        for column in (*_NEEDED, "marketed_memory"):
-            if values.get(column, 0) is None:
-                del values[column]
-        if "hbm_bytes" in values:
-            values = {"hbm_bytes_reported": False, "marketed_memory": "", **values}
-            values["marketed_memory"] = values["marketed_memory"] or f"{values['hbm_bytes'] / 2**30:.4g} GiB"
-        return replace(known, **values, peak=peak)
-    for column in _NEEDED:
-        if values.get(column) is None:
-            raise row.error(column, "", f"a new accelerator needs {', '.join(_NEEDED)}")
-    if not values.get("marketed_memory"):
-        values["marketed_memory"] = f"{values['hbm_bytes'] / 2**30:.4g} GiB"
-    return Accelerator(**(_DEFAULTS | values), peak=peak)
+    values: dict[str, Any] = {} if known else dict(_DEFAULTS)
+    for column, value in row.values.items():
+        dtype = _PEAK_COLUMNS.get(column)
+        if dtype is None:
+            values[column] = _DEFAULTS.get(column) if value is None else value
+        elif value is not None:
+            peak[dtype] = value
+        else:
+            peak.pop(dtype, None)
+    empty = [column for column in _NEEDED if values.get(column) is None]
+    if known is None and empty:
+        raise row.error(empty[0], "", f"a new accelerator needs {', '.join(_NEEDED)}")
+    if values.get("hbm_bytes"):
+        values.setdefault("hbm_bytes_reported", False)
+        values["marketed_memory"] = values.get("marketed_memory") or f"{values['hbm_bytes'] / units.GIB:.4g} GiB"
+    if known is None:
+        return Accelerator(**values, peak=peak)
+    kept = {column: value for column, value in values.items() if column not in empty}
+    return replace(known, **kept, peak=peak)

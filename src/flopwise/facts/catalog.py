@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import accelerators as accelerator_rows
@@ -24,13 +23,10 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 FOLDER_FILES = ("accelerators.csv", "accelerator_aliases.csv", "instances.csv", "models.jsonl")
 _DATA = Path(__file__).parent.parent / "data"
 _ALIAS_COLUMNS = {"alias": tables.text, "name": tables.text, "note": tables.text}
-_NOISE = frozenset(
-    "nvidia geforce tesla amd radeon instinct intel apple google cloud aws gpu gpus graphics generation processor"
-    " gb gib".split()  # noqa: SIM905 - read as words
-)
-_GIGABYTES = re.compile(r"(\d+)gi?b?")
-_SXM = re.compile(r"sxm\d")
-_T = TypeVar("_T")
+_NOISE = {"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "google", "cloud", "aws"}
+_NOISE |= {"gpu", "gpus", "graphics", "generation", "processor", "gb", "gib"}
+_WORDS = re.compile(r"[a-z0-9]+")
+_GIGABYTES = re.compile(r"^(\d+)gi?b?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class Facts:
         exact = self.accelerators.get(given)
         if exact is not None:
             return Resolution(exact)
-        alias = self.spellings.get(spelling_key(given)) if len(given) <= 200 else None  # noqa: PLR2004
+        alias = self.spellings.get(spelling_key(given)) if len(given) <= 200 else None
         if alias is None:
             hint = "`flopwise gpus` lists all; a facts folder (--facts DIR) adds more"
             raise UnknownNameError("accelerator", given, self.accelerators, hint)
@@ -126,7 +122,8 @@ class Facts:
     ) -> tuple[Offer, ...]:
         """Return the offers that fit every given condition, in the order of the catalog.
 
-        With `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the on-demand one.
+        With `purchase` only those with a known price for it; `max_usd_per_hour` holds for that price, else for the
+        on-demand one.
 
         Raises:
             UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator or kind.
@@ -152,7 +149,10 @@ class Facts:
         )
 
     def offered_accelerator(self, offer: Offer) -> Accelerator:
-        """Return one accelerator as `offer` has it: whole, or its share; a CPU has the instance's RAM, divided by the sockets."""
+        """Return one accelerator as `offer` has it: whole, or its share.
+
+        A CPU socket has the instance's RAM, divided by the sockets, as its memory.
+        """
         whole = self.accelerators[offer.accelerator]
         ram_bytes = None
         if whole.kind == "cpu" and offer.ram_bytes is not None:
@@ -162,9 +162,13 @@ class Facts:
 
 def spelling_key(name: str) -> str:
     """`name` as spellings are compared: lower case, without punctuation, vendor words and the letters of GB."""
-    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word and word not in _NOISE]
-    words = [match[1] if (match := _GIGABYTES.fullmatch(word)) else word for word in words]
-    return "".join("sxm" if _SXM.fullmatch(word) else word for word in words)
+    parts = []
+    for word in _WORDS.findall(name.lower()):
+        if word.startswith("sxm"):
+            parts.append("sxm")
+        elif word not in _NOISE:
+            parts.append(_GIGABYTES.sub(r"\1", word) if word[0].isdigit() else word)
+    return "".join(parts)
 
 
 def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
@@ -240,27 +244,26 @@ def _with_accelerators(below: Mapping[str, Accelerator], path: Path) -> Mapping[
 
 
 def _with_spellings(below: Mapping[str, Alias], chips: Mapping[str, Accelerator], path: Path) -> Mapping[str, Alias]:
-    spellings = dict(below)
+    names: dict[str, str] = {}
     for name in chips:
-        key = spelling_key(name)
-        other = spellings.get(key)
-        if other is not None and other.name != name and spelling_key(other.name) == key:
-            raise SpecError(f"accelerator names {other.name!r} and {name!r} cannot be told apart; rename one")
-        spellings[key] = Alias(name)
+        other = names.setdefault(spelling_key(name), name)
+        if other != name:
+            raise SpecError(f"accelerator names {other!r} and {name!r} cannot be told apart; rename one")
+    spellings = {**below, **{key: Alias(name) for key, name in names.items()}}
     seen = set[str]()
-    if path.is_file():
-        for row in tables.read_table(path, _ALIAS_COLUMNS, keys=("alias", "name")):
-            name, key = row.values["name"], spelling_key(row.values["alias"])
-            if name not in chips:
-                raise row.error("name", name, "no accelerator has that name, spelt exactly so")
-            if not key:
-                raise row.error("alias", row.values["alias"], "an alias needs letters or digits besides the vendor's")
-            if key in spellings and spelling_key(spellings[key].name) == key and spellings[key].name != name:
-                raise row.error("alias", row.values["alias"], f"that is the name of {spellings[key].name}")
-            if key in seen:
-                raise row.error("alias", row.values["alias"], "it stands in this file twice, perhaps spelt otherwise")
-            seen.add(key)
-            spellings[key] = Alias(name, row.values.get("note"))
+    for row in tables.read_table(path, _ALIAS_COLUMNS, keys=("alias", "name")) if path.is_file() else ():
+        alias, name = row.values["alias"], row.values["name"]
+        key = spelling_key(alias)
+        if name not in chips:
+            raise row.error("name", name, "no accelerator has that name, spelt exactly so")
+        if not key:
+            raise row.error("alias", alias, "an alias needs letters or digits besides the vendor's")
+        if names.get(key, name) != name:
+            raise row.error("alias", alias, f"that is the name of {names[key]}")
+        if key in seen:
+            raise row.error("alias", alias, "it stands in this file twice, perhaps spelt otherwise")
+        seen.add(key)
+        spellings[key] = Alias(name, row.values.get("note"))
     return spellings
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts import tables
 
@@ -81,8 +82,7 @@ class Offer:
         )
 
 
-_SHARE = tables.number(lambda cell, what: float(str(cell)), "a share above 0, up to 1", high=1.0)
-_VCPUS = tables.count
+_SHARE = tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)
 
 COLUMNS: dict[str, tables.Reader] = {
     "provider": tables.text,
@@ -91,7 +91,7 @@ COLUMNS: dict[str, tables.Reader] = {
     "accelerator": tables.text,
     "count": tables.count,
     "accelerator_share": _SHARE,
-    "vcpus": _VCPUS,
+    "vcpus": tables.count,
     "ram_bytes": tables.size_bytes,
     "local_disk_bytes": tables.size_bytes,
     "network_bytes_per_s": tables.bytes_per_s,

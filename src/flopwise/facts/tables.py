@@ -1,7 +1,7 @@
 """Reading a table of facts: a CSV file whose every cell is checked, with errors that name file, row and column.
 
-A number is in base units; a person may also write its unit (`80GiB`, `3.35TB/s`, `400Gbps`, `989.4T`, `$2.49`). An empty cell
-means that the fact is not known. Blank rows and rows that begin with `#` are passed over.
+A number is in base units; a person may also write its unit (`80GiB`, `3.35TB/s`, `400Gbps`, `989.4T`, `$2.49`). An
+empty cell means that the fact is not known. Blank rows and rows that begin with `#` are passed over.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ Reader = Callable[[str], Any]
 class Row:
     """One row of a table: `values` of the columns the file has (None: the cell is empty), and `where` it stands."""
 
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     file: str
     line: int
 
@@ -126,8 +126,8 @@ count = whole(units.parse_count, "a whole number from 1 to 1,000,000", high=10**
 confidence = choice("high", "medium", "low")
 
 
-def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the checked rows of the CSV file at `path`.
+def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:
+    """Return the checked rows of the CSV file at `path`.
 
     Args:
         path: the file; UTF-8, with a header row.
@@ -137,16 +137,40 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
     Raises:
         SpecError: the file cannot be read or is not such a table; names the row and column.
     """
-    lines = csv.reader(_lines(path), strict=True)
+    lines, file = csv.reader(_lines(path), strict=True), str(path)
     try:
-        header = [name.strip() for name in next(lines, [])]
+        header = [column.strip() for column in next(lines, [])]
         _check_header(path, header, columns, keys)
-        readers = [(name, columns[name]) for name in header]
-        for cells in lines:
-            if any(cells) and not cells[0].startswith("#"):
-                yield _row(path, lines.line_num, cells, readers, keys)
+        raw = [(lines.line_num, cells) for cells in lines if any(cells) and not cells[0].startswith("#")]
     except csv.Error as fault:
         raise SpecError(f"{path}, row {lines.line_num}: not readable as CSV ({fault})") from fault
+    for line, cells in raw:
+        if len(cells) != len(header):
+            expected = f"the header has {len(header)} (a comma inside a cell needs quotes)"
+            raise SpecError(f"{path}, row {line}: has {len(cells)} cells; {expected}")
+    rows = [Row({}, file, line) for line, _ in raw]
+    for column, given in zip(header, zip(*(cells for _, cells in raw), strict=True), strict=False):
+        read = columns[column]
+        seen: dict[str, Any] = {} if column in keys else {"": None}
+        for row, cell in zip(rows, given, strict=True):
+            if cell not in seen:
+                seen[cell] = _value(row, column, cell.strip(), read, required=column in keys)
+            row.values[column] = seen[cell]
+    return rows
+
+
+def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) -> Any:
+    """The value of one `cell`; None where it is empty."""
+    if not cell:
+        if required:
+            raise row.error(column, cell, "it must be filled")
+        return None
+    try:
+        return read(cell)
+    except (ValueError, OverflowError) as fault:
+        reason = str(fault)
+        allowed = reason[reason.rfind("allowed: ") :] if "allowed: " in reason else reason.split(": ", 1)[-1]
+        raise row.error(column, cell, allowed) from fault
 
 
 def _lines(path: Path) -> list[str]:
@@ -178,25 +202,3 @@ def _check_header(path: Path, header: list[str], columns: Mapping[str, Reader], 
     missing = [key for key in keys if key not in header]
     if missing:
         raise SpecError(f"{path}, row 1: missing column {', '.join(missing)}; every file needs {', '.join(keys)}")
-
-
-def _row(path: Path, line: int, cells: list[str], readers: list[tuple[str, Reader]], keys: tuple[str, ...]) -> Row:
-    if len(cells) != len(readers):
-        expected = f"the header has {len(readers)} (a comma inside a cell needs quotes)"
-        raise SpecError(f"{path}, row {line}: has {len(cells)} cells; {expected}")
-    values: dict[str, Any] = {}
-    row = Row(values, str(path), line)
-    for (name, read), cell in zip(readers, cells, strict=True):
-        given = cell.strip()
-        if not given:
-            if name in keys:
-                raise row.error(name, given, "it must be filled")
-            values[name] = None
-            continue
-        try:
-            values[name] = read(given)
-        except (ValueError, OverflowError) as fault:
-            reason = str(fault)
-            allowed = reason[reason.rfind("allowed: ") :] if "allowed: " in reason else reason.split(": ", 1)[-1]
-            raise row.error(name, given, allowed) from fault
-    return row
