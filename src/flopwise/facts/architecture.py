@@ -16,8 +16,9 @@ from typing import Literal
 Shard = Literal["", "column", "row"]
 """How tensor parallelism cuts a weight: not at all (every rank holds it), by its outputs, or by its inputs."""
 
-Stream = Literal["tokens", "encoder", "samples"]
-"""What an item runs over: the stack's own tokens, the encoder's tokens (keys and values of cross-attention), or one row a sequence."""
+Stream = Literal["tokens", "encoder", "samples", "positions"]
+"""What an item runs over: the stack's own tokens, the encoder's tokens (keys and values of cross-attention), one row a
+sequence, or the rows of a table of relative positions, once whatever the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Norm:
     bias: bool = False
     affine: bool = True
     groups: int = 1
+    own_weights: bool = False  # each group has its own weight (Cohere's heads), not one for all
     shard: Shard = ""  # "column": lies inside the part that tensor parallelism cuts (per-head norms)
     reads: str = ""
     stream: Stream = "tokens"
@@ -176,6 +178,7 @@ class Stack:
     kinds: tuple[Layer, ...]
     order: tuple[int, ...]  # index into `kinds`, one entry a layer
     after: tuple[Item, ...]
+    shared_weights: bool = False  # all layers are one and the same (ALBERT): its parameters count once
     tokens_per_sample: int | None = None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
 
     @property

@@ -37,7 +37,8 @@ def _weight_and_bias(item: Item) -> tuple[int, int]:
         case Experts():
             return item.experts * item.inputs * item.outputs, (item.experts * item.outputs if item.bias else 0)
         case Norm():
-            return (item.dim if item.affine else 0), (item.dim if item.affine and item.bias else 0)
+            dim = item.dim * (item.groups if item.own_weights else 1) if item.affine else 0
+            return dim, (dim if item.bias else 0)
         case Table():
             return item.rows * item.dim, 0
         case Weight():
@@ -93,7 +94,7 @@ def tensor_groups(model: Model) -> list[TensorGroup]:
     for stack in model.stacks:
         counts = [0] * len(stack.kinds)
         for kind in stack.order:
-            counts[kind] += 1
+            counts[kind] = 1 if stack.shared_weights else counts[kind] + 1
         parts: list[tuple[str, tuple[Item, ...], int]] = [("", stack.before, 1)]
         parts += [(f"{layer.name}/", layer.items, counts[i]) for i, layer in enumerate(stack.kinds)]
         parts.append(("", stack.after, 1))

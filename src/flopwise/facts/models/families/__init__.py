@@ -17,26 +17,41 @@ Family = Callable[[Fields], Model]
 _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
     "llama": {
         "llama": (
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3",
-            "internlm3",
-            "granite",
-            "smollm3",
-            "seed_oss",
-            "ministral",
-            "ministral3",
-            "yi",
-            "internlm2",
-            "arcee",
-            "helium",
-            "code_llama",
+            "llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "internlm2", "internlm3", "granite", "smollm3",
+            "seed_oss", "arcee", "helium", "ernie4_5", "exaone4", "olmo", "olmo2", "olmo3", "gemma", "gemma2",
+            "gemma3_text", "phi", "phi3", "glm", "glm4", "cohere", "cohere2", "nemotron", "starcoder2", "stablelm",
         ),
     },
-    "gpt": {"gpt2": ("gpt2",)},
-    "bert": {"bert": ("bert", "roberta", "xlm-roberta", "camembert", "electra")},
-}
+    "moe": {
+        "mixture_model": (
+            "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "olmoe", "granitemoe", "granitemoeshared", "gpt_oss",
+            "minimax_m2", "glm4_moe", "dots1", "mimo_v2_flash",
+        ),
+        "llama4": ("llama4_text",),
+    },
+    "deepseek": {
+        "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2"),
+    },
+    "gpt": {
+        "gpt2": ("gpt2", "gpt3", "megatron"),
+        "gpt_bigcode": ("gpt_bigcode",),
+        "gpt_neo": ("gpt_neo",),
+        "gptj": ("gptj", "codegen"),
+        "gpt_neox": ("gpt_neox",),
+        "opt": ("opt",),
+        "bloom": ("bloom",),
+        "mpt": ("mpt",),
+        "falcon": ("falcon", "RefinedWeb", "RefinedWebModel"),
+        "palm": ("palm",),
+    },
+    "bert": {
+        "bert": ("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet"),
+        "albert": ("albert",),
+        "distilbert": ("distilbert",),
+        "modernbert": ("modernbert",),
+        "deberta": ("deberta-v2",),
+    },
+}  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, str]] = {
     model_type: (file, function)

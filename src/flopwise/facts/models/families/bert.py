@@ -1,61 +1,170 @@
-"""BERT and its descendants: post-norm encoders with learned positions."""
+"""BERT and its descendants: RoBERTa, ELECTRA, DistilBERT, MPNet, ALBERT, DeBERTa, ModernBERT."""
 
 from __future__ import annotations
 
-from flopwise.facts.architecture import Item, Model, Pointwise, Stack, Table
-from flopwise.facts.models.blocks import LAYER_NORM, Attention, Items, activation, attention, distinct, mlp, residual
+from dataclasses import replace
+
+from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise, Stack, Table
+from flopwise.facts.models.attend import Attention, attention
+from flopwise.facts.models.blocks import (
+    LAYER_NORM,
+    Items,
+    Normal,
+    activation,
+    arranged,
+    distinct,
+    mlp,
+    residual,
+)
 from flopwise.facts.models.fields import Fields
 
 
-def post_norm_layer(a: Attention, hidden: int, act: str, *, dropout: bool) -> Items:
-    """A layer of the original Transformer: attention, add, norm; feed-forward, add, norm."""
-    w = a.width
-    drop = (lambda name: (Pointwise(name=name, dim=w, kind="dropout"),)) if dropout else (lambda _name: ())
-    return (
-        *attention(a, "input"), *drop("attention/dropout"), residual("attention/residual", w, "input"), LAYER_NORM("attention/norm", w),
-        *mlp(w, hidden, activation(act), "attention/norm", gated=False, bias=True), *drop("mlp/dropout"), residual("mlp/residual", w, "attention/norm"), LAYER_NORM("mlp/norm", w),
+def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -> Attention:
+    """Multi-head attention without a mask, with biases throughout."""
+    width = c.size("hidden_size")
+    heads, _, head_dim = c.heads(width, kv_key="")
+    return Attention(
+        width=width, heads=heads, kv_heads=heads, head_dim=head_dim, bias=True, out_bias=True, causal=False, cached=False,
+        dropout=c.number(dropout) > 0,
     )  # fmt: skip
 
 
-def bert(c: Fields) -> Model:
-    """BERT, RoBERTa, XLM-R and ELECTRA: the encoder with its pooler (ELECTRA has none), without a task's head."""
-    width, layers = c.size("hidden_size"), c.layers()
-    heads, kv_heads, head_dim = c.heads(width, kv_key="num_kv_heads_absent")
-    dropout = c.number("hidden_dropout_prob", 0.1) > 0
-    a = Attention(
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        bias=True,
-        out_bias=True,
-        causal=False,
-        cached=False,
-        dropout=c.number("attention_probs_dropout_prob", 0.1) > 0,
+def post_norm_layer(a: Attention, hidden: int, act: str, *, dropout: bool, extra: Items = ()) -> Items:
+    """A layer of the original Transformer: attention, add, norm; feed-forward, add, norm."""
+    return arranged(
+        "post-add",
+        a.width,
+        LAYER_NORM,
+        lambda source: (*extra, *attention(a, source)),
+        lambda source: mlp(a.width, hidden, activation(act), source, gated=False, bias=True),
+        dropout=dropout,
     )
-    layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout)
-    vocab, positions = c.size("vocab_size"), c.size("max_position_embeddings")
-    embed = c.maybe("embedding_size") or width
-    from flopwise.facts.architecture import Linear  # noqa: PLC0415
 
-    project: tuple[Item, ...] = (
-        (Linear(name="embed/project", inputs=embed, outputs=width, bias=True),) if embed != width else ()
-    )
-    before = (
-        Table(name="embed_tokens", rows=vocab, dim=embed, shard="row"),
-        Table(name="embed_positions", rows=positions, dim=embed, position=True),
-        Table(name="embed_types", rows=c.size("type_vocab_size", 2), dim=embed),
-        Pointwise(name="embed/add", dim=embed, kind="residual"),
-        LAYER_NORM("embed/norm", embed),
-        *((Pointwise(name="embed/dropout", dim=embed, kind="dropout"),) if dropout else ()),
-        *project,
-    )
-    after: tuple[Item, ...] = (
+
+def pooler(width: int) -> Items:
+    """The projection of the first token that BERT's next-sentence head reads."""
+    return (
         Linear(name="pooler", inputs=width, outputs=width, bias=True, stream="samples"),
         Pointwise(name="pooler/tanh", dim=width, kind="tanh", stream="samples"),
     )
-    if c.model_type == "electra":
-        after = ()
-    kinds, order = distinct([layer] * layers)
+
+
+def encoder(c: Fields, width: int, before: Items, rows: list[Items], after: Items = ()) -> Model:
+    """An encoder model of one stack."""
+    kinds, order = distinct(rows)
     stack = Stack(name="encoder", width=width, before=before, kinds=kinds, order=order, after=after)
-    return Model(name="", model_type=c.model_type, kind="encoder", stacks=(stack,), vocab=vocab, max_position=positions)
+    return Model(
+        name="", model_type=c.model_type, kind="encoder", stacks=(stack,), vocab=c.size("vocab_size"),
+        max_position=c.maybe("max_position_embeddings"),
+    )  # fmt: skip
+
+
+def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool) -> Items:
+    """Word, position and type embeddings, their sum and its norm."""
+    out: list[Item] = [Table(name="embed_tokens", rows=c.size("vocab_size"), dim=dim, shard="row")]
+    if positions:
+        out.append(Table(name="embed_positions", rows=positions, dim=dim, position=True))
+    if types:
+        out.append(Table(name="embed_types", rows=types, dim=dim))
+    out += [residual("embed/add", dim), LAYER_NORM("embed/norm", dim)]
+    if dropout:
+        out.append(Pointwise(name="embed/dropout", dim=dim, kind="dropout"))
+    return tuple(out)
+
+
+def bert(c: Fields) -> Model:
+    """BERT, RoBERTa, XLM-R, MPNet, ELECTRA, ALBERT: the encoder with its pooler (ELECTRA has none), without a task's head."""
+    a, layers = bidirectional(c), c.layers()
+    dropout = c.number("hidden_dropout_prob") > 0
+    layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout)
+    embed = c.maybe("embedding_size") or a.width
+    mpnet = c.model_type == "mpnet"
+    project = (Linear(name="embed/project", inputs=embed, outputs=a.width, bias=True),)
+    types = 0 if mpnet else c.count("type_vocab_size", 2)
+    before = (
+        *embeddings(c, embed, types=types, positions=c.size("max_position_embeddings"), dropout=dropout),
+        *(project if embed != a.width or c.model_type == "albert" else ()),
+    )
+    if mpnet:  # one table of relative positions for all layers
+        before = (*before, Table(name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True))
+    after = () if c.model_type == "electra" else pooler(a.width)
+    return encoder(c, a.width, before, [layer] * layers, after)
+
+
+def albert(c: Fields) -> Model:
+    """ALBERT: BERT whose layers all share one set of weights."""
+    if c.count("num_hidden_groups", 1) != 1 or c.count("inner_group_num", 1) != 1:
+        raise c.wrong("num_hidden_groups", c.value("num_hidden_groups"), "only one group of one layer is described")
+    shared = bert(c)
+    stack = shared.stacks[0]
+    return replace(shared, stacks=(replace(stack, shared_weights=True),))
+
+
+def distilbert(c: Fields) -> Model:
+    """DistilBERT: BERT without types and pooler."""
+    a = bidirectional(c, dropout="attention_dropout")
+    dropout = c.number("dropout") > 0
+    layer = post_norm_layer(a, c.size("hidden_dim"), c.text("activation", "gelu"), dropout=dropout)
+    before = embeddings(c, a.width, types=0, positions=c.size("max_position_embeddings"), dropout=dropout)
+    return encoder(c, a.width, before, [layer] * c.layers())
+
+
+def modernbert(c: Fields) -> Model:
+    """ModernBERT: pre-norm, rope, gated feed-forward, two of three layers with a window; the first has no attention norm."""
+    base = bidirectional(c, dropout="attention_dropout")
+    bias, norm = c.flag("attention_bias"), Normal(kind="layernorm", bias=c.flag("norm_bias"))
+    base = replace(base, bias=bias, out_bias=bias, fused=True, rope_dim=base.head_dim)
+    hidden, mlp_bias = c.size("intermediate_size"), c.flag("mlp_bias")
+    act = activation(c.text("hidden_activation", "gelu"))
+    every, window, layers = max(1, c.count("global_attn_every_n_layers", 3)), c.maybe("local_attention", 128), c.layers()
+    rows = []
+    for i in range(layers):
+        a = replace(base, window=window if i % every else None)
+        items = arranged(
+            "pre", a.width, norm, lambda source, a=a: attention(a, source),  # type: ignore[misc]
+            lambda source: mlp(base.width, hidden, act, source, gated=True, bias=mlp_bias, fused=True),
+        )  # fmt: skip
+        rows.append(items if i else tuple(_without_norm(items)))
+    before = (Table(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"), norm("embed/norm", base.width))
+    return encoder(c, base.width, before, rows, (norm("norm", base.width),))
+
+
+def _without_norm(items: Items) -> list[Item]:
+    """A layer's items without its first norm; what read the norm reads the layer's input."""
+    out: list[Item] = []
+    for item in items[1:]:
+        reads = getattr(item, "reads", "")
+        out.append(replace(item, reads="input") if reads == "input_norm" else item)  # type: ignore[call-arg]
+    return out
+
+
+def deberta(c: Fields) -> Model:
+    """DeBERTa v2 and v3: relative positions, projected for keys and queries by the content's matrices or by ones of their own."""
+    a, dropout = bidirectional(c), c.number("hidden_dropout_prob") > 0
+    width = a.width
+    relative = c.flag("relative_attention")
+    rows_of_table = 0
+    if relative:
+        reach = c.value("max_relative_positions")
+        positions = reach if isinstance(reach, int) and reach >= 1 else c.size("max_position_embeddings")
+        buckets = c.value("position_buckets")
+        rows_of_table = 2 * (buckets if isinstance(buckets, int) and buckets > 0 else positions)
+    kinds = c.value("pos_att_type") or []
+    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    extra: list[Item] = []
+    if relative and not c.flag("share_att_key"):
+        for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
+            if kind in kinds:
+                extra.append(Linear(name=f"attention/{name}", inputs=width, outputs=width, bias=True, shard="column", stream="positions"))
+    layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout, extra=tuple(extra))
+    absolute = c.size("max_position_embeddings") if c.flag("position_biased_input", True) else 0
+    before: Items = embeddings(c, width, types=c.count("type_vocab_size"), positions=absolute, dropout=dropout)
+    if rows_of_table:
+        before = (*before, Table(name="embed_relative", rows=rows_of_table, dim=width, position=True))
+        if "layer_norm" in c.text("norm_rel_ebd", "none"):
+            before = (*before, LAYER_NORM("embed_relative/norm", width))
+    kernel = c.count("conv_kernel_size")
+    if kernel:
+        conv = Convolution(name="conv", channels=width, kernel=kernel, outputs=width)
+        before = (*before, conv, LAYER_NORM("conv/norm", width))
+    return encoder(c, width, before, [layer] * c.layers())

@@ -1,0 +1,176 @@
+"""Mixtures of experts on Llama's frame: Mixtral, Qwen MoE, Phi MoE, OLMoE, Granite MoE, gpt-oss, GLM-4.5, MiniMax-M2 ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from flopwise.facts.architecture import Model
+from flopwise.facts.models.attend import Attention, attention
+from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, arranged, mlp, moe
+from flopwise.facts.models.families.llama import (
+    Traits,
+    language_model,
+    plain_feed,
+    standard_attention,
+    windows,
+)
+from flopwise.facts.models.fields import Fields
+
+_NO_BIAS = Traits(bias=False, out_bias=False, mlp_bias=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """Where a family keeps the numbers of its experts, and what is peculiar about them."""
+
+    traits: Traits = _NO_BIAS
+    experts: str = "num_local_experts"
+    hidden: str = "intermediate_size"
+    top_k: str = "num_experts_per_tok"
+    shared: str = ""  # key of the shared experts' columns
+    shared_count: str = ""  # key of the number of shared experts, each as wide as a routed one
+    shared_gate: bool = False
+    bias: bool = False  # experts and router have biases
+    sinks: bool = False
+
+
+MANNERS: dict[str, Manner] = {
+    "mixtral": Manner(),
+    "qwen2_moe": Manner(
+        traits=Traits(bias=True, out_bias=False, mlp_bias=False), experts="num_experts", hidden="moe_intermediate_size",
+        shared="shared_expert_intermediate_size", shared_gate=True,
+    ),
+    "qwen3_moe": Manner(
+        traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", hidden="moe_intermediate_size",
+    ),
+    "phimoe": Manner(traits=Traits(norm=LAYER_NORM, head_bias="lm_head_bias")),
+    "olmoe": Manner(traits=Traits(qk_norm="full"), experts="num_experts"),
+    "granitemoe": Manner(traits=Traits(scaled=True, embed_scale=True)),
+    "granitemoeshared": Manner(traits=Traits(scaled=True, embed_scale=True), shared="shared_intermediate_size"),
+    "gpt_oss": Manner(bias=True, sinks=True, traits=Traits()),
+    "minimax_m2": Manner(traits=Traits(bias=False, out_bias=False, qk_norm="full")),
+    "glm4_moe": Manner(
+        traits=Traits(out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm"),
+        experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts",
+    ),
+    "dots1": Manner(
+        traits=Traits(qk_norm="head"), experts="n_routed_experts", hidden="moe_intermediate_size",
+        shared_count="n_shared_experts",
+    ),
+    "mimo_v2_flash": Manner(experts="n_routed_experts", hidden="moe_intermediate_size", traits=Traits(out_bias=False, mlp_bias=False)),
+}  # fmt: skip
+
+
+def mixture(c: Fields, m: Manner, width: int) -> Mixture:
+    """The experts of one layer, from the keys that the family uses."""
+    experts, hidden = c.size(m.experts), c.size(m.hidden)
+    top_k = c.size(m.top_k)
+    if top_k > experts:
+        raise c.wrong(m.top_k, top_k, f"it must not exceed {m.experts} = {experts}")
+    shared = c.count(m.shared) if m.shared else hidden * c.count(m.shared_count) if m.shared_count else 0
+    return Mixture(
+        width=width,
+        experts=experts,
+        top_k=top_k,
+        hidden=hidden,
+        act=activation(c.text("hidden_act", "silu")),
+        bias=m.bias,
+        router_bias=m.bias,
+        shared_hidden=shared,
+        shared_gate=m.shared_gate,
+    )
+
+
+def sparse_layers(c: Fields, layers: int) -> list[bool]:
+    """Which layers have experts: all but the first dense ones, those listed as dense, and those a step leaves out."""
+    kinds = c.sequence("mlp_layer_types")
+    if kinds is not None:
+        return [k != "dense" for k in c.per_layer("mlp_layer_types", layers, "sparse")]
+    pattern = c.value("moe_layer_freq")
+    if isinstance(pattern, list) and len(pattern) >= layers:
+        return [bool(p) for p in pattern[:layers]]
+    first = 1 if c.model_type == "mimo_v2_flash" else c.count("first_k_dense_replace")
+    dense = set(c.sequence("mlp_only_layers") or ())
+    step = max(1, c.count("decoder_sparse_step", 1))
+    return [i >= first and i not in dense and (i + 1) % step == 0 for i in range(layers)]
+
+
+def mixture_model(c: Fields) -> Model:
+    """Pre-norm decoder whose feed-forward blocks are mixtures of experts, some layers dense."""
+    m = MANNERS[c.model_type]
+    t = m.traits
+    base = replace(standard_attention(c, t), sinks=m.sinks)
+    layers = c.layers()
+    experts = mixture(c, m, base.width)
+    sparse = sparse_layers(c, layers)
+    dense = plain_feed(c, t, base.width, c.size("intermediate_size")) if not all(sparse) else None
+    attends = _attentions(c, base, layers)
+    built: dict[tuple[Attention, bool], Items] = {}
+    rows = []
+    for a, has_experts in zip(attends, sparse, strict=True):
+        key = (a, has_experts)
+        if key not in built:
+            feed: Callable[[str], Items] = (lambda source: moe(experts, source)) if has_experts or not dense else dense
+            built[key] = arranged(t.arrangement, base.width, t.norm, _reader(a), feed, scale=t.scaled)
+        rows.append(built[key])
+    names = ["moe" if s else "dense" for s in sparse]
+    return language_model(c, t, base, rows, names)
+
+
+def _reader(a: Attention) -> Callable[[str], Items]:
+    return lambda source: attention(a, source)
+
+
+def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
+    """The attention of each layer: full or windowed; MiMo's windowed layers have heads of their own."""
+    if c.model_type != "mimo_v2_flash":
+        return [replace(base, window=w) for w in windows(c, layers)]
+    full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
+    swa = replace(
+        full,
+        heads=c.size("swa_num_attention_heads", base.heads),
+        kv_heads=c.size("swa_num_key_value_heads", base.kv_heads),
+        head_dim=c.size("swa_head_dim", base.head_dim),
+        v_dim=c.size("swa_v_head_dim", full.v_dim),
+        window=c.maybe("sliding_window"),
+        sinks=c.flag("add_swa_attention_sink_bias", True),
+    )
+    if c.has("layer_types"):
+        kinds = [k == "sliding_attention" for k in c.per_layer("layer_types", layers, "")]
+    else:
+        pattern = c.sequence("hybrid_layer_pattern")
+        kinds = [bool(p) for p in pattern[:layers]] if pattern else [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
+    return [swa if k else full for k in kinds]
+
+
+def llama4(c: Fields) -> Model:
+    """Llama 4's text model: one routed and one shared expert, layers with and without rope and chunked attention."""
+    t = Traits(mlp_bias=False)
+    base = standard_attention(c, t)
+    layers = c.layers()
+    hidden = c.size("intermediate_size")
+    act = activation(c.text("hidden_act", "silu"))
+    experts = Mixture(
+        width=base.width, experts=c.size("num_local_experts"), top_k=c.size("num_experts_per_tok"), hidden=hidden, act=act, shared_hidden=hidden
+    )
+    step = max(1, c.count("interleave_moe_layer_step", 1))
+    listed = c.sequence("moe_layers")
+    sparse = {i for i in listed if isinstance(i, int)} if listed else set(range(step - 1, layers, step))
+    given = c.sequence("no_rope_layers")
+    every = c.count("no_rope_layer_interval") or 4
+    dense = c.size("intermediate_size_mlp", hidden)
+    rows, names = [], []
+    built: dict[tuple[bool, bool], Items] = {}
+    for i in range(layers):
+        rope = bool(given[i]) if given and i < len(given) else (i + 1) % every != 0
+        key = (rope, i in sparse)
+        if key not in built:
+            a = replace(base, rope_dim=base.rope_dim if rope else 0, chunk=c.maybe("attention_chunk_size") if rope else None)
+            feed: Callable[[str], Items] = (
+                (lambda source: moe(experts, source)) if i in sparse else (lambda source: mlp(base.width, dense, act, source))
+            )
+            built[key] = arranged("pre", base.width, t.norm, _reader(a), feed)
+        rows.append(built[key])
+        names.append("moe" if i in sparse else "dense")
+    return language_model(c, t, base, rows, names)

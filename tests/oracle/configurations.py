@@ -1,0 +1,167 @@
+"""Small configurations with odd sizes, one or more for each family: what the oracle builds and our tables must count.
+
+Odd on purpose: head dimensions that do not divide the width, grouped heads, biases on and off, ties both ways, uneven layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LM: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+_ENCODER: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64,
+}  # fmt: skip
+_GPT: dict[str, Any] = {"vocab_size": 131, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
+_MOE: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_MLA: dict[str, Any] = {
+    "num_key_value_heads": 6, "kv_lora_rank": 16, "q_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10,
+    "n_routed_experts": 6, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+_DELTA: dict[str, Any] = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "num_hidden_layers": 5, "head_dim": 16}
+_VISION: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28, "patch_size": 7}
+_QWEN_VISION: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 4, "patch_size": 7, "intermediate_size": 48, "out_hidden_size": 48}
+
+
+def _of(model_type: str, *parts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A configuration of that type from `parts`, later ones first."""
+    out: dict[str, Any] = {"model_type": model_type}
+    for part in parts:
+        out |= part
+    return out | more
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "llama": _of("llama", _LM),
+    "llama-bias-tied": _of("llama", _LM, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "llama-head-dim": _of("llama", _LM, head_dim=20),
+    "mistral": _of("mistral", _LM, sliding_window=16),
+    "mistral-tied": _of("mistral", _LM, sliding_window=None, tie_word_embeddings=True, head_dim=10),
+    "ministral3": _of("ministral3", _LM, head_dim=10),
+    "mixtral": _of("mixtral", _LM, num_local_experts=5, num_experts_per_tok=2),
+    "qwen2": _of("qwen2", _LM),
+    "qwen2-tied": _of("qwen2", _LM, tie_word_embeddings=True, use_sliding_window=True, max_window_layers=1, sliding_window=8),
+    "qwen2_moe": _of("qwen2_moe", _LM, _MOE, shared_expert_intermediate_size=40, decoder_sparse_step=2, num_hidden_layers=4),
+    "qwen2_moe-dense-layers": _of("qwen2_moe", _LM, _MOE, shared_expert_intermediate_size=40, mlp_only_layers=[1]),
+    "qwen3": _of("qwen3", _LM, head_dim=20),
+    "qwen3-bias": _of("qwen3", _LM, head_dim=16, attention_bias=True, tie_word_embeddings=True),
+    "qwen3_moe": _of("qwen3_moe", _LM, _MOE, head_dim=10),
+    "qwen3_moe-dense": _of("qwen3_moe", _LM, _MOE, head_dim=10, mlp_only_layers=[0], tie_word_embeddings=True),
+    "qwen3_next": _of("qwen3_next", _LM, _MOE, _DELTA, shared_expert_intermediate_size=24),
+    "qwen3_5_text": _of("qwen3_5_text", _LM, _DELTA),
+    "qwen3_5_moe_text": _of("qwen3_5_moe_text", _LM, _MOE, _DELTA, shared_expert_intermediate_size=24),
+    "gemma": _of("gemma", _LM, head_dim=12),
+    "gemma2": _of("gemma2", _LM, head_dim=12, sliding_window=16),
+    "gemma3_text": _of("gemma3_text", _LM, head_dim=12, sliding_window=16, num_hidden_layers=7),
+    "gemma3n_text": _of("gemma3n_text", _LM, head_dim=12, num_hidden_layers=6, num_kv_shared_layers=2, vocab_size_per_layer_input=131, hidden_size_per_layer_input=8, laurel_rank=8, intermediate_size=80, activation_sparsity_pattern=None, layer_types=["sliding_attention", "full_attention"] * 3),
+    "gemma4_text": _of("gemma4_text", _LM, head_dim=12, global_head_dim=16, num_hidden_layers=6, num_kv_shared_layers=0, hidden_size_per_layer_input=0, vocab_size_per_layer_input=131),
+    "gemma4_text-shared": _of("gemma4_text", _LM, head_dim=12, global_head_dim=16, num_hidden_layers=6, layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=2, hidden_size_per_layer_input=8, vocab_size_per_layer_input=131, use_double_wide_mlp=True),
+    "gemma4_text-moe": _of("gemma4_text", _LM, head_dim=12, global_head_dim=16, num_hidden_layers=6, num_kv_shared_layers=0, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=24),
+    "phi": _of("phi", _LM),
+    "phi-qk-norm": _of("phi", _LM, qk_layernorm=True),
+    "phi3": _of("phi3", _LM, pad_token_id=0),
+    "phi3-tied": _of("phi3", _LM, pad_token_id=0, tie_word_embeddings=True, partial_rotary_factor=0.75),
+    "phimoe": _of("phimoe", _LM, num_local_experts=5, attention_bias=True, lm_head_bias=True),
+    "deepseek_v2": _of("deepseek_v2", _LM, _MLA),
+    "deepseek_v2-direct-q": _of("deepseek_v2", _LM, _MLA, q_lora_rank=None),
+    "deepseek_v3": _of("deepseek_v3", _LM, _MLA),
+    "deepseek_v32": _of("deepseek_v32", _LM, _MLA, index_n_heads=3, index_head_dim=8, index_topk=16),
+    "deepseek_v4": _of("deepseek_v4", vocab_size=131, hidden_size=48, num_hidden_layers=6, num_attention_heads=4, head_dim=16, q_lora_rank=20, o_lora_rank=12, o_groups=2, moe_intermediate_size=24, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, index_n_heads=3, index_head_dim=8, index_topk=16, sliding_window=8),
+    "kimi_k2": _of("deepseek_v3", _LM, _MLA, n_shared_experts=1, num_hidden_layers=4),
+    "gpt_oss": _of("gpt_oss", _LM, head_dim=10, num_local_experts=5, num_experts_per_tok=2, sliding_window=16, num_hidden_layers=4),
+    "glm": _of("glm", _LM, head_dim=10, pad_token_id=0),
+    "glm4": _of("glm4", _LM, head_dim=10, attention_bias=True, pad_token_id=0),
+    "glm4_moe": _of("glm4_moe", _LM, head_dim=10, use_qk_norm=True, attention_bias=True, n_routed_experts=5, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=24, first_k_dense_replace=1),
+    "glm4_moe_lite": _of("glm4_moe_lite", _LM, _MLA),
+    "glm_moe_dsa": _of("glm_moe_dsa", _LM, _MLA, index_n_heads=3, index_head_dim=8, index_topk=16),
+    "minimax": _of("minimax", _LM, head_dim=10, num_local_experts=5, num_experts_per_tok=2, num_hidden_layers=4),
+    "minimax_m2": _of("minimax_m2", _LM, head_dim=10, num_local_experts=5, num_experts_per_tok=2),
+    "cohere": _of("cohere", _LM, pad_token_id=0),
+    "cohere-qk-norm": _of("cohere", _LM, pad_token_id=0, use_qk_norm=True),
+    "cohere2": _of("cohere2", _LM, pad_token_id=0, sliding_window=16, num_hidden_layers=5),
+    "internlm3": _of("internlm3", _LM, head_dim=10, bias=True, qkv_bias=True),
+    "nemotron": _of("nemotron", _LM, head_dim=10),
+    "nemotron_h": _of("nemotron_h", _LM, _MOE, head_dim=10, layers_block_type=["mamba", "moe", "attention", "mamba", "mlp"], mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=6, n_groups=2, conv_kernel=4, n_routed_experts=5, n_shared_experts=1, moe_shared_expert_intermediate_size=32, num_hidden_layers=5),
+    "nemotron_h-latent": _of("nemotron_h", _LM, _MOE, head_dim=10, layers_block_type=["mamba", "moe", "attention", "moe"], mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=6, n_groups=2, conv_kernel=4, n_routed_experts=5, n_shared_experts=1, moe_shared_expert_intermediate_size=32, moe_latent_size=20, num_hidden_layers=4),
+    "olmo": _of("olmo", _LM),
+    "olmo2": _of("olmo2", _LM),
+    "olmo3": _of("olmo3", _LM, sliding_window=16, num_hidden_layers=5),
+    "olmoe": _of("olmoe", _LM, num_experts=5, num_experts_per_tok=2),
+    "starcoder2": _of("starcoder2", _LM, use_bias=True),
+    "starcoder2-untied": _of("starcoder2", _LM, use_bias=False, tie_word_embeddings=False),
+    "gpt_bigcode": _of("gpt_bigcode", _GPT, multi_query=True),
+    "gpt_bigcode-mha": _of("gpt_bigcode", _GPT, multi_query=False),
+    "granite": _of("granite", _LM, attention_bias=True),
+    "granitemoe": _of("granitemoe", _LM, num_local_experts=5, num_experts_per_tok=2),
+    "granitemoeshared": _of("granitemoeshared", _LM, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=40),
+    "granitemoehybrid": _of("granitemoehybrid", _LM, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=40, mamba_n_heads=4, mamba_d_head=24, mamba_d_state=6, mamba_n_groups=1, layer_types=["mamba", "attention", "mamba"]),
+    "mamba": _of("mamba", vocab_size=131, hidden_size=48, num_hidden_layers=3, state_size=6, expand=2, conv_kernel=4),
+    "mamba-bias-untied": _of("mamba", vocab_size=131, hidden_size=48, num_hidden_layers=3, state_size=6, expand=3, conv_kernel=4, use_bias=True, time_step_rank=5, tie_word_embeddings=False),
+    "mamba2": _of("mamba2", vocab_size=131, hidden_size=48, num_hidden_layers=3, state_size=6, expand=2, num_heads=8, head_dim=12, n_groups=2),
+    "falcon_mamba": _of("falcon_mamba", vocab_size=131, hidden_size=48, num_hidden_layers=3, state_size=6, expand=2),
+    "jamba": _of("jamba", _LM, num_hidden_layers=8, num_experts=4, num_experts_per_tok=2, attn_layer_period=4, attn_layer_offset=2, expert_layer_period=2, expert_layer_offset=1, mamba_d_state=6, mamba_dt_rank=5),
+    "bamba": _of("bamba", _LM, num_hidden_layers=4, attn_layer_indices=[2], mamba_n_heads=4, mamba_d_head=24, mamba_n_groups=1, mamba_d_state=6),
+    "falcon_h1": _of("falcon_h1", _LM, mamba_n_heads=4, mamba_d_head=24, mamba_d_ssm=96, mamba_n_groups=1, mamba_d_state=6, head_dim=10),
+    "stablelm": _of("stablelm", _LM),
+    "stablelm-parallel": _of("stablelm", _LM, use_parallel_residual=True, use_qkv_bias=True, qk_layernorm=True),
+    "smollm3": _of("smollm3", _LM, pad_token_id=0),
+    "seed_oss": _of("seed_oss", _LM, head_dim=10, attention_bias=True),
+    "ernie4_5": _of("ernie4_5", _LM, use_bias=True),
+    "exaone4": _of("exaone4", _LM, sliding_window=16),
+    "mimo_v2_flash": _of("mimo_v2_flash", _LM, head_dim=12, v_head_dim=8, swa_num_attention_heads=6, swa_num_key_value_heads=3, swa_head_dim=12, swa_v_head_dim=8, n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, num_hidden_layers=6),
+    "lfm2": _of("lfm2", _LM, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=True, block_multiple_of=16),
+    "lfm2_moe": _of("lfm2_moe", _LM, layer_types=["conv", "full_attention", "conv"], num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, num_dense_layers=1),
+    "gpt2": _of("gpt2", _GPT),
+    "gpt2-inner": _of("gpt2", _GPT, n_inner=100),
+    "opt": _of("opt", vocab_size=131, hidden_size=48, ffn_dim=80, num_hidden_layers=3, num_attention_heads=6, max_position_embeddings=64, word_embed_proj_dim=48),
+    "opt-projected": _of("opt", vocab_size=131, hidden_size=48, ffn_dim=80, num_hidden_layers=3, num_attention_heads=6, max_position_embeddings=64, word_embed_proj_dim=20, do_layer_norm_before=False),
+    "bloom": _of("bloom", vocab_size=131, hidden_size=48, n_layer=3, n_head=6),
+    "gpt_neox": _of("gpt_neox", _ENCODER),
+    "gpt_neox-sequential": _of("gpt_neox", _ENCODER, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False),
+    "gptj": _of("gptj", _GPT, rotary_dim=4),
+    "codegen": _of("codegen", _GPT, n_head=4, rotary_dim=4),
+    "gpt_neo": _of("gpt_neo", vocab_size=131, hidden_size=48, num_layers=4, num_heads=6, max_position_embeddings=64, attention_types=[[["global", "local"], 2]], window_size=16),
+    "falcon-mqa": _of("falcon", vocab_size=131, hidden_size=48, num_hidden_layers=3, num_attention_heads=6),
+    "falcon-new": _of("falcon", vocab_size=131, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True),
+    "falcon-sequential": _of("falcon", vocab_size=131, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, parallel_attn=False, multi_query=False, alibi=True, bias=True),
+    "mpt": _of("mpt", vocab_size=131, d_model=48, n_layers=3, n_heads=6, max_seq_len=64, expansion_ratio=2),
+    "bert": _of("bert", _ENCODER),
+    "roberta": _of("roberta", _ENCODER, type_vocab_size=1),
+    "xlm-roberta": _of("xlm-roberta", _ENCODER),
+    "electra": _of("electra", _ENCODER, embedding_size=20),
+    "distilbert": _of("distilbert", vocab_size=131, dim=48, hidden_dim=80, n_layers=3, n_heads=6, max_position_embeddings=64),
+    "modernbert": _of("modernbert", _ENCODER, num_hidden_layers=5, pad_token_id=0),
+    "deberta-v2": _of("deberta-v2", _ENCODER, type_vocab_size=0, relative_attention=True, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"], position_biased_input=False),
+    "deberta-v2-conv": _of("deberta-v2", _ENCODER, type_vocab_size=2, conv_kernel_size=3, conv_act="gelu", relative_attention=True, pos_att_type=["p2c", "c2p"]),
+    "albert": _of("albert", _ENCODER, embedding_size=20),
+    "mpnet": _of("mpnet", _ENCODER),
+    "t5": _of("t5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
+    "t5-gated-untied": _of("t5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_decoder_layers=2, num_heads=6, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": _of("mt5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
+    "umt5": _of("umt5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
+    "bart": _of("bart", vocab_size=131, d_model=48, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=80, decoder_ffn_dim=90, encoder_attention_heads=6, decoder_attention_heads=4, max_position_embeddings=64),
+    "whisper": _of("whisper", vocab_size=131, d_model=48, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=80, decoder_ffn_dim=90, encoder_attention_heads=6, decoder_attention_heads=4, num_mel_bins=16, max_source_positions=50, max_target_positions=40, pad_token_id=0),
+    "vit": _of("vit", _VISION, num_labels=10),
+    "vit-no-qkv-bias": _of("vit", _VISION, qkv_bias=False, num_labels=10),
+    "clip": _of("clip", text_config=_of("clip_text_model", _ENCODER, eos_token_id=2), vision_config=_of("clip_vision_model", _VISION), projection_dim=24),
+    "siglip": _of("siglip", text_config=_of("siglip_text_model", _ENCODER, projection_size=48, eos_token_id=2), vision_config=_of("siglip_vision_model", _VISION | {"hidden_size": 48, "num_attention_heads": 6})),
+    "dinov2": _of("dinov2", _VISION, mlp_ratio=2),
+    "dinov2-swiglu": _of("dinov2", _VISION, mlp_ratio=4, use_swiglu_ffn=True),
+    "llava": _of("llava", text_config=_of("llama", _LM), vision_config=_of("clip_vision_model", _VISION)),
+    "llava_next": _of("llava_next", text_config=_of("mistral", _LM), vision_config=_of("clip_vision_model", _VISION)),
+    "qwen2_vl": _of("qwen2_vl", text_config=_of("qwen2_vl_text", _LM, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}), vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 4, "mlp_ratio": 2, "patch_size": 7}),
+    "qwen2_5_vl": _of("qwen2_5_vl", text_config=_of("qwen2_5_vl_text", _LM, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}), vision_config=_QWEN_VISION | {"fullatt_block_indexes": [1]}),
+    "qwen3_vl": _of("qwen3_vl", text_config=_of("qwen3_vl_text", _LM, head_dim=16), vision_config=_QWEN_VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}),
+    "qwen3_vl_moe": _of("qwen3_vl_moe", text_config=_of("qwen3_vl_moe_text", _LM, _MOE, head_dim=16), vision_config=_QWEN_VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}),
+    "qwen3_5": _of("qwen3_5", text_config=_of("qwen3_5_text", _LM, _DELTA), vision_config=_QWEN_VISION | {"num_position_embeddings": 16}),
+    "gemma3": _of("gemma3", text_config=_of("gemma3_text", _LM, head_dim=12), vision_config=_of("siglip_vision_model", _VISION), mm_tokens_per_image=4),
+    "mllama": _of("mllama", text_config=_of("mllama_text_model", _LM, num_hidden_layers=4, cross_attention_layers=[1, 3], pad_token_id=0), vision_config={"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_global_layers": 2, "attention_heads": 4, "image_size": 28, "patch_size": 7, "intermediate_layers_indices": [0, 1], "vision_output_dim": 96, "supported_aspect_ratios": [[1, 1], [1, 2]], "max_num_tiles": 2}),
+    "llama4_text": _of("llama4_text", _LM, head_dim=10, intermediate_size_mlp=96, num_local_experts=4, interleave_moe_layer_step=2, num_hidden_layers=4),
+    "llama4": _of("llama4", text_config=_of("llama4_text", _LM, head_dim=10, intermediate_size_mlp=96, num_local_experts=4, interleave_moe_layer_step=1, num_hidden_layers=4), vision_config={"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28, "patch_size": 7, "projector_input_dim": 64, "projector_output_dim": 64, "vision_output_dim": 64}),
+    "mistral3": _of("mistral3", text_config=_of("mistral", _LM, head_dim=10), vision_config=_of("pixtral", _VISION | {"head_dim": 8})),
+    "internvl": _of("internvl", text_config=_of("qwen2", _LM), vision_config=_of("internvl_vision", _VISION | {"image_size": [28, 28], "patch_size": [7, 7]}), downsample_ratio=0.5),
+    "kimi_k25": _of("kimi_k25", text_config=_of("deepseek_v3", _LM, _MLA)),
+    "paligemma": _of("paligemma", text_config=_of("gemma", _LM, head_dim=12), vision_config=_of("siglip_vision_model", _VISION), projection_dim=48),
+}  # fmt: skip
