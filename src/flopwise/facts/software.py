@@ -38,8 +38,11 @@ class Stack:
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
     master_weights: bool  # an fp32 copy besides
     grad_dtype: Literal["compute", "fp16", "bf16", "fp32"]  # of the resident gradients
+    lasting_gradients: bool  # they stand through the whole step; else they appear as activations go
     states_dtype: Literal["compute", "fp32"]  # of full-precision optimizer states
-    loss_bytes: float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
+    loss_bytes: (
+        float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
+    )
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
     gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
@@ -48,7 +51,9 @@ class Stack:
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
-    pointwise_traffic: float  # bytes that norms and elementwise operations move, over reading and writing each tensor once
+    pointwise_traffic: (
+        float  # bytes that norms and elementwise operations move, over reading and writing each tensor once
+    )
     tp_overlap: float  # share of tensor-parallel messages hidden behind compute
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
@@ -62,7 +67,9 @@ class Engine:
     """How an inference engine divides a card's memory."""
 
     name: str
-    memory_rule: Literal["whole", "free", "all"]  # memory_frac of the whole card, of what loading leaves, or all there is
+    memory_rule: Literal[
+        "whole", "free", "all"
+    ]  # memory_frac of the whole card, of what loading leaves, or all there is
     memory_frac: float
     block_tokens: int  # tokens of one cache block
     max_batch: int  # sequences that run at once by default

@@ -1,0 +1,70 @@
+"""Low-rank adapters beside a model's projections: how many parameters they train, and what their inputs cost in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Item, Linear, Model, Table
+from flopwise.facts.formats import Role, tensor_role
+from flopwise.ops.backward import adapter_items
+from flopwise.ops.tensors import item_parameters, sharded_parameters
+from flopwise.ops.types import Floats, Ints
+from flopwise.training.layout import Lora
+
+_ROLES: dict[str, tuple[Role, ...]] = {
+    "q": ("attention_q",), "k": ("attention_k",), "v": ("attention_v",), "o": ("attention_o",),
+    "gate": ("gate",), "up": ("up",), "down": ("down",),
+}  # fmt: skip
+_LATENT = ("attention/q_a_proj", "attention/q_b_proj", "attention/kv_a_proj", "attention/kv_b_proj")
+
+
+def adapted(items: Iterable[Item], lora: Lora) -> list[Linear]:
+    """The projections among `items` that get an adapter; a fused qkv matrix or MLA's parts when any of q, k, v is named."""
+    roles = {role for target in lora.targets for role in _ROLES[target]}
+    attention = bool({"q", "k", "v"} & set(lora.targets))
+    found: list[Linear] = []
+    for item in items:
+        if not isinstance(item, Linear):
+            continue
+        fused = item.name.endswith("qkv_proj") or item.name in _LATENT
+        if (attention if fused else tensor_role(item) in roles) and not item.name.endswith("router"):
+            found.append(item)
+    return found
+
+
+def adapter_parameters(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
+    """Trained adapter parameters of one layer's `items` on one rank of `tp`; shape of `tp`."""
+    total: Floats = 0.0
+    for item in adapted(items, lora):
+        down, up = adapter_items(item, lora.rank)
+        parts: list[Item] = [up] if lora.method == "lora-fa" else [down, up]
+        total = total + sharded_parameters(parts, tp, 1)
+        if lora.method == "dora":
+            total = total + item.outputs / (tp if item.shard == "column" else 1)
+    return total
+
+
+def trainable_parameters(model: Model, lora: Lora) -> int:
+    """All parameters that adapters add, and the whole tensors trained beside them.
+
+    Raises:
+        SpecError: no projection of the model matches the targets.
+    """
+    stack = model.stacks[0]
+    per_kind = [adapter_parameters(kind.items, lora) for kind in stack.kinds]
+    total = sum(int(per_kind[k]) for k in stack.order)
+    if not total:
+        raise SpecError(f"{model.name} has no projection named by the LoRA targets {', '.join(lora.targets)}")
+    return total + sum(int(item_parameters(i)) for i in extra_items(model, lora))
+
+
+def extra_items(model: Model, lora: Lora) -> list[Item]:
+    """Embedding and head, as far as the recipe trains them whole."""
+    stack = model.stacks[0]
+    picked: list[Item] = []
+    if "embedding" in lora.extra_trainable:
+        picked += [i for i in stack.before if isinstance(i, Table) and tensor_role(i) == "embedding"]
+    if "head" in lora.extra_trainable:
+        picked += [i for i in stack.after if isinstance(i, Linear) and not i.tied]
+    return picked

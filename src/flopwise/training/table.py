@@ -1,0 +1,213 @@
+"""What a model's layers hold on one rank, summed over pipeline stages: the part of the memory model that depends on the model.
+
+A `MemoryTable` walks the model once for each distinct (tp, ep, cp) among the candidates and keeps running sums over the layers,
+so that any stage of any pipeline is a difference of two entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flopwise.facts.architecture import Experts, Item, Layer, Linear, Model, Stack, Table
+from flopwise.facts.formats import weight_format
+from flopwise.facts.software import Stack as Software
+from flopwise.facts.software import stack as software_row
+from flopwise.ops.activations import layer_activation_bytes
+from flopwise.ops.shapes import Split
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.ops.types import Array, Floats, Ints
+from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.training.adapters import adapted, adapter_parameters, extra_items
+from flopwise.training.layout import RECOMPUTE, Layout, Recipe
+
+_KEY_LIMIT = 1 << 24
+
+
+def distinct(*columns: Ints) -> tuple[list[Array], Array]:
+    """The distinct rows of whole-number columns, and for each candidate the index of its row (shape of the broadcast)."""
+    arrays = [np.asarray(c, dtype=np.int64) for c in columns]
+    bases = [int(a.max()) + 1 for a in arrays]
+    key: Array = np.zeros((), dtype=np.int64)
+    for array, base in zip(arrays, bases, strict=True):
+        key = key * base + array
+    if key.ndim == 0:
+        return [a.reshape(1) for a in arrays], np.zeros((), dtype=np.int64)
+    top = int(np.prod(bases))
+    if top < _KEY_LIMIT:
+        present = np.zeros(top, dtype=bool)
+        present[key.ravel()] = True
+        values = np.flatnonzero(present)
+        place = np.zeros(top, dtype=np.int64)
+        place[values] = np.arange(len(values))
+        inverse = place[key]
+    else:
+        values, flat = np.unique(key, return_inverse=True)
+        inverse = flat.reshape(key.shape)
+    rows: list[Array] = []
+    for base in reversed(bases):
+        rows.append(values % base)
+        values = values // base
+    return rows[::-1], inverse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Running sums over the layers for n distinct (tp, ep, cp); arrays (L + 1) x n unless said otherwise."""
+
+    dense: Array  # trained parameters outside experts
+    expert: Array  # trained parameters of experts
+    base: Array  # bytes of frozen weights in their format
+    gathered: Array  # elements of every weight, trained or not
+    activations: tuple[Array, Array, Array]  # bytes kept for one sequence, by recompute mode
+    layer_peak: Array  # n: bytes of the largest layer's full set of activations, one sequence
+    gradient_peak: Array  # n: bytes of the largest gradients between operations, one sequence
+    before: Array  # n: trained parameters before the layers (embedding)
+    after: Array  # n: trained parameters after the layers (norm, head)
+    copied: Array  # n: parameters of a tied head that a last stage holds besides
+    before_base: Array  # n: bytes of frozen weights there
+    after_base: Array
+    root: Array  # n: elements of embedding and head, trained or not
+    vocabulary: Array  # n: logits a token on one rank
+    tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
+    end_activations: Array  # n: bytes kept for final norm and head, one sequence
+
+
+def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> Floats:
+    """Elements of the largest tensor between operations of a layer, for `tokens` tokens on one rank."""
+    top: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
+    for item in items:
+        if isinstance(item, Linear):
+            cut = split.tp if item.shard else 1
+            top = np.maximum(top, max(item.outputs, item.inputs) * tokens / cut)
+        elif isinstance(item, Experts):
+            top = np.maximum(top, item.top_k * max(item.inputs, item.outputs) * tokens / split.tp)
+    return top
+
+
+def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split) -> Floats:
+    """Bytes kept by recompute of single operations: the layer's input, every second matmul's output, attention's output."""
+    elements: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
+    count = 0
+    for item in layer.items:
+        if isinstance(item, Linear | Experts):
+            count += 1
+            rows = tokens * (item.top_k if isinstance(item, Experts) else 1)
+            if count % 2:
+                elements = elements + item.outputs * rows / (split.tp if item.shard == "column" else 1)
+            if item.name.endswith("o_proj"):
+                elements = elements + item.inputs * rows / split.tp
+    return elements * 2.0
+
+
+class MemoryTable:
+    """A model under a recipe, ready to be asked about any layout. Builds lazily; holds no result."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        """Read the stack's and the recipe's choices once."""
+        self.model, self.recipe = model, recipe
+        self.software: Software = software_row(recipe.stack)
+        self.lora = recipe.lora
+        implementation = self.software.activations
+        self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
+        self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
+        self._known: dict[tuple[object, ...], Sums] = {}
+
+    def sums(self, layout: Layout) -> tuple[Sums, Array]:
+        """The sums of the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
+        (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
+        key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel)
+        if key not in self._known:
+            self._known[key] = self._build(Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel))
+        return self._known[key], inverse
+
+    def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
+        """Bytes one layer keeps for one sequence."""
+        stack, seq = self.model.stacks[0], self.recipe.seq_len
+        if recompute == 1 and self.software.selective == "operations":
+            return _saved_operations(layer, stack.width, seq / split.cp, split)
+        if recompute == 1 and self.software.selective == "alternate":
+            return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
+        mode = 2 if recompute == 1 and self.software.selective == "full" else recompute
+        return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
+
+    def _kept(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
+        return layer_activation_bytes(
+            layer,
+            stack.width,
+            1,
+            seq,
+            implementation=self.implementation,
+            recompute=recompute,
+            elem_bytes=int(self.elem_bytes),
+            split=split,
+        )
+
+    def _build(self, split: Split) -> Sums:
+        stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
+        tp, ep, cp = (np.asarray(x) for x in (split.tp, split.ep, split.cp))
+        zero = np.zeros(n)
+
+        def running(per_kind: list[Floats]) -> Array:
+            rows = [zero, *(np.broadcast_to(per_kind[k], n) for k in stack.order)]
+            return np.cumsum(np.stack(rows), axis=0)
+
+        def elements(items: Iterable[Item]) -> Floats:
+            return sharded_parameters(items, tp, ep)
+
+        dense: list[Floats] = [elements(i for i in k.items if not isinstance(i, Experts)) for k in stack.kinds]
+        expert: list[Floats] = [elements(i for i in k.items if isinstance(i, Experts)) for k in stack.kinds]
+        gathered = running([d + e for d, e in zip(dense, expert, strict=True)])
+        before, after, base, ends = elements(stack.before), elements(stack.after), gathered * 0.0, (zero, zero)
+        root = before + after
+        others = [i for s in self.model.stacks[1:] for i in _all_items(s)]
+        before = before + elements(others)
+        if lora is not None:
+            form = weight_format(lora.base)
+            base = layer_prefix_bytes(self.model, form, tp, ep)
+            first, last, towers = end_bytes(self.model, form, tp, ep)
+            ends = (first + towers, last + zero)
+            dense = [adapter_parameters(k.items, lora, tp) for k in stack.kinds]
+            expert = [zero for _ in stack.kinds]
+            extra = extra_items(self.model, lora)
+            before = elements(i for i in extra if isinstance(i, Table))
+            after = elements(i for i in extra if not isinstance(i, Table))
+        modes = tuple(running([self._layer(k, split, m) for k in stack.kinds]) for m in range(3))
+        full = np.stack([np.broadcast_to(self._layer(k, split, 0), n) for k in stack.kinds])
+        tokens = self.recipe.seq_len / cp
+        widest = np.stack([np.broadcast_to(_widest(k.items, stack.width, split, tokens), n) for k in stack.kinds])
+        heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab]
+        tied = sum(i.inputs * i.outputs for i in heads if i.tied)
+        towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
+        return Sums(
+            dense=running(dense), expert=running(expert), base=base, gathered=gathered,
+            activations=(modes[0], modes[1], modes[2]),
+            layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
+            before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
+            before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
+            vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
+            end_activations=2.0 * stack.width * tokens * self.elem_bytes / (tp if split.sequence_parallel else 1),
+        )  # fmt: skip
+
+    def _tower(self, stack: Stack, split: Split) -> Array:
+        """Bytes that a tower or encoder keeps for one sample or sequence."""
+        seq = stack.tokens_per_sample or self.recipe.seq_len
+        total: Array = np.zeros(np.shape(split.tp))
+        for index, layer in enumerate(stack.kinds):
+            total = total + self._kept(layer, stack, split, "none", seq) * stack.order.count(index)
+        return total
+
+    @property
+    def adapted_inputs(self) -> int:
+        """Elements of the inputs of adapted projections a token, over one layer of the most common kind."""
+        if self.lora is None:
+            return 0
+        kinds = self.model.stacks[0].kinds
+        return max(sum(i.inputs for i in adapted(k.items, self.lora)) for k in kinds)
+
+
+def _all_items(stack: Stack) -> list[Item]:
+    """Every item of a stack, layers repeated."""
+    return [*stack.before, *(i for k in stack.order for i in stack.kinds[k].items), *stack.after]
