@@ -1,0 +1,199 @@
+"""Memory of serving a model: weights, key-value cache and what the engine takes, on the fullest GPU.
+
+One layout or a column of them: tp, pp, ep, concurrency and context may be arrays that broadcast against one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
+from flopwise.facts.formats import Format, cache_elem_bytes, weight_format
+from flopwise.facts.software import Engine, engine
+from flopwise.ops.cache import kv_cache_bytes
+from flopwise.ops.types import Array, Floats, Ints
+from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.training.table import distinct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLayout:
+    """How one replica is spread: tp x pp GPUs, experts over ep of the tp ranks (and attention-dp replicas)."""
+
+    tp: Ints = 1
+    pp: Ints = 1
+    ep: Ints = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemory:
+    """Bytes per GPU on the fullest rank, and what the cache can hold; floats, or columns."""
+
+    items: dict[str, Floats]
+    total_bytes: Floats  # used with the asked concurrency and context
+    kv_budget_bytes: Floats  # what the engine leaves for the cache
+    kv_capacity_tokens: Floats  # tokens that fit the budget, sequences of the asked context
+    max_concurrency: Floats  # whole sequences of the asked context, capped by the engine's batch
+    fits: Array | bool
+    assumptions: tuple[str, ...] = ()
+
+
+def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> Floats:
+    """Weight bytes on the fullest GPU: the first pipeline stage (embedding, towers) or the last (head).
+
+    Source: `flopwise.ops.weights`. Assumes: layers as even as they divide, what is left over on the middle stages.
+    Raises: UnknownNameError: no such format.
+    """
+    form = weight_format(form) if isinstance(form, str) else form
+    (tp, ep), index = distinct(layout.tp, layout.ep)
+    prefix = layer_prefix_bytes(model, form, tp, ep)
+    before, after, towers = end_bytes(model, form, tp, ep)
+    shape = np.zeros(np.shape(tp))
+    first, last = before + towers + shape, after + shape
+    pp, layers = np.asarray(layout.pp), model.stacks[0].num_layers
+    each, left = layers // pp, layers % pp
+    on_first = each + (left > np.maximum(pp - 2, 0))
+    middle = np.where(pp > 2, on_first + each + (left > 0), on_first)
+    one = prefix[on_first, index] + first[index] + np.where(pp == 1, last[index], 0.0)
+    two = prefix[middle, index] - prefix[on_first, index]
+    three = np.where(pp > 1, prefix[layers, index] - prefix[layers - each, index] + last[index], 0.0)
+    return np.maximum(one, np.maximum(two, three))
+
+
+def _widest(model: Model) -> int:
+    """Elements a token of the widest tensors that stand at once in a layer."""
+    stack = model.stacks[0]
+    return max(
+        sum(sorted((i.outputs for i in k.items if isinstance(i, Linear)), reverse=True)[:2]) + 2 * stack.width
+        for k in stack.kinds
+    )
+
+
+def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
+    """Bytes of activations while `tokens` tokens run through a layer, with the logits of `sequences` next tokens in fp32.
+
+    Source: the profile run of vLLM: largest live tensors of one layer. Assumes: 16-bit activations, sampled logits only.
+    """
+    stack = model.stacks[0]
+    inner = tokens * (_widest(model) - 2 * stack.width) * 2.0 / tp
+    return inner + tokens * 2 * stack.width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
+
+
+def generates(model: Model) -> bool:
+    """Whether the model keeps a cache between steps."""
+    items = [i for k in model.stacks[0].kinds for i in k.items]
+    return any(isinstance(i, Recurrence) or (isinstance(i, Attend) and i.cached) for i in items)
+
+
+class _Cache:
+    """Bytes of the cache on the fullest rank as a function of batch and context."""
+
+    def __init__(self, model: Model, layout: ServingLayout, row: Engine, dtype: str) -> None:
+        self.model, self.layout, self.row = model, layout, row
+        self.elem_bytes = cache_elem_bytes(dtype)
+        layers = model.stacks[0].num_layers
+        self.share = -(-layers // np.asarray(layout.pp)) / layers
+
+    def bytes(self, batch: Floats, context: Ints) -> Floats:
+        """Blocks are whole: the context is rounded up to them."""
+        if not generates(self.model):
+            return 0.0 * np.asarray(batch) * np.asarray(context)
+        block = self.row.block_tokens
+        padded = -(-np.asarray(context) // block) * block
+        size = kv_cache_bytes(
+            self.model, padded, 1, self.elem_bytes, tp=self.layout.tp, full_windows=not self.row.exploits_windows
+        )
+        return np.asarray(batch) * size * self.share
+
+
+def serving_memory(
+    model: Model,
+    layout: ServingLayout | None = None,
+    *,
+    concurrency: Ints = 1,
+    context: Ints,
+    hbm_bytes: Floats | None = None,
+    weights: str = "bf16",
+    kv_dtype: str = "bf16",
+    engine_name: str = "vllm",
+    memory_frac: float | None = None,
+    max_batch: int | None = None,
+    prefill_tokens: int | None = None,
+) -> ServingMemory:
+    """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
+
+    Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
+    Assumes: every sequence is as long as `context`; data-parallel replicas are counted by the caller.
+    Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
+    """
+    layout = layout or ServingLayout()
+    row = engine(engine_name)
+    share = row.memory_frac if memory_frac is None else memory_frac
+    if not 0 < share <= 1:
+        raise SpecError(f"memory fraction {share} is out of range; allowed: above 0, up to 1")
+    cap = row.max_batch if max_batch is None else max_batch
+    chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
+    loaded = weights_per_gpu(model, weights, layout)
+    batch = np.minimum(concurrency, cap)
+    workspace = row.workspace_bytes + prefill_workspace_bytes(
+        model, np.minimum(chunk, np.asarray(concurrency) * context), batch, layout.tp
+    )
+    cache = _Cache(model, layout, row, kv_dtype)
+    used = cache.bytes(batch, context)
+    items: dict[str, Floats] = {
+        "weights": loaded,
+        "KV cache": used,
+        "activations and workspace": workspace,
+        "CUDA graphs": row.graph_bytes,
+        "CUDA context and NCCL": row.context_bytes,
+    }
+    taken = loaded + workspace + row.graph_bytes + row.context_bytes
+    card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
+    budget = _kv_budget(row, share, card, taken)
+    one = np.maximum(cache.bytes(1, context), 1e-9)
+    filled = np.maximum(budget, 0.0) / one  # sequences of this context that fill the budget
+    if not generates(model):
+        filled = np.where(budget >= 0, float(cap), 0.0)
+    fits = (budget >= 0) & (used <= budget)
+    result = {name: _plain(value) for name, value in items.items()}
+    return ServingMemory(
+        items=result,
+        total_bytes=_plain(taken + used),
+        kv_budget_bytes=_plain(np.maximum(budget, 0.0)),
+        kv_capacity_tokens=_plain(np.floor(filled * context)),
+        max_concurrency=_plain(np.minimum(np.floor(filled), cap)),
+        fits=bool(fits) if np.ndim(fits) == 0 else fits,
+    )
+
+
+def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
+    """What the engine leaves for the cache; negative where the weights do not fit."""
+    if row.memory_rule == "whole":
+        return card * share - taken
+    if row.memory_rule == "free":
+        return np.where(card > taken, (card - taken) * share, card - taken)
+    return card - taken
+
+
+def max_concurrency(
+    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: object
+) -> Floats:
+    """Sequences of `context` tokens that run at once on GPUs of `hbm_bytes`; 0 where not one fits.
+
+    Keyword arguments: as `serving_memory`.
+    """
+    return serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how).max_concurrency  # type: ignore[arg-type]
+
+
+def kv_capacity_tokens(
+    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: object
+) -> Floats:
+    """Tokens that the cache holds on GPUs of `hbm_bytes`, in sequences of `context`. Keyword arguments: as `serving_memory`."""
+    return serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how).kv_capacity_tokens  # type: ignore[arg-type]
+
+
+def _plain(value: Floats) -> Floats:
+    return float(value) if np.ndim(value) == 0 else value
