@@ -1,0 +1,56 @@
+"""What a backtest says of one measured quantity, and helpers to read a measurement file's cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One quantity of one row: measured, predicted with its 10-90 % interval, or skipped with a reason."""
+
+    id: str
+    unit: str
+    quantity: str = ""
+    measured: float | None = None
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    skipped: str | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted / measured - 1, or None."""
+        if self.predicted is None or not self.measured:
+            return None
+        return self.predicted / self.measured - 1
+
+
+def skipped(row_id: str, unit: str, reason: str, measured: float | None = None, quantity: str = "") -> Prediction:
+    """A row that cannot be predicted, and why."""
+    return Prediction(id=row_id, unit=unit, measured=measured, skipped=reason, quantity=quantity)
+
+
+def number(row: Mapping[str, str], column: str) -> float | None:
+    """A cell as a finite positive number, or None."""
+    try:
+        value = float(row.get(column) or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def whole(row: Mapping[str, str], column: str, default: int) -> int:
+    """A cell as a whole number of at least 1, or the default."""
+    value = number(row, column)
+    return default if value is None else max(1, int(value))
+
+
+def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
+    """A cell as yes or no, or the default."""
+    text = (row.get(column) or "").strip().lower()
+    if text in {"true", "yes", "1"}:
+        return True
+    return False if text in {"false", "no", "0"} else default

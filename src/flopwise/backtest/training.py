@@ -1,0 +1,142 @@
+"""Rows of published training runs, predicted: tokens per second and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from flopwise.backtest.prediction import Prediction, flag, number, skipped, whole
+from flopwise.cost.cluster import cluster
+from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.models import load_model, model_from_config
+from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.layout import Layout, Lora, Precision, Recipe
+
+UNIT = "tokens/s/GPU"
+ZERO = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "ddp": 0, "none": 0}
+RECOMPUTE = {"none": 0, "false": 0, "selective": 1, "full": 2, "true": 2}
+
+
+def measured_tokens_per_s(row: Mapping[str, str]) -> float | None:
+    """What the row measured, as tokens per second and GPU: printed, or derived by the source's own arithmetic."""
+    metric, value = row.get("measured_metric", ""), number(row, "measured_value")
+    if metric == "tokens_per_sec_per_gpu" and value:
+        return value
+    for column in ("reported_tokens_per_sec_per_gpu", "derived_tokens_per_sec_per_gpu"):
+        if found := number(row, column):
+            return found
+    gpus, batch, seq = number(row, "n_gpus"), number(row, "global_batch_seqs"), number(row, "seq_len")
+    if metric == "step_time_s" and value and gpus and batch and seq:
+        return batch * seq / value / gpus
+    return None
+
+
+@lru_cache(maxsize=512)
+def _shaped(key: tuple[tuple[str, str], ...]) -> Model:
+    """A dense model of the shape that a row gives: Llama-like when gated, GPT-like otherwise."""
+    row = dict(key)
+    kv_heads = int(float(row["n_kv_heads"] or row["n_heads"]))
+    config: dict[str, object] = {
+        "model_type": "llama",
+        "hidden_size": int(float(row["d_model"])),
+        "num_hidden_layers": int(float(row["n_layers"])),
+        "num_attention_heads": int(float(row["n_heads"])),
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": int(float(row["d_ff"])),
+        "vocab_size": int(float(row["vocab"])),
+        "max_position_embeddings": int(float(row["seq_len"])),
+        "tie_word_embeddings": False,
+    }
+    if row["gated_mlp"].lower() != "true":
+        config = {
+            "model_type": "gpt2",
+            "n_embd": config["hidden_size"],
+            "n_layer": config["num_hidden_layers"],
+            "n_head": config["num_attention_heads"],
+            "n_inner": config["intermediate_size"],
+            "vocab_size": config["vocab_size"],
+            "n_positions": config["max_position_embeddings"],
+        }
+    return model_from_config(config, name=row["model"])
+
+
+def row_model(row: Mapping[str, str], facts: Facts) -> Model:
+    """The model of a row: by its printed shape when it is dense, by name otherwise."""
+    total, active = number(row, "params_total_b"), number(row, "params_active_b")
+    shape = ("n_layers", "d_model", "n_heads", "d_ff", "vocab", "seq_len")
+    if total and active and active < 0.9 * total:
+        return load_model(row["model"], facts_folder=facts.folder)
+    if all(row.get(column) for column in shape):
+        columns = (*shape, "n_kv_heads", "gated_mlp", "model")
+        return _shaped(tuple((c, row.get(c, "")) for c in columns))
+    return load_model(row["model"], facts_folder=facts.folder)
+
+
+def row_layout(row: Mapping[str, str]) -> Layout:
+    """The row's layout; degrees that it leaves out are 1, dp is what is left of its GPUs."""
+    gpus = whole(row, "n_gpus", 1)
+    tp, pp, cp, ep = (whole(row, c, 1) for c in ("tp", "pp", "cp", "ep"))
+    dp = max(1, gpus // (tp * pp * cp))
+    sharding = row.get("zero_stage_or_fsdp", "").lower()
+    zero = 2 if "shard_grad_op" in sharding else next((z for k, z in ZERO.items() if k in sharding), 1 if dp > 1 else 0)
+    return Layout(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=min(ep, dp * cp),
+        zero=zero if dp * cp > 1 else 0,
+        micro_batch=whole(row, "micro_batch", 1),
+        interleave=whole(row, "interleave_vpp", 1) if pp > 1 else 1,
+        recompute=RECOMPUTE.get(row.get("activation_recompute", "").lower(), 0),
+        sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in row.get("stack", "")),
+    )
+
+
+def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
+    """The row's recipe."""
+    precision = row.get("precision", "bf16") or "bf16"
+    known: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+    lora = Lora(rank=16, targets=("q", "k", "v", "o")) if row.get("task") in {"lora", "qlora"} else None
+    replicas = int(layout.dp) * int(layout.micro_batch)
+    return Recipe(
+        seq_len=whole(row, "seq_len", 2048),
+        global_batch=max(whole(row, "global_batch_seqs", replicas), replicas),
+        precision=known.get(precision, "bf16"),
+        stack=row.get("stack") or "fsdp-compile",
+        attention="eager" if row.get("flash_attention", "").lower() == "false" else "flash",
+        lora=lora,
+    )
+
+
+def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
+    """Tokens per second and GPU of one row of training_throughput.csv, with its interval."""
+    measured = measured_tokens_per_s(row)
+    name = row.get("id", "")
+    if measured is None:
+        return skipped(name, UNIT, "the row has no throughput that can be told in tokens per second")
+    if not row.get("n_gpus"):
+        return skipped(name, UNIT, "the row does not say how many GPUs", measured)
+    try:
+        gpu = facts.resolve(row.get("gpu", ""))
+        layout = row_layout(row)
+        job = TrainJob(
+            model=row_model(row, facts),
+            recipe=row_recipe(row, layout),
+            layout=layout,
+            cluster=cluster(gpu.accelerator, ambiguous=gpu.note),
+        )
+        result = estimate(job)
+    except FlopwiseError as error:
+        return skipped(name, UNIT, str(error), measured)
+    return Prediction(
+        id=name,
+        measured=measured,
+        predicted=result.tokens_per_s_per_gpu,
+        low=result.low,
+        high=result.high,
+        unit=UNIT,
+        quantity="tokens_per_s_per_gpu",
+    )

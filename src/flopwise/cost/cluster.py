@@ -1,0 +1,69 @@
+"""The machines of a job as a whole: which device, joined how, at what price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flopwise.cost.fabric import Fabric, fabric
+from flopwise.cost.rates import Rates, rates
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.offers import Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Devices of one kind in nodes of one kind; prices are None where nobody has written them down."""
+
+    accelerator: Accelerator
+    rates: Rates
+    fabric: Fabric
+    gpus_per_node: int
+    usd_per_gpu_hour: float | None = None
+    purchase: str = "on_demand"
+    offer: Offer | None = None
+    price_source: str = ""
+    ambiguous: str | None = None  # what was assumed where a name leaves the variant open
+    assumptions: tuple[str, ...] = field(default=())
+
+
+def cluster(
+    accelerator: Accelerator,
+    *,
+    offer: Offer | None = None,
+    purchase: str = "on_demand",
+    gpus_per_node: int | None = None,
+    node_bytes_per_s: float | None = None,
+    usd_per_gpu_hour: float | None = None,
+    ambiguous: str | None = None,
+) -> Cluster:
+    """The cluster of `accelerator` in the instances of `offer`, or in nodes as the device is usually built into.
+
+    `node_bytes_per_s` is the network per device; `usd_per_gpu_hour` overrides the offer's price.
+
+    Source: facts of accelerator and offer. Assumes: what the parts say in their `assumptions`.
+    Raises: MissingFactError: as `fabric`.
+    """
+    joined = fabric(accelerator, offer, gpus_per_node=gpus_per_node, node_bytes_per_s=node_bytes_per_s)
+    achieved = rates(accelerator)
+    per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else min(joined.domain, 8))
+    price, source = usd_per_gpu_hour, "given" if usd_per_gpu_hour is not None else ""
+    if price is None and offer is not None:
+        whole = offer.price_usd_per_hour(purchase)
+        price = None if whole is None else whole / max(1, offer.count)
+        source = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}, {offer.price_date}: {offer.source}"
+    told = (*joined.assumptions, *achieved.assumptions, *((ambiguous,) if ambiguous else ()))
+    return Cluster(
+        accelerator=accelerator,
+        rates=achieved,
+        fabric=joined,
+        gpus_per_node=per_node,
+        usd_per_gpu_hour=price,
+        purchase=purchase,
+        offer=offer,
+        price_source=source,
+        ambiguous=ambiguous,
+        assumptions=told,
+    )

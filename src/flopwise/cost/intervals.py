@@ -1,0 +1,100 @@
+"""How sure a prediction is: 10-90 % intervals from the errors that backtests measured, and the odds of meeting a target.
+
+`data/intervals.json` holds, for each class of prediction, the 10th and 90th percentile of measured / predicted.
+Between and beyond them the error is taken as a two-sided lognormal through these points and the median.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+import numpy as np
+
+from flopwise.errors import MissingFactError
+from flopwise.ops.types import Floats
+
+Z90 = 1.2815515655446004
+"""The 90th percentile of a standard normal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBand:
+    """Measured / predicted: its 10th percentile, median and 90th percentile over `rows` measurements."""
+
+    name: str
+    low: float
+    median: float
+    high: float
+    rows: int
+    source: str
+    date: str
+
+    def interval(self, predicted: Floats) -> tuple[Floats, Floats]:
+        """(low, high): where the true value lies with 80 % probability; shape of `predicted`.
+
+        Source: quantiles of the backtest.
+        Assumes: the case resembles those measured.
+        """
+        return predicted * self.low, predicted * self.high
+
+    def probability_at_most(self, predicted: Floats, limit: Floats) -> Floats:
+        """Probability that the true value is at most `limit`; broadcasts.
+
+        Source: lognormal through the quantiles, with a spread of its own on either side of the median.
+        Assumes: as `interval`.
+        """
+        ratio = np.log(np.asarray(limit, dtype=float) / np.asarray(predicted, dtype=float) / self.median)
+        upper = math.log(self.high / self.median) / Z90
+        lower = math.log(self.median / self.low) / Z90
+        score = ratio / np.where(ratio >= 0, max(upper, 1e-6), max(lower, 1e-6))
+        return _normal_cdf(score)
+
+    def wider(self, factor: float, why: str) -> ErrorBand:
+        """The band with its spread multiplied, for a case far from those measured."""
+        return ErrorBand(
+            name=self.name,
+            low=self.median * (self.low / self.median) ** factor,
+            median=self.median,
+            high=self.median * (self.high / self.median) ** factor,
+            rows=self.rows,
+            source=f"{self.source}; widened {factor:g}x: {why}",
+            date=self.date,
+        )
+
+
+def _normal_cdf(score: Floats) -> Floats:
+    """Standard normal distribution function, to 2e-7.
+
+    Source: Abramowitz and Stegun, formula 26.2.17.
+    """
+    x = np.abs(score)
+    t = 1.0 / (1.0 + 0.2316419 * x)
+    poly = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * poly
+    return np.where(np.asarray(score) >= 0, 1.0 - tail, tail)
+
+
+@lru_cache(maxsize=1)
+def _bands() -> dict[str, ErrorBand]:
+    text = files("flopwise.data").joinpath("intervals.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+    return {
+        name: ErrorBand(name=name, source=document["source"], date=document["date"], **band)
+        for name, band in document["bands"].items()
+    }
+
+
+def error_band(name: str) -> ErrorBand:
+    """The band of one class of prediction.
+
+    Raises:
+        MissingFactError: no backtest stands behind that class.
+    """
+    bands = _bands()
+    if name not in bands:
+        raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(bands)}")
+    return bands[name]

@@ -1,0 +1,35 @@
+"""From time and prices to dollars."""
+
+from __future__ import annotations
+
+from flopwise.ops.types import Floats, Ints
+from flopwise.units import HOUR_S
+
+PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+
+
+def num_instances(num_gpus: Ints, gpus_per_instance: Ints) -> Ints:
+    """Whole instances that hold `num_gpus`; broadcasts.
+
+    Source: arithmetic; clouds rent whole machines.
+    Assumes: no sharing of an instance between jobs.
+    """
+    return -(-num_gpus // gpus_per_instance)
+
+
+def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
+    """Cost of keeping machines of `usd_per_hour` for `seconds`, in USD; broadcasts.
+
+    Source: arithmetic; per-second billing, as the large clouds bill GPU machines after the first minute.
+    Assumes: the price holds for the whole run.
+    """
+    return seconds / HOUR_S * usd_per_hour
+
+
+def usd_per_million_tokens(usd_per_hour: Floats, tokens_per_s: Floats) -> Floats:
+    """Price of a million tokens at a sustained rate, in USD; broadcasts.
+
+    Source: arithmetic.
+    Assumes: the machines do nothing else and run at that rate all the time.
+    """
+    return usd_per_hour / (tokens_per_s * HOUR_S) * 1e6

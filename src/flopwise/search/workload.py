@@ -1,0 +1,359 @@
+"""The workload file: what someone wants to run, under which targets and constraints.
+
+The structs below are the schema: they validate a file and make its published JSON Schema. Quantities may be written with
+units (`1T`, `500ms`, `$2k`); `Workload.resolved` turns them into base units. Every complaint names its line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from flopwise.errors import SpecError, nearest_names
+from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
+
+MAX_FILE_BYTES = 1_000_000
+
+Quantity = Annotated[str | float | int, msgspec.Meta(description="a number, or text with a unit such as 1T, 500ms, $2k")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Task = Literal["pretrain", "finetune", "serve", "batch", "encode"]
+Percentile = Literal["p50", "p90", "p95", "p99", "mean"]
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
+    """Unknown keys are errors: a misspelt target must not be ignored."""
+
+
+class Data(_Strict):
+    """What a training job reads."""
+
+    tokens: Quantity | None = msgspec.field(default=None)
+    samples: Quantity | None = None
+    epochs: Quantity = 1
+    seq_len: Quantity | None = None
+    global_batch: Quantity | None = None
+    """Sequences per optimizer step."""
+    global_batch_tokens: Quantity | None = None
+    padded_frac: float = 0.0
+    """Share of each sequence that is padding, from 0 to 1."""
+
+
+class Method(_Strict):
+    """How a model is fine-tuned."""
+
+    kind: Literal["full", "lora", "qlora"] = "full"
+    rank: Quantity = 16
+    targets: list[Name] = []
+    base_format: Name | None = None
+
+
+class Traffic(_Strict):
+    """What a service receives, or what a batch job holds."""
+
+    requests_per_s: Quantity | None = None
+    concurrency: Quantity | None = None
+    requests: Quantity | None = None
+    """Batch inference: how many requests in all."""
+    input_tokens: Quantity = 1024
+    output_tokens: Quantity = 256
+
+
+class Targets(_Strict):
+    """What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`."""
+
+    ttft: Quantity | dict[Percentile, Quantity] | None = None
+    tpot: Quantity | dict[Percentile, Quantity] | None = None
+    latency: Quantity | dict[Percentile, Quantity] | None = None
+    """Whole request, from arrival to last token."""
+    throughput: Quantity | None = None
+    """Tokens per second, over all GPUs."""
+    deadline: Quantity | None = None
+    budget: Quantity | None = None
+    """US dollars: the whole run for training and batch, a month for a service."""
+
+
+class Constraints(_Strict):
+    """Where and with what it may run."""
+
+    providers: list[Name] = []
+    regions: list[Name] = []
+    gpus: list[Name] = []
+    instances: list[Name] = []
+    purchase: list[Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]] = ["on_demand"]
+    max_gpus: Quantity | None = None
+    min_gpus: Quantity | None = None
+    precision: list[Name] = []
+    weight_formats: list[Name] = []
+    kv_dtype: Name | None = None
+    engine: Name | None = None
+    stack: Name | None = None
+    inter_node_bandwidth: Quantity | None = None
+    max_usd_per_hour: Quantity | None = None
+
+
+class Workload(_Strict):
+    """One workload, as written."""
+
+    model: Name
+    task: Task
+    name: Name | None = None
+    data: Data = Data()
+    method: Method = Method()
+    traffic: Traffic = Traffic()
+    targets: Targets = Targets()
+    constraints: Constraints = Constraints()
+    objective: Literal["cost", "time", "energy"] = "cost"
+    optimizer: Name = "adamw"
+    precision: Name | None = None
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """A latency target: the percentile it is held at, and its seconds."""
+
+    percentile: str
+    seconds: float
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload in base units. None where the file is silent and no default stands for it."""
+
+    source: Workload
+    tokens: float | None
+    seq_len: int | None
+    global_batch: int | None
+    useful_frac: float
+    lora_rank: int
+    requests_per_s: float | None
+    concurrency: int | None
+    requests: float | None
+    input_tokens: int
+    output_tokens: int
+    ttft: Latency | None
+    tpot: Latency | None
+    latency: Latency | None
+    tokens_per_s: float | None
+    deadline_s: float | None
+    budget_usd: float | None
+    min_gpus: int
+    max_gpus: int
+    max_usd_per_hour: float | None
+    inter_node_bytes_per_s: float | None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a workload file."""
+    document = msgspec.json.schema(Workload)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flopwise workload", **document}
+
+
+def load_workload(path: Path | str) -> Resolved:
+    """Read, validate and resolve a workload file (YAML or JSON, which is YAML too).
+
+    Raises:
+        SpecError: with file and line, what was given and what is allowed.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
+        text = file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
+    return parse_workload(text, str(file))
+
+
+def parse_workload(text: str, where: str = "workload") -> Resolved:
+    """Validate and resolve the text of a workload; `where` names it in messages.
+
+    Raises:
+        SpecError: as `load_workload`.
+    """
+    node, data = _yaml(text, where)
+    if not isinstance(data, dict):
+        raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {type(data).__name__}")
+    try:
+        workload = msgspec.convert(data, Workload)
+    except msgspec.ValidationError as error:
+        raise SpecError(_located(str(error), node, where, data)) from None
+    try:
+        return resolve(workload)
+    except SpecError as error:
+        path = str(error).split(":", 1)[0]
+        line = _line(node, path.split("."))
+        raise SpecError(f"{where}:{line}: {error}") from None
+
+
+def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
+    """The composed tree (for line numbers) and the plain data of a YAML text."""
+    if "\0" in text:
+        raise SpecError(f"{where}: holds null bytes; a workload is YAML text")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_aliases(text, where)
+        return node, yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = mark.line + 1 if mark else 1
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SpecError(f"{where}:{line}: not valid YAML: {problem}") from None
+    except (ValueError, RecursionError, TypeError) as error:
+        raise SpecError(f"{where}: not valid YAML: {str(error)[:120]}") from None
+
+
+def _refuse_aliases(text: str, where: str) -> None:
+    """Anchors and aliases have no use in a workload, and can make a small file huge."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise SpecError(f"{where}:{event.start_mark.line + 1}: YAML aliases (*name) are not allowed in a workload")
+
+
+def _line(node: yaml.Node | None, path: list[str]) -> int:
+    """The line of the deepest part of `path` that exists in the tree, from 1."""
+    line = 1
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == part), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any]) -> str:
+    """msgspec's message with file and line in front, and the nearest name behind an unknown key."""
+    text, _, at = message.partition(" - at `$")
+    path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]
+    unknown = re.search(r"unknown field `([^`]*)`", text)
+    if unknown:
+        struct = _struct_at(path)
+        allowed = [f.name for f in msgspec.structs.fields(struct)]
+        near = nearest_names(unknown[1], allowed)
+        text = f"unknown key {unknown[1][:60]!r}; allowed: {', '.join(allowed)}" + (f"; nearest: {near[0]}" if near else "")
+        path = [*path, unknown[1]]
+    given = _value_at(data, path)
+    shown = f"{'.'.join(path)}: " if path else ""
+    what = "" if given is None or unknown else f" (given: {str(given)[:60]!r})"
+    return f"{where}:{_line(node, path)}: {shown}{text}{what}"
+
+
+def _struct_at(path: list[str]) -> type[msgspec.Struct]:
+    struct: type[msgspec.Struct] = Workload
+    for part in path:
+        default = next((f.default for f in msgspec.structs.fields(struct) if f.name == part), None)
+        if isinstance(default, msgspec.Struct):
+            struct = type(default)
+    return struct
+
+
+def _value_at(data: Any, path: list[str]) -> Any:
+    for part in path:
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            return None
+    return data
+
+
+def _latency(value: Any, what: str, default: str) -> Latency | None:
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        if len(value) != 1:
+            raise SpecError(f"{what}: one percentile with its time, such as {{p95: 1s}}; {len(value)} given")
+        ((percentile, value),) = value.items()
+    else:
+        percentile = default
+    return Latency(percentile, _positive(parse_seconds(value, what), what))
+
+
+def _positive(value: float, what: str) -> float:
+    if value <= 0:
+        raise SpecError(f"{what}: must be more than zero, not {value:g}")
+    return value
+
+
+def _maybe(value: Any, parse: Any, what: str) -> float | None:
+    return None if value is None else _positive(parse(value, what), what)
+
+
+def _whole(value: Any, what: str, high: int = 10**9) -> int | None:
+    return None if value is None else parse_whole(value, what, high=high)
+
+
+def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
+    """Tokens of the whole run, sequence length and global batch (sequences)."""
+    seq = _whole(data.seq_len, "data.seq_len", 10**8)
+    epochs = _positive(parse_count(data.epochs, "data.epochs"), "data.epochs")
+    if data.tokens is not None and data.samples is not None:
+        raise SpecError("data.samples: give either tokens or samples, not both")
+    tokens = _maybe(data.tokens, parse_count, "data.tokens")
+    if data.samples is not None:
+        if seq is None:
+            raise SpecError("data.samples: needs data.seq_len, the tokens of one sample")
+        tokens = _positive(parse_count(data.samples, "data.samples"), "data.samples") * seq
+    batch = _whole(data.global_batch, "data.global_batch")
+    if data.global_batch_tokens is not None:
+        if batch is not None:
+            raise SpecError("data.global_batch_tokens: give either global_batch (sequences) or global_batch_tokens")
+        per_step = _positive(parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens")
+        batch = max(1, round(per_step / (seq or 4096)))
+    return (None if tokens is None else tokens * epochs), seq, batch
+
+
+def resolve(workload: Workload) -> Resolved:
+    """The workload in base units.
+
+    Raises:
+        SpecError: a quantity that cannot be read or is out of range; starts with the key's path.
+    """
+    data, traffic, targets, limits = workload.data, workload.traffic, workload.targets, workload.constraints
+    tokens, seq_len, global_batch = _tokens(data)
+    if not 0 <= data.padded_frac < 1:
+        raise SpecError(f"data.padded_frac: a fraction from 0 to below 1, not {data.padded_frac}")
+    trains = workload.task in {"pretrain", "finetune"}
+    if trains and tokens is None:
+        raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")
+    if workload.task == "serve" and traffic.requests_per_s is None and traffic.concurrency is None:
+        raise SpecError("traffic: a serve workload needs traffic.requests_per_s or traffic.concurrency")
+    if workload.task == "batch" and traffic.requests is None:
+        raise SpecError("traffic: a batch workload needs traffic.requests, how many there are in all")
+    most = _whole(limits.max_gpus, "constraints.max_gpus", 10**6) or (100_000 if trains else 4096)
+    least = _whole(limits.min_gpus, "constraints.min_gpus", 10**6) or 1
+    if least > most:
+        raise SpecError(f"constraints.min_gpus: {least} is more than max_gpus, {most}")
+    return Resolved(
+        source=workload,
+        tokens=tokens,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        useful_frac=1 - data.padded_frac,
+        lora_rank=_whole(workload.method.rank, "method.rank", 65536) or 16,
+        requests_per_s=_maybe(traffic.requests_per_s, parse_rate, "traffic.requests_per_s"),
+        concurrency=_whole(traffic.concurrency, "traffic.concurrency"),
+        requests=_maybe(traffic.requests, parse_count, "traffic.requests"),
+        input_tokens=_whole(traffic.input_tokens, "traffic.input_tokens", 10**8) or 1,
+        output_tokens=_whole(traffic.output_tokens, "traffic.output_tokens", 10**8) or 1,
+        ttft=_latency(targets.ttft, "targets.ttft", "p95"),
+        tpot=_latency(targets.tpot, "targets.tpot", "p95"),
+        latency=_latency(targets.latency, "targets.latency", "p95"),
+        tokens_per_s=_maybe(targets.throughput, parse_rate, "targets.throughput"),
+        deadline_s=_maybe(targets.deadline, parse_seconds, "targets.deadline"),
+        budget_usd=_maybe(targets.budget, parse_usd, "targets.budget"),
+        min_gpus=least,
+        max_gpus=most,
+        max_usd_per_hour=_maybe(limits.max_usd_per_hour, parse_usd, "constraints.max_usd_per_hour"),
+        inter_node_bytes_per_s=_maybe(limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"),
+    )

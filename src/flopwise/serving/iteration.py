@@ -1,0 +1,169 @@
+"""One step of a serving engine: decoding sequences and a chunk of prefill go through the model together.
+
+Weights are read once a step whatever the number of tokens; attention is charged apart for decoding (each sequence reads its
+own cache) and for prefill. All counts may be columns of candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
+from flopwise.cost.kernels import work_s
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
+from flopwise.ops.types import Floats, Ints
+from flopwise.ops.work import Shape, Split, Work, item_work
+
+if TYPE_CHECKING:
+    from flopwise.cost.fabric import Fabric
+    from flopwise.cost.rates import Rates
+    from flopwise.facts.engines import Engine
+
+ACT_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSplit:
+    """How one replica is cut; each a number or a column."""
+
+    tp: Ints = 1
+    pp: Ints = 1
+    ep: Ints = 1
+
+    @property
+    def num_gpus(self) -> Ints:
+        """GPUs of one replica; expert parallelism lies inside tp."""
+        return self.tp * self.pp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one step carries; each a number or a column."""
+
+    decode_batch: Ints = 0  # sequences that get one token
+    decode_context: Floats = 0  # mean tokens each of them has cached
+    prefill_tokens: Floats = 0  # prompt tokens worked through in this step
+    prefill_context: Floats = 0  # tokens that the last of them sees
+    prompts: Floats = 1  # prompts that those tokens belong to
+
+
+class StepTime(NamedTuple):
+    """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates."""
+
+    seconds: Floats
+    compute_s: Floats
+    memory_s: Floats
+    communication_s: Floats
+    overhead_s: Floats
+    floor_s: Floats
+    flops: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A model in a format, on an engine and a device: all that a step time needs beside its load."""
+
+    model: Model
+    rates: Rates
+    fabric: Fabric
+    engine: Engine
+    dtype: str  # precision of the matrix products inside the layers: a key of `cost.rates.PRECISIONS`
+    weight_bits: float  # per weight element of the layers, scales included
+    kv_bytes: float  # per cached element
+    other_dtype: str = "bf16"  # embeddings, head, norms, attention
+
+    def step(self, load: Load, split: ServeSplit) -> StepTime:
+        """Time of one step; shape of the broadcast of `load` and `split`.
+
+        Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.csv`).
+        Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them.
+        """
+        stack = self.model.stacks[0]
+        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
+        total = self._block((*stack.before, *stack.after), load, split, inside=False)
+        for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
+            total = _plus(total, self._block(kind.items, load, split, inside=True), count)
+        hops = self._pipeline_s(load, split, stack.width)
+        layers_s = self.engine.layer_s * stack.num_layers
+        overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
+        communication = total.communication_s + hops
+        return total._replace(
+            seconds=total.seconds + hops + overhead, communication_s=communication, overhead_s=overhead
+        )
+
+    def _block(self, items: Sequence[Item], load: Load, split: ServeSplit, *, inside: bool) -> StepTime:
+        """Kernels and collectives of one block."""
+        cut = Split(tp=split.tp, ep=split.ep, sequence_parallel=False, ep_own_tokens=False)
+        seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
+        for item in items:
+            for work in _works(item, load, cut, inside=inside):
+                dtype, bits = self._format(work, inside=inside)
+                timing = work_s(
+                    self.rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
+                )
+                bound = timing.compute_s >= timing.memory_s
+                seconds = seconds + timing.seconds
+                compute = compute + np.where(bound, timing.seconds, 0.0)
+                memory = memory + np.where(bound, 0.0, timing.seconds)
+                floor_c = floor_c + work.causal_flops / self.rates.peak_flops_per_s(dtype)
+                floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
+                flops = flops + work.causal_flops
+        communication = self._messages_s(items, load, split) if inside else 0.0
+        return StepTime(
+            seconds + communication, compute, memory, communication, 0.0, np.maximum(floor_c, floor_m), flops
+        )
+
+    def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
+        if inside and work.kind in {"matmul", "grouped"}:
+            return self.dtype, self.weight_bits
+        return self.other_dtype, 16.0
+
+    def _bytes(self, work: Work, bits: float) -> Floats:
+        return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+
+    def _messages_s(self, items: Sequence[Item], load: Load, split: ServeSplit) -> Floats:
+        """All-reduces behind row-parallel products, or all-to-alls of expert parallelism, of one layer.
+
+        Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
+        Assumes: experts spread over the ranks of the tp group when ep > 1.
+        """
+        width = self.model.stacks[0].width
+        tokens = load.decode_batch + load.prefill_tokens
+        nbytes = tokens * width * ACT_BYTES
+        rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
+        experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
+        seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp)
+        if experts:
+            routed = nbytes * experts[0].top_k / np.maximum(split.ep, 1)
+            spread = 2 * all_to_all_s(self.fabric, routed, split.ep)
+            seconds = seconds + np.where(np.asarray(split.ep) > 1, spread, all_reduce_s(self.fabric, nbytes, split.tp))
+        return seconds
+
+    def _pipeline_s(self, load: Load, split: ServeSplit, width: int) -> Floats:
+        nbytes = (load.decode_batch + load.prefill_tokens) * width * ACT_BYTES / split.tp
+        return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
+
+
+def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
+    return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
+
+
+def _works(item: Item, load: Load, cut: Split, *, inside: bool) -> list[Work]:
+    """One work on all rows of the step, or for attention one for decoding and one for prefill.
+
+    Before and after the layers only the rows that make a token count: one a sequence.
+    """
+    if isinstance(item, Attend | Recurrence):
+        decode = item_work(item, Shape(batch=load.decode_batch, query=1, context=load.decode_context), cut)
+        per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
+        prefill = item_work(
+            item, Shape(batch=load.prompts, query=per_prompt, context=np.maximum(load.prefill_context, per_prompt)), cut
+        )
+        return [replace(w) for w in (decode, prefill) if w is not None]
+    tokens = load.decode_batch + (load.prefill_tokens if inside else np.minimum(load.prefill_tokens, load.prompts))
+    work = item_work(item, Shape(batch=tokens, query=1, context=1), cut)
+    return [] if work is None else [work]

@@ -1,0 +1,213 @@
+"""One micro-batch through one block of the model on one rank: the inner table of the training model.
+
+A block is a kind of layer, or what stands before or after the layers. Its times depend on the tensor, context and expert
+parallel degrees and the micro-batch alone, so a search evaluates them for the few distinct combinations and gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
+from flopwise.cost.kernels import work_s
+from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work
+from flopwise.training.adapters import adapted
+
+if TYPE_CHECKING:
+    from flopwise.cost.fabric import Fabric
+    from flopwise.cost.rates import Rates
+    from flopwise.facts.software import Stack as Software
+    from flopwise.ops.types import Floats, Ints
+    from flopwise.training.layout import Recipe
+
+ACT_BYTES = 2.0
+LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Seconds (and FLOP, bytes) of one block for one micro-batch on one rank; every field has the shape of the inner columns."""
+
+    forward_s: Floats
+    backward_s: Floats
+    attention_s: Floats  # part of forward_s that selective recompute runs again
+    memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
+    tp_s: Floats  # tensor-parallel collectives of the forward pass, before overlap; backward has as much
+    cp_s: Floats  # context-parallel exchange of the forward pass that attention does not hide
+    ep_s: Floats  # expert all-to-alls of the forward pass
+    model_flops: Floats  # forward + backward without recompute, causal attention
+    forward_flops: Floats
+    peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
+    traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
+    wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
+
+    def __add__(self, other: BlockTimes) -> BlockTimes:
+        """Blocks that run one after the other."""
+        return BlockTimes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def times(self, count: Floats) -> BlockTimes:
+        """`count` such blocks in a row."""
+        return BlockTimes(*(getattr(self, f.name) * count for f in fields(self)))
+
+
+def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
+    """The unit that runs `work`: low-precision recipes keep attention, head, norms and routers in bf16.
+
+    Source: Micikevicius et al. 2022 (arXiv:2209.05433) section 3; NVIDIA Transformer Engine user guide, FP8 recipes.
+    Assumes: every linear layer inside the blocks follows the recipe.
+    """
+    if precision in LOW_PRECISION:
+        return precision if in_layers and work.kind in {"matmul", "grouped"} else "bf16"
+    return precision
+
+
+@dataclass(frozen=True, slots=True)
+class BlockContext:
+    """What all blocks share: recipe, software, rates, links and the inner columns."""
+
+    recipe: Recipe
+    software: Software
+    rates: Rates
+    fabric: Fabric
+    shape: Shape
+    split: Split
+
+    @property
+    def tokens(self) -> Ints:
+        """Tokens of one micro-batch on one rank."""
+        return self.shape.batch * self.shape.query / self.split.cp
+
+
+def block_times(items: Sequence[Item], width: int, context: BlockContext, *, in_layers: bool = True) -> BlockTimes:
+    """Times of one block; shape of the inner columns in `context`.
+
+    Source: sum over its operations (`flopwise.cost.kernels`) and messages (`flopwise.cost.collectives`).
+    Assumes: operations run one after the other on one stream; weights are cold.
+    """
+    zero = np.zeros(np.broadcast(context.shape.batch, context.split.tp, context.split.cp, context.split.ep).shape)
+    forward, backward, attention, memory = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    flops, forward_flops, peak, traffic = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    for item, trained in _with_adapters(items, context.recipe):
+        work = item_work(item, context.shape, context.split)
+        if work is None:
+            continue
+        backward_parts = backward_works([work], trainable="all" if trained else "none")
+        for direction, part in (("forward", work), *(("backward", w) for w in backward_parts)):
+            dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
+            seconds, memory_bound, peak_s, traffic_s = _seconds(part, dtype, context)
+            memory += memory_bound
+            peak += peak_s
+            traffic += traffic_s
+            flops += part.causal_flops
+            if direction == "forward":
+                forward += seconds
+                forward_flops += part.causal_flops
+                if isinstance(item, Attend):
+                    attention += seconds
+            else:
+                backward += seconds
+    tp_s, tp_wire = _tensor_parallel_s(items, width, context)
+    ep_s, ep_wire = _expert_parallel_s(items, width, context)
+    cp_s, cp_wire = _context_parallel_s(items, attention, context)
+    return BlockTimes(
+        forward_s=forward,
+        backward_s=backward,
+        attention_s=attention,
+        memory_s=memory,
+        tp_s=tp_s + zero,
+        cp_s=cp_s + zero,
+        ep_s=ep_s + zero,
+        model_flops=flops,
+        forward_flops=forward_flops,
+        peak_s=peak,
+        traffic_s=traffic,
+        wire_s=2 * (tp_wire + ep_wire + cp_wire) + zero,
+    )
+
+
+def _with_adapters(items: Sequence[Item], recipe: Recipe) -> list[tuple[Item, bool]]:
+    """Every item and whether its weight is trained; adapters follow the projections that carry them."""
+    if recipe.lora is None:
+        return [(item, True) for item in items]
+    carriers = {id(item) for item in adapted(items, recipe.lora)}
+    out: list[tuple[Item, bool]] = []
+    for item in items:
+        out.append((item, False))
+        if id(item) in carriers and isinstance(item, Linear):
+            out.extend((part, True) for part in adapter_items(item, recipe.lora.rank))
+    return out
+
+
+def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
+    """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work."""
+    rates, software = context.rates, context.software
+    timing = work_s(rates, work, dtype=dtype, act_bytes=ACT_BYTES)
+    scale = software.pointwise_traffic if work.kind in {"norm", "pointwise"} else 1.0
+    seconds = timing.seconds * scale
+    moved = (work.weight_elems + work.in_elems + work.out_elems + work.kv_elems) * ACT_BYTES
+    return (
+        seconds,
+        np.where(timing.memory_s * scale >= timing.compute_s, seconds, 0.0),
+        work.causal_flops / rates.peak_flops_per_s(dtype),
+        moved / rates.hbm_bytes_per_s,
+    )
+
+
+def _tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
+    """(seconds, seconds at link rate) of the forward collectives of one block.
+
+    With sequence parallelism each row-parallel product ends in a reduce-scatter and each column-parallel one begins with an
+    all-gather; without, one all-reduce.
+
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 4.2.2; Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
+    Assumes: activations of 2 bytes.
+    """
+    rows = sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
+    if rows == 0:
+        return 0.0, 0.0
+    tp = context.split.tp
+    nbytes = context.tokens * width * ACT_BYTES
+    whole = all_reduce_s(context.fabric, nbytes, tp)
+    parts = all_gather_s(context.fabric, nbytes, tp) + reduce_scatter_s(context.fabric, nbytes, tp)
+    seconds = rows * np.where(context.split.sequence_parallel, parts, whole)
+    wire = rows * 2 * nbytes * (tp - 1) / tp / context.fabric.link_bytes_per_s
+    return np.where(tp > 1, seconds, 0.0), np.where(tp > 1, wire, 0.0)
+
+
+def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
+    """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
+
+    Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) section 3.2.
+    Assumes: balanced routing.
+    """
+    first = next((i for i in items if isinstance(i, Experts)), None)
+    if first is None:
+        return 0.0, 0.0
+    ep = context.split.ep
+    nbytes = context.tokens * first.top_k * width * ACT_BYTES / context.split.tp
+    seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp)
+    wire = 2 * nbytes * (ep - 1) / ep / context.fabric.link_bytes_per_s
+    return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
+
+
+def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: BlockContext) -> tuple[Floats, Floats]:
+    """(exposed seconds, seconds at link rate) of passing keys and values round the ring of one block.
+
+    Source: Liu et al. 2023 (arXiv:2310.01889) section 3: each of cp - 1 steps sends a rank's keys and values on while it computes.
+    Assumes: what attention takes hides as much of the exchange.
+    """
+    attends = [i for i in items if isinstance(i, Attend)]
+    if not attends:
+        return 0.0, 0.0
+    cp, tp = context.split.cp, context.split.tp
+    elements = sum(i.kv_heads * (i.qk_dim + i.v_dim) for i in attends)
+    nbytes = context.tokens * elements * ACT_BYTES / np.minimum(tp, max(1, attends[0].kv_heads))
+    seconds = (cp - 1) * p2p_s(context.fabric, nbytes, stride=tp)
+    wire = (cp - 1) * nbytes / context.fabric.link_bytes_per_s
+    exposed = np.maximum(0.0, seconds - attention_s)
+    return np.where(cp > 1, exposed, 0.0), np.where(cp > 1, wire, 0.0)

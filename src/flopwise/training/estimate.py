@@ -1,0 +1,279 @@
+"""One training job, estimated: step, throughput, utilisation, memory, and the run with its cost and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.cost.energy import device_watts, facility_joules
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.money import num_instances, run_usd
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.software import Stack as Software
+from flopwise.facts.software import stack
+from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.training.goodput import goodput_frac
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.memory import Memory, step_memory
+from flopwise.training.step import Inner, StepTable, step_parts, step_table
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+
+COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
+WIDER_WHEN_AMBIGUOUS = 1.5
+"""Spread of the interval where the device's variant is a guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob:
+    """What is estimated: one layout of a recipe on a cluster; `tokens` for the run, None for a step alone."""
+
+    model: Model
+    recipe: Recipe
+    layout: Layout
+    cluster: Cluster
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The whole run. Money and energy are None where a price or a power limit is not known."""
+
+    tokens: float
+    seconds: float
+    gpu_hours: float
+    goodput_frac: float
+    cost_usd: float | None
+    energy_joules: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainEstimate:
+    """What a training job takes; seconds of one optimizer step, tokens of all GPUs per second, fractions from 0 to 1."""
+
+    job: TrainJob
+    step_s: float
+    breakdown: tuple[tuple[str, float], ...]  # the lines add up to step_s
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    low: float  # of tokens_per_s_per_gpu, 10 %
+    high: float  # 90 %
+    lower_bound_s: float
+    upper_bound_s: float
+    mfu_frac: float  # causal attention counted as computed (half)
+    mfu_full_attention_frac: float  # attention counted in full, as 12 L D S per token does
+    hfu_frac: float  # recomputed operations included, causal attention
+    bound: str
+    memory: Memory
+    run: Run | None
+    band: ErrorBand
+    assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def num_gpus(self) -> int:
+        """The world size."""
+        return int(self.job.layout.num_gpus)
+
+
+def check(job: TrainJob) -> None:
+    """Refuse layouts that cannot be.
+
+    Raises:
+        SpecError: a degree does not divide what it has to; says which and what would.
+    """
+    layout, model, recipe = job.layout, job.model, job.recipe
+    if not model.stacks:
+        raise SpecError(f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it")
+    layers = model.stacks[0].num_layers
+    replicas = int(layout.dp) * int(layout.micro_batch)
+    if int(recipe.global_batch) % replicas:
+        raise SpecError(
+            f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch {layout.micro_batch} = "
+            f"{replicas}; give a multiple of {replicas}"
+        )
+    if int(layout.pp) > layers:
+        raise SpecError(f"pp {layout.pp} is more than the {layers} layers of {model.name}")
+    if int(layout.dp) * int(layout.cp) % int(layout.ep):
+        raise SpecError(f"ep {layout.ep} does not divide dp x cp = {int(layout.dp) * int(layout.cp)}")
+    if int(layout.interleave) > 1 and layers % (int(layout.pp) * int(layout.interleave)):
+        raise SpecError(f"interleave {layout.interleave} x pp {layout.pp} does not divide the {layers} layers of {model.name}")
+    if int(recipe.seq_len) % int(layout.cp):
+        raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
+    if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
+        raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
+
+
+def single_table(job: TrainJob, software: Software) -> StepTable:
+    """The step table of one layout."""
+    layout = job.layout
+
+    def one(value: object) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([int(value)])  # type: ignore[call-overload]
+
+    inner = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch))
+    return step_table(
+        job.model,
+        job.recipe,
+        software,
+        job.cluster.rates,
+        job.cluster.fabric,
+        inner,
+        one(layout.pp),
+        sequence_parallel=layout.sequence_parallel,
+    )
+
+
+def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:
+    """The lines of one layout's step."""
+    first = np.zeros(1, dtype=np.intp)
+    parts = step_parts(
+        table,
+        first,
+        first,
+        dp=np.array([layout.dp]),
+        zero=np.array([layout.zero]),
+        interleave=np.array([layout.interleave]),
+        recompute=np.array([layout.recompute]),
+    )
+    return {name: float(np.asarray(value).ravel()[0]) for name, value in parts.items()}
+
+
+def estimate(job: TrainJob) -> TrainEstimate:
+    """Estimate one job.
+
+    Raises:
+        SpecError: the layout cannot be.
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    check(job)
+    software, layout, recipe = stack(job.recipe.stack), job.layout, job.recipe
+    table = single_table(job, software)
+    parts = single_parts(table, layout)
+    step_s = sum(parts.values())
+    gpus = int(layout.num_gpus)
+    tokens_per_step = float(recipe.global_batch * recipe.seq_len)
+    tokens_per_s = tokens_per_step / step_s
+    per_gpu = tokens_per_s / gpus
+    band = training_band(job)
+    low, high = band.interval(per_gpu)
+    lower, upper = step_bounds(job, table, software)
+    memory = step_memory(job.model, recipe, layout)
+    mfu, mfu_full, hfu = utilisation(job, table, step_s)
+    return TrainEstimate(
+        job=job,
+        step_s=step_s,
+        breakdown=tuple(parts.items()),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=per_gpu,
+        low=float(low),
+        high=float(high),
+        lower_bound_s=min(lower, step_s),
+        upper_bound_s=max(upper, step_s),
+        mfu_frac=mfu,
+        mfu_full_attention_frac=mfu_full,
+        hfu_frac=hfu,
+        bound=bound(parts, table, layout, recipe),
+        memory=memory,
+        run=None if job.tokens is None else whole_run(job, parts, table, memory, tokens_per_s),
+        band=band,
+        assumptions=(*job.model.notes, *job.cluster.assumptions, *memory.assumptions),
+    )
+
+
+def training_band(job: TrainJob) -> ErrorBand:
+    """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
+    moe = any(item.__class__.__name__ == "Experts" for kind in job.model.stacks[0].kinds for item in kind.items)
+    band = error_band("training.moe" if moe else "training.dense")
+    if job.cluster.ambiguous:
+        band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
+    if job.cluster.accelerator.vendor != "NVIDIA":
+        band = band.wider(2.0, "no training run on this vendor's devices stands behind it")
+    return band
+
+
+def step_bounds(job: TrainJob, table: StepTable, software: Software) -> tuple[float, float]:
+    """(lower, upper) bound of the step in seconds.
+
+    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at calibrated
+    rates one after the other, nothing hidden.
+
+    Source: roofline model (Williams et al. 2009).
+    """
+    layout, recipe = job.layout, job.recipe
+    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
+    lower = num_micro * float(table.floor_s[:, 0, 0].max())
+    alone = replace(software, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
+    upper = sum(single_parts(single_table(job, alone), layout).values()) + num_micro * float(table.host_s[0, 0])
+    return lower, upper
+
+
+def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
+    """(MFU with causal attention, MFU with attention in full, HFU) of the peak rate of the recipe's precision.
+
+    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; Korthikanti et al. 2022 (arXiv:2205.05198) section 6.3.
+    """
+    recipe, layout = job.recipe, job.layout
+    batch, seq = int(recipe.global_batch), int(recipe.seq_len)
+    gpus = int(layout.num_gpus)
+    passes = 2.0 if recipe.lora is not None else 3.0
+    causal = float(causal_forward_flops(job.model, batch, seq))
+    full = float(forward_flops(job.model, batch, seq))
+    available = step_s * gpus * table.rates.peak_flops_per_s(recipe.precision)
+    again = {0: 0.0, 1: 0.0, 2: causal}[int(layout.recompute)]
+    return passes * causal / available, passes * full / available, (passes * causal + again) / available
+
+
+def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:
+    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble or host."""
+    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
+    memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
+    busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    shares = {
+        "compute": busy - memory_s,
+        "memory bandwidth": memory_s,
+        "communication": sum(parts[name] for name in COMMUNICATION),
+        "pipeline bubble": parts["pipeline_bubble"],
+        "host": parts["launch"],
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
+def whole_run(
+    job: TrainJob, parts: dict[str, float], table: StepTable, memory: Memory, tokens_per_s: float
+) -> Run:
+    """Time, GPU-hours, money and energy of `job.tokens` tokens."""
+    assert job.tokens is not None
+    gpus, cluster = int(job.layout.num_gpus), job.cluster
+    states = sum(float(np.asarray(memory.items[k])) for k in ("weights", "master weights", "optimizer states") if k in memory.items)
+    good = float(goodput_frac(gpus, states)) if gpus > 1 else 1.0
+    seconds = job.tokens / tokens_per_s / good
+    machines = num_instances(gpus, cluster.gpus_per_node)
+    cost = None
+    if cluster.usd_per_gpu_hour is not None:
+        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+    energy = None
+    if cluster.accelerator.tdp_w is not None:
+        energy = float(facility_joules(cluster.accelerator, gpus, job_watts(job, parts, table), seconds))
+    return Run(
+        tokens=job.tokens,
+        seconds=seconds,
+        gpu_hours=seconds / 3600 * gpus,
+        goodput_frac=good,
+        cost_usd=cost,
+        energy_joules=energy,
+    )
+
+
+def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:
+    """Mean draw of one device over the step, in W."""
+    step_s = sum(parts.values())
+    num_micro = float(job.recipe.global_batch) / (int(job.layout.dp) * int(job.layout.micro_batch))
+    memory_s = min(num_micro * float(table.memory_s[0, 0]) + parts["optimizer"], step_s)
+    busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    wires = sum(parts[name] for name in COMMUNICATION)
+    tdp = float(job.cluster.accelerator.known("tdp_w"))
+    return float(device_watts(tdp, max(busy - memory_s, 0.0) / step_s, memory_s / step_s, wires / step_s))

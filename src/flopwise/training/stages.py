@@ -1,0 +1,66 @@
+"""Which layers each pipeline stage holds, for many pipeline degrees at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def stage_layer_counts(order: tuple[int, ...], num_kinds: int, pp: int) -> NDArray[np.float64]:
+    """Layers of each kind on each stage; shape (pp, kinds).
+
+    As even as whole layers allow; what is left over goes to the stages in the middle, then to the first, never to the last,
+    which has the head.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly.
+    Assumes: embeddings and head do not count as layers.
+    """
+    sizes = np.full(pp, len(order) // pp)
+    left = len(order) % pp
+    sizes[[*range(1, pp - 1), 0][:left]] += 1
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    onehot = np.zeros((len(order) + 1, num_kinds))
+    onehot[np.arange(1, len(order) + 1), np.asarray(order, dtype=np.intp)] = 1.0
+    running = np.cumsum(onehot, axis=0)
+    counts: NDArray[np.float64] = running[edges[1:]] - running[edges[:-1]]
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class StageSums:
+    """Sums over stages of a per-kind quantity, for each of `degrees`; arrays of shape (degrees, ...)."""
+
+    degrees: NDArray[np.int64]
+    counts: tuple[NDArray[np.float64], ...]  # one (pp, kinds) per degree, distinct rows only
+    has_first: tuple[NDArray[np.bool_], ...]  # does the row stand for the first stage
+    has_last: tuple[NDArray[np.bool_], ...]
+
+
+def stage_sums(order: tuple[int, ...], num_kinds: int, degrees: NDArray[np.int64]) -> StageSums:
+    """The distinct stages of every pipeline degree: the first, the last, and those between without repetition."""
+    counts, firsts, lasts = [], [], []
+    for pp in degrees.tolist():
+        every = stage_layer_counts(order, num_kinds, pp)
+        marks = np.zeros((pp, 2), dtype=bool)
+        marks[0, 0], marks[-1, 1] = True, True
+        rows = np.unique(np.hstack([every, marks]), axis=0)
+        counts.append(rows[:, :-2])
+        firsts.append(rows[:, -2] > 0)
+        lasts.append(rows[:, -1] > 0)
+    return StageSums(degrees, tuple(counts), tuple(firsts), tuple(lasts))
+
+
+def heaviest_stage(
+    sums: StageSums, layers: NDArray[np.float64], before: NDArray[np.float64], after: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The largest stage total for each pipeline degree and column; shape (degrees, n).
+
+    `layers` has shape (kinds, n), `before` and `after` (n,): what the first stage has in front and the last behind.
+    """
+    out = np.empty((len(sums.degrees), layers.shape[1]))
+    for row, (counts, first, last) in enumerate(zip(sums.counts, sums.has_first, sums.has_last, strict=True)):
+        totals = counts @ layers + np.outer(first, before) + np.outer(last, after)
+        out[row] = totals.max(axis=0)
+    return out

@@ -1,0 +1,326 @@
+"""One optimizer step: micro-batches through pipeline stages, gradients across replicas, the optimizer.
+
+Two levels. `StepTable` holds what depends on the model, the recipe and the few distinct (tp, cp, ep, micro-batch, pp,
+recompute) combinations; `step_parts` composes millions of layouts out of it with array arithmetic. A single estimate is a
+table with one entry: the same formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from flopwise.facts.software import optimizer
+from flopwise.facts.architecture import Experts, Item, Model
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.ops.types import Floats, Ints
+from flopwise.ops.work import Shape, Split
+from flopwise.training.adapters import adapter_parameters
+from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, block_times
+from flopwise.training.stages import StageSums, stage_sums
+
+if TYPE_CHECKING:
+    from flopwise.cost.fabric import Fabric
+    from flopwise.cost.rates import Rates
+    from flopwise.facts.software import Stack as Software
+    from flopwise.training.layout import Recipe
+
+STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+RECOMPUTE_MODES = 3  # none, selective, full
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """The distinct combinations that set a block's times; arrays of shape (n,)."""
+
+    tp: NDArray[np.int64]
+    cp: NDArray[np.int64]
+    ep: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """Per-micro-batch times of the heaviest stage and of the whole model, ready to be gathered.
+
+    Axes: recompute mode (3), pipeline degree (d), inner combination (n).
+    """
+
+    recipe: Recipe
+    software: Software
+    rates: Rates
+    fabric: Fabric
+    width: int
+    num_layers: int
+    degrees: NDArray[np.int64]
+    inner: Inner
+    stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage
+    model_s: NDArray[np.float64]  # (3, n): all stages one after the other
+    memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
+    host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
+    dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
+    expert_params: NDArray[np.float64]
+    model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
+    forward_flops: NDArray[np.float64]
+    floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
+
+
+def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
+    """(items, width, in_layers) of every block: before, each kind of layer, after; of the model's first stack."""
+    stack = model.stacks[0]
+    kinds = [(kind.items, stack.width, True) for kind in stack.kinds]
+    return [(stack.before, stack.width, False), *kinds, (stack.after, stack.width, False)]
+
+
+def step_table(
+    model: Model,
+    recipe: Recipe,
+    software: Software,
+    rates: Rates,
+    fabric: Fabric,
+    inner: Inner,
+    degrees: NDArray[np.int64],
+    *,
+    sequence_parallel: bool = True,
+) -> StepTable:
+    """Evaluate every block for every inner combination, and every pipeline degree over them.
+
+    Raises:
+        MissingFactError: the accelerator lacks a rate that the recipe needs.
+    """
+    stack = model.stacks[0]
+    context = BlockContext(
+        recipe=recipe,
+        software=software,
+        rates=rates,
+        fabric=fabric,
+        shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
+        split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
+    )
+    before = block_times(stack.before, stack.width, context, in_layers=False)
+    layers = [block_times(kind.items, stack.width, context) for kind in stack.kinds]
+    after = block_times(stack.after, stack.width, context, in_layers=False)
+    sums = stage_sums(stack.order, len(stack.kinds), degrees)
+    n, d = len(inner.tp), len(degrees)
+    parts = np.zeros((len(STAGE_PARTS), RECOMPUTE_MODES, d, n))
+    model_s = np.zeros((RECOMPUTE_MODES, n))
+    floor, memory, host = np.zeros((3, d, n)), np.zeros((d, n)), np.zeros((d, n))
+    dense, expert = np.zeros((d, n)), np.zeros((d, n))
+    params = [_trainable(items, inner, recipe) for items, _, _ in block_list(model)]
+    blocks = [before, *layers, after]
+    kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
+    whole = np.concatenate([[1.0], kind_counts, [1.0]])
+    for mode in range(RECOMPUTE_MODES):
+        lines = np.stack([_stage_lines(block, mode, software) for block in blocks])  # (blocks, parts, n)
+        model_s[mode] = np.einsum("b,bpn->n", whole, lines)
+        for row, weights in enumerate(_stage_weights(sums)):
+            stages = np.einsum("sb,bpn->spn", weights, lines)
+            heaviest = stages.sum(axis=1).argmax(axis=0)
+            parts[:, mode, row] = stages[heaviest, :, np.arange(n)].T
+            if mode == 0:
+                floor[:, row] = _heaviest(weights, blocks, ("peak_s", "traffic_s", "wire_s"))
+                memory[row] = (weights @ np.stack([b.memory_s for b in blocks])).max(axis=0)
+                host[row] = _host_s(weights, model, software)
+                dense[row] = (weights @ np.stack([p[0] for p in params])).max(axis=0)
+                expert[row] = (weights @ np.stack([p[1] for p in params])).max(axis=0)
+    return StepTable(
+        recipe=recipe,
+        software=software,
+        rates=rates,
+        fabric=fabric,
+        width=stack.width,
+        num_layers=stack.num_layers,
+        degrees=degrees,
+        inner=inner,
+        stage_parts=parts,
+        model_s=model_s,
+        memory_s=memory,
+        host_s=host,
+        dense_params=dense,
+        expert_params=expert,
+        model_flops=sum((b.model_flops * c for b, c in zip(blocks, whole, strict=True)), np.zeros(n)),
+        forward_flops=sum((b.forward_flops * c for b, c in zip(blocks, whole, strict=True)), np.zeros(n)),
+        floor_s=floor,
+    )
+
+
+def _stage_weights(sums: StageSums) -> list[NDArray[np.float64]]:
+    """How often each block occurs on each distinct stage; one (stages, blocks) matrix per pipeline degree."""
+    return [
+        np.column_stack([first, counts, last])
+        for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
+    ]
+
+
+def _stage_lines(block: BlockTimes, mode: int, software: Software) -> NDArray[np.float64]:
+    """The parts of `STAGE_PARTS` of one block under one recompute mode; shape (parts, n)."""
+    again = (0.0, 1.0, 1.0)[mode]
+    rerun = block.forward_s if mode == 2 else block.attention_s * again
+    passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
+    return np.stack(
+        [
+            block.forward_s,
+            block.backward_s,
+            rerun,
+            passes * _exposed(block.tp_s, software.tp_overlap, block.forward_s),
+            passes * block.cp_s,
+            passes * _exposed(block.ep_s, software.ep_overlap, block.forward_s),
+        ]
+    )
+
+
+def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
+    """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
+    return message_s - np.minimum(overlap * message_s, compute_s)
+
+
+def _heaviest(weights: NDArray[np.float64], blocks: list[BlockTimes], names: tuple[str, ...]) -> NDArray[np.float64]:
+    return np.stack([(weights @ np.stack([getattr(b, name) for b in blocks])).max(axis=0) for name in names])
+
+
+def _host_s(weights: NDArray[np.float64], model: Model, software: Software) -> float:
+    """Host time to launch one micro-batch of the busiest stage: one launch an item forward, two backward.
+
+    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`).
+    Assumes: one launching thread a GPU.
+    """
+    launches = np.array([len(items) for items, _, _ in block_list(model)], dtype=float)
+    return float((weights @ launches).max() * 3 * software.launch_s)
+
+
+def _trainable(items: tuple[Item, ...], inner: Inner, recipe: Recipe) -> tuple[Floats, Floats]:
+    """(dense, expert) parameters with gradients that one rank holds of a block; shape (n,)."""
+    experts = tuple(i for i in items if isinstance(i, Experts))
+    others = tuple(i for i in items if not isinstance(i, Experts))
+    one = np.ones(len(inner.tp))
+    if recipe.lora is not None:
+        return adapter_parameters(others, recipe.lora, inner.tp) * one, 0.0 * one
+    dense = sharded_parameters(others, inner.tp, 1) * one
+    return dense, sharded_parameters(experts, inner.tp, inner.ep) * one
+
+
+def step_parts(
+    table: StepTable,
+    inner: NDArray[np.intp],
+    degree: NDArray[np.intp],
+    *,
+    dp: Ints,
+    zero: Ints,
+    interleave: Ints,
+    recompute: Ints,
+) -> dict[str, Floats]:
+    """Seconds of one optimizer step by line; the values add up to the step. All arguments broadcast.
+
+    `inner` and `degree` index the table's axes.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2 for the bubble (p - 1)(f + b) / v; Rajbhandari et al. 2019
+    (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and FSDP.
+    Assumes: every micro-batch is alike; stages run 1F1B, interleaved when interleave > 1.
+    """
+    recipe, pp = table.recipe, table.degrees[degree]
+    micro = table.inner.micro_batch[inner]
+    num_micro = recipe.global_batch / (dp * micro)
+    stage = table.stage_parts[:, recompute, degree, inner]
+    stage_s = stage.sum(axis=0)
+    parts: dict[str, Floats] = dict(zip(STAGE_PARTS, stage * num_micro, strict=True))
+    parts["pipeline_bubble"] = np.maximum(table.model_s[recompute, inner] - stage_s, 0.0) / interleave * (pp > 1)
+    parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
+    parts["data_parallel"] = _data_parallel_s(table, inner, degree, dp, zero, recompute, num_micro)
+    parts["optimizer"] = _optimizer_s(table, inner, degree, dp, zero)
+    parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
+    return parts
+
+
+def _p2p_s(
+    table: StepTable, inner: NDArray[np.intp], pp: Ints, dp: Ints, interleave: Ints, num_micro: Floats
+) -> Floats:
+    """Activations forward and gradients back between neighbouring stages, per step.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share).
+    Assumes: nothing hides it; interleaving multiplies it by the number of chunks.
+    """
+    keys = table.inner
+    tp, cp = keys.tp[inner], keys.cp[inner]
+    nbytes = keys.micro_batch[inner] * table.recipe.seq_len / cp * table.width * ACT_BYTES / tp
+    hop = p2p_s(table.fabric, nbytes, stride=tp * cp * dp)
+    return np.where(pp > 1, 2 * hop * (num_micro * interleave + pp - 1), 0.0)
+
+
+def _data_parallel_s(
+    table: StepTable,
+    inner: NDArray[np.intp],
+    degree: NDArray[np.intp],
+    dp: Ints,
+    zero: Ints,
+    recompute: Ints,
+    num_micro: Floats,
+) -> Floats:
+    """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
+
+    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and scatters
+    gradients once a micro-batch. What the software overlaps hides behind compute; one layer's share never does.
+    """
+    tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
+    ranks = dp * cp
+    grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
+    stage = table.stage_parts[:, recompute, degree, inner]
+    forward, backward = stage[0], stage[1] + stage[2]
+    reduce_, gather, whole = 0.0, 0.0, 0.0
+    for params, members, stride in (
+        (table.dense_params[degree, inner], ranks, tp),
+        (table.expert_params[degree, inner], np.maximum(ranks // ep, 1), tp * ep),
+    ):
+        grads, weights = params * grad_bytes, params * ACT_BYTES
+        reduce_ = reduce_ + reduce_scatter_s(table.fabric, grads, members, stride=stride)
+        gather = gather + all_gather_s(table.fabric, weights, members, stride=stride)
+        whole = whole + all_reduce_s(table.fabric, grads, members, stride=stride)
+    hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
+
+    def exposed(message: Floats, behind: Floats) -> Floats:
+        return np.maximum(message - hide * behind, message * prologue)
+
+    plain = exposed(whole, backward)
+    sharded = exposed(reduce_, backward) + exposed(gather, forward)
+    full = num_micro * (exposed(gather, forward) + exposed(gather + reduce_, backward))
+    return np.where(zero == 0, plain, np.where(zero < 3, sharded, full))
+
+
+def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
+    """The type in which gradients are kept and reduced."""
+    chosen = recipe.grad_dtype or software.grad_dtype
+    return "bf16" if chosen == "compute" else chosen
+
+
+def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes that one step reads and writes for each trained parameter.
+
+    States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and its
+    16-bit copy written.
+
+    Source: counting the tensors of the update rule (`data/optimizers.csv`).
+    Assumes: one fused pass.
+    """
+    row = optimizer(recipe.optimizer)
+    state = 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
+    master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
+    weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
+    return 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
+
+
+def _optimizer_s(
+    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], dp: Ints, zero: Ints
+) -> Floats:
+    """Seconds to read gradients and states and write states and weights.
+
+    Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`).
+    Assumes: memory-bound, at the sustained memory bandwidth; sharded over the replicas from ZeRO 1 on.
+    """
+    params = table.dense_params[degree, inner] + table.expert_params[degree, inner]
+    share = np.where(np.asarray(zero) > 0, dp * table.inner.cp[inner], 1)
+    moved = params / share * optimizer_traffic_bytes(table.recipe, table.software)
+    return moved / table.rates.read_bytes_per_s
