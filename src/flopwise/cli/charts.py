@@ -11,6 +11,7 @@ from flopwise.cli.render import Screen, plain_text, screen
 
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column] of a braille cell
+_LARGEST = 1e290  # spans of what lies beyond overflow
 _COLORS = ("dim", "green", "yellow", "cyan")
 
 
@@ -62,7 +63,7 @@ class _Frame:
 def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, *, rows: int = 14) -> str:
     """Draw `series` in one frame, later ones over earlier ones; empty text when there is no finite point.
 
-    Points that an axis cannot hold (not finite; not positive on a logarithmic one) are left out.
+    Points that an axis cannot hold (not finite or absurdly large; not positive on a logarithmic one) are left out.
     """
     paper = to or screen()
     placed = [
@@ -71,7 +72,7 @@ def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, 
     every = [point for _, points in placed for point in points]
     if not every:
         return ""
-    (left, right), (low, high) = _extent([p[0] for p in every]), _extent([p[1] for p in every])
+    (left, right), (low, high) = _extent([p[0] for p in every], x), _extent([p[1] for p in every], y)
     ticks = [paper.spell(y.text(y.value(v))) for v in (high, (low + high) / 2, low)]
     margin = max(map(len, ticks))
     columns = max(paper.columns - margin - 4, 20)
@@ -90,14 +91,14 @@ def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, 
 
 
 def _drawable(value: float, axis: Axis) -> bool:
-    return math.isfinite(value) and (value > 0 or not axis.log)
+    return abs(value) < _LARGEST and (value > 0 or not axis.log)
 
 
-def _extent(values: list[float]) -> tuple[float, float]:
+def _extent(values: list[float], axis: Axis) -> tuple[float, float]:
     """Lowest and highest value, set apart when they are one."""
     low, high = min(values), max(values)
-    if high - low <= 1e-12 * max(abs(low), abs(high)):
-        spread = abs(low) * 0.5 or 1.0
+    if high - low <= max(1e-12 * max(abs(low), abs(high)), 1e-300):
+        spread = 0.5 if axis.log else max(abs(low) * 0.5, 1e-9)
         return low - spread, high + spread
     return low, high
 

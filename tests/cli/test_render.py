@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, write
+
+PIPE = Screen()
+NARROW = Screen(width=50)
+PLAIN = Screen(unicode=False)
+COLOR = Screen(width=80, color=True)
+
+
+def test_columns_align_and_numbers_stand_right() -> None:
+    text = table(
+        ["name", ">memory", "fits"], [("weights", "14.9 GiB", True), ("gradients, bf16", "7.5 GiB", None)], PIPE
+    )
+    assert text.splitlines() == [
+        "name               memory  fits",
+        "───────────────  ────────  ────",
+        "weights          14.9 GiB  yes",
+        "gradients, bf16   7.5 GiB  -",
+    ]
+
+
+def test_a_narrow_terminal_cuts_text_but_never_numbers() -> None:
+    rows = [("a very long name of an instance type of some cloud", "us-east-1", "$12,345.67")]
+    lines = table(["instance", "region", ">price"], rows, NARROW).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "…" in lines[2]
+    assert lines[2].endswith("$12,345.67")
+    assert rows[0][0] in table(["instance", "region", ">price"], rows, PIPE)
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), st.integers(), st.floats()), max_size=6), st.integers(40, 120))
+def test_every_line_of_a_table_fits_and_no_control_character_passes(
+    rows: list[tuple[str, int, float]], width: int
+) -> None:
+    lines = table(["what", ">n", ">x"], rows, Screen(width=width)).split("\n")
+    assert len(lines) == len(rows) + 2
+    numbers = max([0, *(len(cell(n)) + len(cell(x)) for _, n, x in rows)])
+    assert all(len(line) <= max(width, numbers + 12 + 8) for line in lines)
+    assert all(
+        c.isprintable() or c in "\u2028\u2029\xa0\u3000" or c.isspace() or ord(c) > 0x7F for s in lines for c in s
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        ("", "-"),
+        (True, "yes"),
+        (False, "no"),
+        (12345, "12,345"),
+        (0.123456, "0.1235"),
+        ("a\x1b[0m", "a?[0m"),
+    ],
+)
+def test_cells(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_bars_are_proportional_and_small_parts_are_seen() -> None:
+    lines = bars(
+        [("weights", 100.0, "100 GiB"), ("cache", 50.0, "50 GiB"), ("rest", 0.01, "0 GiB"), ("none", 0.0, "0")], PIPE
+    )
+    full, half, small, none = lines.splitlines()
+    assert full == f"weights  100 GiB  {'█' * 30}"
+    assert half.count("█") == 15
+    assert small.endswith("▏")
+    assert none.endswith("0")
+    assert bars([("weights", 2.0, "2"), ("rest", 1.0, "1")], PLAIN).splitlines()[1].endswith(" " + "#" * 15)
+    assert bars([("nothing", 0.0, "0 B")], PIPE) == "nothing  0 B"
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COLOR.paint("x", "red") == "\x1b[31mx\x1b[0m"
+    assert PIPE.paint("x", "red") == "x"
+    assert "\x1b[1m" in heading("x", COLOR)
+    assert not screen(io.StringIO()).color
+    assert screen(io.StringIO()).width is None
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not screen().color
+
+
+def test_without_utf8_everything_is_ascii() -> None:
+    text = table(["what", ">n"], [("12.3 µs ± 1", 3), ("naïve", 4)], PLAIN)
+    assert PLAIN.spell(text).isascii()
+    assert "12.3 us +- 1" in PLAIN.spell(text)
+
+
+def test_pairs_align_their_values() -> None:
+    assert pairs([("a", 1), ("long", None)], PIPE) == "a     1\nlong  -"
+
+
+def test_blocks_are_set_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    write("one", "", "two", to=PIPE)
+    assert capsys.readouterr().out == "one\n\ntwo\n"
+
+
+@given(st.text())
+def test_plain_text_is_one_printable_line(text: str) -> None:
+    told = plain_text(text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f]", told)
+    assert len(told) == len(text)
+
+
+POINTS = [(1.0, 100.0), (10.0, 50.0), (100.0, 10.0)]
+
+
+def test_a_chart_puts_the_ends_where_they_belong() -> None:
+    text = chart([Series("front", POINTS, "●", line=True)], Axis("days"), Axis("cost", "${:,.0f}".format), PIPE, rows=9)
+    lines = text.splitlines()
+    assert lines[0] == "cost"
+    assert lines[1].startswith("$100 │●")
+    assert lines[5].startswith(" $55 │")
+    assert lines[9].startswith(" $10 │")
+    assert lines[9].endswith("●")
+    assert lines[11].split() == ["1", "50.5", "100"]
+    assert "● front" in lines[12]
+
+
+def test_a_logarithmic_axis_spreads_decades_evenly() -> None:
+    points = [(1.0, 1.0), (10.0, 2.0), (100.0, 3.0)]
+    text = chart([Series("", points, "o")], Axis("x", log=True), Axis("y"), Screen(unicode=False), rows=5)
+    places = [line.index("o") for line in text.splitlines()[1:6] if "o" in line]
+    assert places[0] - places[1] == pytest.approx(places[1] - places[2], abs=1)
+
+
+def test_ascii_charts_hold_no_other_character() -> None:
+    text = chart([Series("all", POINTS), Series("front", POINTS, "●", line=True)], Axis("x"), Axis("y"), PLAIN)
+    assert PLAIN.spell(text).isascii()
+    assert "*" in text
+
+
+@given(
+    st.lists(st.tuples(st.floats(), st.floats()), max_size=8),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([PIPE, NARROW, PLAIN, COLOR]),
+)
+def test_any_points_make_a_chart_or_none(points: list[tuple[float, float]], log: bool, line: bool, to: Screen) -> None:
+    text = chart([Series("s", points, "●", line=line)], Axis("x", log=log), Axis("y", log=log), to, rows=6)
+    if text:
+        assert len(text.splitlines()) == 10

@@ -1,0 +1,102 @@
+"""A real terminal (a pty): progress, colour and width; and that none of it appears where there is no terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+from flopwise.cli.progress import Progress
+
+
+def in_terminal(argv: list[str], *, columns: int = 100, **env: str) -> str:
+    """What `argv` shows on a terminal of that width; stdout and stderr both."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    clean = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "LINES", "TERM", "CI"}}
+    running = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=clean | {"TERM": "xterm"} | env)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert running.wait(timeout=30) == 0
+    return shown.decode()
+
+
+FLOPWISE = [sys.executable, "-m", "flopwise"]
+WORK = """
+import time
+from flopwise.cli.progress import Progress
+with Progress("searching") as progress:
+    for done in range(8):
+        progress(done, 8, "layouts")
+        time.sleep({pause})
+print("done")
+"""
+
+
+def test_colour_and_width_follow_the_terminal() -> None:
+    shown = in_terminal([*FLOPWISE, "gpus", "--vendor", "AMD"], columns=90)
+    assert "\x1b[1m" in shown
+    plain = shown.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\r", "")
+    assert "\x1b" not in plain
+    rows = plain.splitlines()
+    assert rows[1].startswith("─")
+    assert len({len(row) for row in rows[1:2]}) == 1
+    assert "…" in plain or max(map(len, rows)) <= 90
+
+
+def test_no_color_is_honoured() -> None:
+    assert "\x1b" not in in_terminal([*FLOPWISE, "gpus", "h100"], NO_COLOR="1")
+    assert "\x1b" not in in_terminal([*FLOPWISE, "gpus", "h100"], TERM="dumb")
+
+
+def test_a_pipe_gets_no_control_byte() -> None:
+    ended = subprocess.run([*FLOPWISE, "gpus"], capture_output=True, check=True)
+    assert ended.stderr == b""
+    assert not set(ended.stdout) & ({*range(32), 127} - {10})
+
+
+def test_progress_shows_on_a_terminal_when_work_takes_long_and_leaves_no_trace() -> None:
+    shown = in_terminal([sys.executable, "-c", WORK.format(pause=0.12)])
+    assert "\r\x1b[Ksearching" in shown
+    assert "layouts" in shown
+    assert shown.endswith("\r\x1b[Kdone\r\n")
+
+
+def test_quick_work_shows_no_progress() -> None:
+    assert in_terminal([sys.executable, "-c", WORK.format(pause=0.0)]) == "done\r\n"
+
+
+def test_progress_is_silent_without_a_terminal() -> None:
+    ended = subprocess.run([sys.executable, "-c", WORK.format(pause=0.08)], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_waits_half_a_second_and_redraws_at_most_ten_times_a_second() -> None:
+    now = 0.0
+    stream = _Terminal()
+    with Progress("work", stream, lambda: now) as progress:
+        for tick in range(100):
+            now = tick * 0.02
+            progress(tick, 100)
+            if now < 0.5:
+                assert stream.getvalue() == ""
+    assert 10 <= stream.getvalue().count("work") <= 16

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flopwise.provenance import (
+    Figure,
+    assumption,
+    assumptions,
+    calibration,
+    derived,
+    fact,
+    format_value,
+    given,
+    render_tree,
+    to_json,
+    walk,
+)
+
+PEAK = fact("peak", 989.4e12, "FLOP/s", source="NVIDIA H100 datasheet", date="2026-11-20", confidence="high")
+SUSTAINED = calibration("sustained share", 0.71, "frac", fitted_on="kernels, 120 rows", source="kernels.csv")
+WORK = given("work", 1e15, "FLOP")
+TIME = derived("compute time", 1e15 / (989.4e12 * 0.71), "s", "work / (peak x sustained share)", WORK, PEAK, SUSTAINED)
+
+
+def test_the_tree_names_formula_source_fit_and_what_was_given() -> None:
+    assert render_tree(TIME).splitlines() == [
+        "compute time = work / (peak x sustained share): 1.42 s",
+        "├── work: 1.00 PFLOP  [given]",
+        "├── peak: 989 TFLOP/s  [NVIDIA H100 datasheet; 2026-11-20; high confidence]",
+        "└── sustained share: 71.0 %  [fitted on kernels, 120 rows; kernels.csv]",
+    ]
+
+
+def test_nested_figures_hang_under_their_own_branch() -> None:
+    total = derived(
+        "step", 2.8, "s", "2 x compute time", TIME, assumption("overlap", 0.0, "frac", "no overlap is known")
+    )
+    lines = render_tree(total).splitlines()
+    assert lines[1] == "├── compute time = work / (peak x sustained share): 1.42 s"
+    assert lines[2].startswith("│   ├── work")
+    assert lines[-1] == "└── overlap: 0.0 %  [assumed: no overlap is known]"
+
+
+def test_a_figure_used_twice_is_drawn_once() -> None:
+    twice = derived("sum", 2.8, "s", "a + b", TIME, TIME)
+    text = render_tree(twice)
+    assert text.count("NVIDIA H100 datasheet") == 1
+    assert text.splitlines()[-1] == "└── compute time = work / (peak x sustained share): 1.42 s  (see above)"
+    assert [f.name for f in walk(twice)] == ["sum", "compute time", "work", "peak", "sustained share"]
+
+
+def test_depth_width_and_ascii() -> None:
+    assert render_tree(TIME, depth=0).count("\n") == 0
+    assert render_tree(TIME, ascii_only=True).isascii()
+    wrapped = render_tree(TIME, width=44).splitlines()
+    assert max(map(len, wrapped)) <= 44
+    assert any(line.startswith("│   ") for line in wrapped)
+    assert " ".join(wrapped).count("datasheet") == 1
+
+
+def test_json_holds_the_tree_and_an_unknown_value() -> None:
+    plain = json.loads(json.dumps(to_json(TIME)))
+    assert plain["inputs"][1] == {
+        "name": "peak",
+        "value": 989.4e12,
+        "unit": "FLOP/s",
+        "source": "NVIDIA H100 datasheet",
+        "kind": "fact",
+        "date": "2026-11-20",
+        "confidence": "high",
+    }
+    assert to_json(given("price", None, "USD/h"))["value"] is None
+
+
+def test_assumptions_below_a_figure_are_sentences_each_once() -> None:
+    overlap = assumption("overlap", 0.5, "frac", "typical of Megatron")
+    both = derived("step", 1.0, "s", "a", derived("a", 1.0, "s", "f(overlap)", overlap), overlap)
+    assert assumptions(both) == ("overlap: typical of Megatron",)
+    assert assumptions(TIME) == ()
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (given("n", 1234), "1,234"),
+        (given("n", 8.03e9), "8.03 B"),
+        (given("x", 0.123456), "0.1235"),
+        (given("x", None, "s"), "unknown"),
+        (given("dtype", "bf16"), "bf16"),
+        (given("memory", 2**30, "B"), "1.00 GiB"),
+        (given("price", 2.5, "USD/h"), "$2.50/h"),
+        (given("power", 700.0, "W"), "700 W"),
+        (given("rate", 12.0, "tokens/s"), "12 tokens/s"),
+    ],
+)
+def test_values_are_written_as_people_read_them(figure: Figure, text: str) -> None:
+    assert format_value(figure) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks"),
+    [("derived", "formula"), ("fact", "source"), ("calibration", "fitted_on and source"), ("assumption", "note")],
+)
+def test_a_figure_without_its_origin_is_our_bug(kind: str, lacks: str) -> None:
+    with pytest.raises(ValueError, match=lacks):
+        Figure("x", 1.0, kind=kind)  # type: ignore[arg-type]
+
+
+def test_array_scalars_become_plain_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert type(given("x", numpy.float64(1.5)).value) is float
+    assert type(given("n", numpy.int64(3)).value) is int
