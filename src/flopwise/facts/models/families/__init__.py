@@ -51,6 +51,18 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "modernbert": ("modernbert",),
         "deberta": ("deberta-v2",),
     },
+    "hybrid": {
+        "mamba": ("mamba", "falcon_mamba"),
+        "mamba_two": ("mamba2",),
+        "jamba": ("jamba",),
+        "bamba": ("bamba",),
+        "granite_hybrid": ("granitemoehybrid",),
+        "falcon_h1": ("falcon_h1",),
+        "nemotron_h": ("nemotron_h",),
+        "qwen_next": ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        "minimax": ("minimax", "minimax_text_01"),
+        "lfm2": ("lfm2", "lfm2_moe"),
+    },
 }  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, str]] = {

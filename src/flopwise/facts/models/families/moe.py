@@ -129,10 +129,7 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
     swa = replace(
         full,
-        heads=c.size("swa_num_attention_heads", base.heads),
-        kv_heads=c.size("swa_num_key_value_heads", base.kv_heads),
-        head_dim=c.size("swa_head_dim", base.head_dim),
-        v_dim=c.size("swa_v_head_dim", full.v_dim),
+                kv_heads=2 * base.kv_heads,
         window=c.maybe("sliding_window"),
         sinks=c.flag("add_swa_attention_sink_bias", True),
     )
