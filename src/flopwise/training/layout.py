@@ -89,7 +89,7 @@ class Lora:
         unknown = [t for t in self.targets if t not in ALL_TARGETS]
         if unknown or not self.targets:
             raise SpecError(
-                f"LoRA targets {self.targets!r}: allowed are {', '.join(ALL_TARGETS)} or the sets {', '.join(TARGET_SETS)}"
+                f"LoRA targets {self.targets!r}; allowed: {', '.join(ALL_TARGETS)} or the sets {', '.join(TARGET_SETS)}"
             )
 
 
@@ -108,6 +108,7 @@ class Recipe:
     weights_dtype: str | None = None  # of the resident weights
     states_dtype: str | None = None  # of the optimizer's full-precision states
     loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
+    selective: Literal["attention", "operations", "alternate", "full"] | None = None  # what selective recompute keeps
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
     lora: Lora | None = None
 

@@ -110,6 +110,7 @@ class MemoryTable:
         self.model, self.recipe = model, recipe
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
+        self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
@@ -126,11 +127,11 @@ class MemoryTable:
     def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
         """Bytes one layer keeps for one sequence."""
         stack, seq = self.model.stacks[0], self.recipe.seq_len
-        if recompute == 1 and self.software.selective == "operations":
+        if recompute == 1 and self.selective == "operations":
             return _saved_operations(layer, stack.width, seq / split.cp, split)
-        if recompute == 1 and self.software.selective == "alternate":
+        if recompute == 1 and self.selective == "alternate":
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
-        mode = 2 if recompute == 1 and self.software.selective == "full" else recompute
+        mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
 
     def _kept(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:

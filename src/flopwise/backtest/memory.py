@@ -1,0 +1,203 @@
+"""Rows of published peak memory in training and fine-tuning, predicted: bytes per GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from flopwise.backtest.prediction import Prediction, flag, number, skipped, whole
+from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import weight_format
+from flopwise.facts.models import load_model, model_from_config
+from flopwise.training.adapters import trainable_parameters
+from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.memory import Memory, step_memory
+
+UNIT = "bytes/GPU"
+UNITS = {"gib": 2.0**30, "gb": 1e9}
+LOW, HIGH = 0.86, 1.18
+"""The 10-90 % band of measured over predicted, from benchmarks/fit_memory.py (leave one source out)."""
+
+STACK_WORDS: tuple[tuple[str, str], ...] = (
+    ("torchtune", "torchtune-eager"),
+    ("torchtitan", "fsdp-eager"),
+    ("torchao", "fsdp-eager"),
+    ("litgpt", "litgpt"),
+    ("lit-gpt", "litgpt"),
+    ("unsloth", "hf-unsloth"),
+    ("nanotron", "nanotron"),
+    ("fast-llm", "fast-llm"),
+    ("llm-foundry", "fsdp-fused"),
+    ("bigscience", "megatron-deepspeed"),
+    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("megatron", "megatron-te"),
+    ("nemo", "megatron-te"),
+    ("deepspeed", "deepspeed-zero3"),
+    ("peft", "hf-trainer"),
+    ("trl", "hf-trainer"),
+    ("transformers", "hf-trainer"),
+)
+"""Words by which a row's source names its software, most telling first."""
+
+DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
+ADAPTER_METHODS = {"lora", "qlora", "lora_emb", "dora", "qdora", "lora-fa", "rslora"}
+SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tuning", "boft"}
+
+
+def row_stack(row: Mapping[str, str]) -> str:
+    """The software that the row's own words name; with torch.compile where it says so."""
+    if row.get("stack"):
+        return row["stack"]
+    words = " ".join(row.get(c, "") for c in ("parallelism", "source_key", "source", "memory_kind")).lower()
+    found = next((name for word, name in STACK_WORDS if word in words), "hf-trainer")
+    notes = row.get("notes", "").lower()
+    compiled = flag(row, "torch_compile", default="compile" in notes.replace("nocompile", "") and "eager" not in notes)
+    if compiled and found.endswith("-eager"):
+        return found.replace("-eager", "-compile")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _shaped(key: tuple[int, int, int, int]) -> Model:
+    """A BLOOM of (width, layers, heads, vocabulary)."""
+    width, layers, heads, vocab = key
+    config: dict[str, Any] = {
+        "model_type": "bloom",
+        "hidden_size": width,
+        "n_layer": layers,
+        "n_head": heads,
+        "vocab_size": vocab,
+    }
+    return model_from_config(config, name=f"bloom-h{width}-l{layers}")
+
+
+def row_model(row: Mapping[str, str], facts: Facts) -> Model:
+    """By name; a prototype is built from the shape (h, l, a) that the row's id carries."""
+    shape = re.search(r"-h(\d+)-l(\d+)-a(\d+)", row.get("id", ""))
+    if shape and "bloom" in row["model"].lower():
+        return _shaped((int(shape[1]), int(shape[2]), int(shape[3]), 250_880))
+    return load_model(row["model"], facts_folder=facts.folder)
+
+
+def _degree(text: str, name: str) -> int:
+    found = re.search(rf"\b{name}(\d+)", text)
+    return int(found[1]) if found else 1
+
+
+def row_layout(row: Mapping[str, str]) -> Layout:
+    """Degrees as `parallelism` prints them; dp is what is left of the GPUs."""
+    text, gpus = row.get("parallelism", "").lower(), whole(row, "n_gpus", 1)
+    tp, pp, cp = (_degree(text, n) for n in ("tp", "pp", "cp"))
+    stage = re.search(r"zero-?(\d)", text)
+    zero = int(stage[1]) if stage else 3 if "fsdp" in text else 0
+    saved = row.get("activation_checkpointing", "").lower()
+    recompute = 1 if saved.startswith("selective") else 0 if saved.startswith(("none", "false")) else 2
+    offload = row.get("offload", "").lower()
+    states = any(word in offload for word in ("optimizer", "params"))
+    return Layout(
+        dp=max(1, gpus // (tp * pp * cp)),
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        zero=zero,
+        micro_batch=whole(row, "micro_batch", 1),
+        recompute=recompute,
+        sequence_parallel=tp > 1 and "fsdp" in text,
+        offload_optimizer=states and "paged" not in offload,
+        offload_parameters="params" in offload,
+        offload_activations="activations" in offload,
+    )
+
+
+def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
+    """The adapters of a row: rank and targets from its notes or its number of trained parameters."""
+    method, notes = row.get("method", "").lower(), row.get("notes", "").lower()
+    if method not in ADAPTER_METHODS | SMALL_METHODS:
+        return None
+    base = row.get("base_weight_quant") or "bf16"
+    if "fp32 weights" in row.get("param_dtype", ""):
+        base = "fp32"
+    wide = "all layers" in notes or "all linear" in notes
+    targets = TARGET_SETS["all-linear"] if wide or stack == "deepspeed-zero3" else TARGET_SETS["qv"]
+    stated = re.search(r"rank[ =]*(\d+)", notes)
+    rank = int(stated[1]) if stated else 8
+    lora = Lora(
+        rank=rank,
+        targets=targets,
+        base=weight_format(base).name,
+        adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
+        method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
+        extra_trainable=("embedding", "head") if method == "lora_emb" else (),
+    )
+    trained = number(row, "trainable_params_m")
+    if stated or trained is None or method in SMALL_METHODS:
+        return lora
+    from dataclasses import replace  # noqa: PLC0415
+
+    one = trainable_parameters(model, replace(lora, rank=1))
+    return replace(lora, rank=max(1, round(trained * 1e6 / one)))
+
+
+def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
+    """Optimizer, types, loss and adapters of a row."""
+    words = f"{row.get('optimizer', '')} {row.get('notes', '')}".lower()
+    name = row.get("optimizer", "").lower()
+    paged, eight = "paged" in name, "8bit" in name or "8-bit" in name
+    optimizer = f"{'paged-' if paged else ''}adamw{'-8bit' if eight else ''}"
+    kinds = row.get("param_dtype", "").lower()
+    stack = row_stack(row)
+    found = re.search(r"gbs(\d+)", f"{row.get('id', '')} {row.get('notes', '')}")
+    replicas = int(layout.dp) * int(layout.micro_batch)
+    flash = row.get("flash_attention", "").lower()
+    return Recipe(
+        seq_len=whole(row, "seq_len", DEFAULT_SEQ),
+        global_batch=max(int(found[1]) if found else 1, replicas),
+        precision="fp8" if "fp8" in kinds.replace("mxfp8", "") else "mxfp8" if "mxfp8" in kinds else "bf16",
+        optimizer=optimizer,
+        stack=stack,
+        attention="eager" if flash.startswith("false") else "flash",
+        weights_dtype="fp32" if "fp32 weights" in kinds else None,
+        loss_chunks=8 if "chunked ce" in words or "chunked cross" in words else None,
+        optimizer_in_backward="in_bwd" in words or "in backward" in name,
+        selective="alternate" if "every 2nd" in words else None,
+        lora=_lora(row, model, stack),
+    )
+
+
+def read_bytes(row: Mapping[str, str], memory: Memory) -> float:
+    """The figure of `memory` that the row's `memory_kind` measures."""
+    kind = row.get("memory_kind", "").lower()
+    if "reserved" in kind:
+        return float(memory.reserved_bytes)
+    if "nvidia-smi" in kind:
+        return float(memory.total_bytes)
+    return float(memory.allocated_bytes)
+
+
+def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
+    """Peak bytes per GPU of one row of training_memory.csv, with its interval."""
+    name, printed = row.get("id", ""), number(row, "peak_memory_gb_per_gpu")
+    scale = UNITS.get(row.get("memory_unit", "").strip().lower())
+    if printed is None or scale is None:
+        return skipped(name, UNIT, "the row has no peak memory in GB or GiB")
+    measured = printed * scale
+    if "capacity limit" in row.get("memory_kind", "").lower():
+        return skipped(name, UNIT, "a capacity limit (the largest that fits), not a peak", measured)
+    try:
+        memory = row_memory(row, facts)
+    except FlopwiseError as error:
+        return skipped(name, UNIT, str(error), measured)
+    predicted = read_bytes(row, memory)
+    return Prediction(
+        id=name, unit=UNIT, measured=measured, predicted=predicted, low=predicted * LOW, high=predicted * HIGH
+    )
+
+
+def row_memory(row: Mapping[str, str], facts: Facts) -> Memory:
+    """All items of a row. Raises FlopwiseError where it can't be predicted."""
+    model, layout = row_model(row, facts), row_layout(row)
+    return step_memory(model, row_recipe(row, model, layout), layout)
