@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     "models",
     "flopwise models --family llama",
     "flopwise models Llama-3.1-8B --batch 1 --seq 8192",
-    "flopwise models ./my-model/config.json --json",
 )
 @click.argument("name", type=options.Name("name"), required=False)
 @click.option(

@@ -1,0 +1,75 @@
+"""Write docs/cli.md from the commands themselves: `python docs/generate.py` (a test compares the two)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flopwise.cli.app import COMMANDS, app
+from flopwise.cli.options import Command
+
+PAGE = Path(__file__).parent / "cli.md"
+HEAD = """# The command line
+
+Every command answers on stdout and complains on stderr, in one line. `--json` gives one JSON document and nothing else.
+Quantities take units: `80GB` (decimal), `80GiB` (binary), `2T` tokens, `500ms`, `30d`, `20/s`, `$5k`. Accelerators and
+models go by any common spelling; a wrong name is answered with the nearest known ones.
+
+| exit code | meaning |
+|---|---|
+| 0 | answered |
+| 1 | a well-formed question without a feasible answer; the reasons are printed |
+| 2 | bad input, or a fact that nobody has written down |
+| 70 | a defect of flopwise; `FLOPWISE_DEBUG=1` shows the traceback |
+
+This page is made from the commands' own help by `python docs/generate.py`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    context = click.Context(app, info_name="flopwise")
+    for section, summaries in COMMANDS.items():
+        parts.append(f"## {section}\n")
+        for name in summaries:
+            command = app.get_command(context, name)
+            assert isinstance(command, Command)
+            parts.append(_entry(command, context))
+    return "\n".join(parts)
+
+
+def _entry(command: Command, above: click.Context) -> str:
+    """One command: usage, description, options, examples."""
+    context = click.Context(command, info_name=command.name, parent=above)
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    description = "\n".join(line.strip() for line in (command.help or "").splitlines())
+    options = [_option(p, context) for p in command.params if isinstance(p, click.Option)]
+    rows = ["| option | |", "|---|---|", *options]
+    examples = ["```console", *(f"$ {example}" for example in command.examples), "```"]
+    return "\n".join([f"### {command.name}\n", f"`{usage}`\n", f"{description.strip()}\n", *rows, "", *examples, ""])
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    """One row of the table of options."""
+    spelling = ", ".join(f"`{opt}`" for opt in [*option.opts, *option.secondary_opts])
+    value = "" if option.is_flag else f" {_values(option)}"
+    said = (option.help or "").replace("|", "\\|")
+    default = option.get_default(context)
+    if option.show_default and default is not None:
+        said += f" Default: {default}."
+    if option.required:
+        said += " Required."
+    return f"| {spelling}{value} | {said} |"
+
+
+def _values(option: click.Option) -> str:
+    """What stands after the option."""
+    if isinstance(option.type, click.Choice):
+        return " \\| ".join(str(choice) for choice in option.type.choices)
+    return (option.metavar or option.type.name).upper()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""The documentation cannot lie: it is compared with the commands, and its examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flopwise import cli
+from flopwise.cli.app import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+COMMAND_FILES = ROOT / "src" / "flopwise" / "cli" / "commands"
+
+
+def _blocks(language: str) -> Iterator[tuple[str, str, str]]:
+    """(page, what stands after the language, text) of each fenced block in that language."""
+    for page in PAGES:
+        for found in re.finditer(
+            rf"^```{language}([^\n]*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            yield page.name, found[1].strip(), found[2]
+
+
+def _examples() -> Iterator[tuple[str, str, int, str]]:
+    """(page, command line, exit code, expected output) of each flopwise line in a console block; ```console exit=1."""
+    for page, said, text in _blocks("console"):
+        code = int(said.removeprefix("exit=")) if said else 0
+        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, output = part.partition("\n")
+            if line.startswith("flopwise "):
+                yield page, line, code, output
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
+
+
+def test_every_command_file_is_registered_and_every_command_has_its_file() -> None:
+    files = {path.stem for path in COMMAND_FILES.glob("*.py")} - {"__init__"}
+    assert files == {name for section in COMMANDS.values() for name in section}
+
+
+def test_every_page_is_reached_and_every_link_leads_somewhere() -> None:
+    reached = set()
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            reached.add((page.parent / target).resolve())
+    assert {page for page in PAGES if page.name != "README.md"} <= reached
+
+
+@pytest.mark.parametrize("example", list(_examples()), ids=lambda example: example[1])
+def test_examples_run_and_say_what_the_page_shows(
+    example: tuple[str, str, int, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, line, code, output = example
+    monkeypatch.chdir(ROOT)
+    for name in ("FLOPWISE_FACTS", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    command, _, filtered = line.partition(" | ")
+    assert cli.main(shlex.split(command, comments=True)[1:]) == code, f"{page}: {line}\n{capsys.readouterr().err}"
+    shown = capsys.readouterr().out
+    if output.strip() and not filtered:
+        pattern = re.escape(output.rstrip()).replace(re.escape("..."), ".*")
+        assert re.fullmatch(pattern, shown.rstrip(), re.DOTALL), f"{page}: {line} now shows\n{shown}"
+
+
+@pytest.mark.parametrize(("page", "text"), [(page, text) for page, _, text in _blocks("python")])
+def test_python_examples_run(page: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "FLOPWISE_FACTS"})
+    exec(compile(text, page, "exec"), {})  # noqa: S102 - that the page's code runs is what is tested
