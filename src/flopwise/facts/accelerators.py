@@ -188,12 +188,10 @@ _DEFAULTS: dict[str, Any] = {"confidence": "medium", "hbm_bytes_reported": False
 
 
 def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
-    """The accelerator that `row` describes; a `known` one of that name keeps what the file has no column for.
-
-    An empty cell says that the fact is not known, except where every accelerator needs one: there it changes nothing.
+    """The accelerator that `row` describes, laid over the `known` one of that name.
 
     Raises:
-        SpecError: a new accelerator lacks what every accelerator needs.
+        SpecError: the accelerator would lack what every accelerator needs.
     """
     peak = dict(known.peak) if known else {}
     values: dict[str, Any] = {} if known else dict(_DEFAULTS)
@@ -205,13 +203,10 @@ def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> A
             peak[dtype] = value
         else:
             peak.pop(dtype, None)
-    empty = [column for column in _NEEDED if values.get(column) is None]
-    if known is None and empty:
-        raise row.error(empty[0], "", f"a new accelerator needs {', '.join(_NEEDED)}")
-    if values.get("hbm_bytes"):
+    for column in _NEEDED:
+        if values.get(column, getattr(known, column, None)) is None:
+            raise row.error(column, "", f"every accelerator needs {', '.join(_NEEDED)}")
+    if "hbm_bytes" in values:
         values.setdefault("hbm_bytes_reported", False)
         values["marketed_memory"] = values.get("marketed_memory") or f"{values['hbm_bytes'] / units.GIB:.4g} GiB"
-    if known is None:
-        return Accelerator(**values, peak=peak)
-    kept = {column: value for column, value in values.items() if column not in empty}
-    return replace(known, **kept, peak=peak)
+    return replace(known, **values, peak=peak) if known else Accelerator(**values, peak=peak)

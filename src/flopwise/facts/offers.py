@@ -107,21 +107,15 @@ _DEFAULTS: dict[str, Any] = {"confidence": "medium", "accelerator_share": 1.0, "
 
 
 def offer_from_row(row: tables.Row, known: Offer | None = None) -> Offer:
-    """The offer that `row` describes; a `known` one of that key keeps what the file has no column for.
+    """The offer that `row` describes, laid over the `known` one of that key.
 
     Raises:
-        SpecError: a new offer names no accelerator or count.
+        SpecError: the offer would have no accelerator or count.
     """
-    values = {
-        column: _DEFAULTS[column] if value is None and column in _DEFAULTS else value
-        for column, value in row.values.items()
+    values: dict[str, Any] = {
+        column: _DEFAULTS.get(column) if value is None else value for column, value in row.values.items()
     }
-    if known is not None:
-        for column in ("accelerator", "count"):
-            if values.get(column, 0) is None:
-                del values[column]
-        return replace(known, **values)
     for column in ("accelerator", "count"):
-        if values.get(column) is None:
-            raise row.error(column, "", "a new offer needs accelerator and count")
-    return Offer(**values)
+        if values.get(column, getattr(known, column, None)) is None:
+            raise row.error(column, "", "every offer needs accelerator and count")
+    return replace(known, **values) if known else Offer(**values)

@@ -1,7 +1,8 @@
 """Reading a table of facts: a CSV file whose every cell is checked, with errors that name file, row and column.
 
 A number is in base units; a person may also write its unit (`80GiB`, `3.35TB/s`, `400Gbps`, `989.4T`, `$2.49`). An
-empty cell means that the fact is not known. Blank rows and rows that begin with `#` are passed over.
+empty cell says nothing: a new row then lacks that fact, and a row laid over another keeps what that one says. `unknown`
+says that the fact is not known. Blank rows and rows that begin with `#` are passed over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from flopwise import units
 from flopwise.errors import SpecError, nearest_names
 
 MAX_FILE_BYTES = 20_000_000
+UNKNOWN = "unknown"
+_SILENT = object()
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
 Reader = Callable[[str], Any]
@@ -26,7 +29,7 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table: `values` of the columns the file has (None: the cell is empty), and `where` it stands."""
+    """One row of a table: `values` of the cells that are filled (None: stated to be unknown), and where it stands."""
 
     values: dict[str, Any]
     file: str
@@ -150,20 +153,24 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
             raise SpecError(f"{path}, row {line}: has {len(cells)} cells; {expected}")
     rows = [Row({}, file, line) for line, _ in raw]
     for column, given in zip(header, zip(*(cells for _, cells in raw), strict=True), strict=False):
-        read = columns[column]
-        seen: dict[str, Any] = {} if column in keys else {"": None}
+        required = column in keys
+        seen: dict[str, Any] = {}
         for row, cell in zip(rows, given, strict=True):
-            if cell not in seen:
-                seen[cell] = _value(row, column, cell.strip(), read, required=column in keys)
-            row.values[column] = seen[cell]
+            if cell or required:
+                if cell not in seen:
+                    seen[cell] = _value(row, column, cell.strip(), columns[column], required=required)
+                if seen[cell] is not _SILENT:
+                    row.values[column] = seen[cell]
     return rows
 
 
 def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) -> Any:
-    """The value of one `cell`; None where it is empty."""
+    """The value of one `cell`: None where it is `unknown`, _SILENT where it is empty."""
+    if required and cell.lower() in ("", UNKNOWN):
+        raise row.error(column, cell, "it must be filled")
     if not cell:
-        if required:
-            raise row.error(column, cell, "it must be filled")
+        return _SILENT
+    if cell.lower() == UNKNOWN:
         return None
     try:
         return read(cell)

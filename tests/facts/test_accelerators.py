@@ -1,0 +1,186 @@
+"""The accelerator table against figures typed by hand from datasheets, and against its own rules."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.accelerators import DTYPES, KINDS, WIDER, Accelerator
+from flopwise.facts.catalog import load_facts
+
+CHIPS = load_facts().accelerators
+EVERY = pytest.mark.parametrize("chip", CHIPS.values(), ids=lambda chip: chip.name)
+
+# name, the sheet, memory in MiB (as nvidia-smi, rocm-smi or hl-smi prints it), GB/s, W, dense TFLOP/s or TOP/s by dtype
+DATASHEETS: list[tuple[str, str, int, float, float, dict[str, float]]] = [
+    ("T4", "NVIDIA T4 product page", 15360, 320, 70, {"fp32": 8.1, "fp16": 65, "int8": 130, "int4": 260}),
+    ("V100-SXM2-16", "NVIDIA V100 datasheet", 16160, 900, 300, {"fp64": 7.8, "fp32": 15.7, "fp16": 125}),
+    ("A10", "NVIDIA A10 datasheet", 23028, 600, 150, {"fp32": 31.2, "tf32": 62.5, "bf16": 125, "int8": 250}),
+    ("A100-SXM-40", "NVIDIA A100 datasheet", 40960, 1555, 400, {"fp64": 9.7, "tf32": 156, "bf16": 312, "int8": 624}),
+    ("A100-SXM-80", "NVIDIA A100 datasheet", 81920, 2039, 400, {"fp64": 9.7, "tf32": 156, "bf16": 312, "int8": 624}),
+    ("A100-PCIe-80", "NVIDIA A100 datasheet", 81920, 1935, 300, {"bf16": 312}),
+    ("H100-SXM-80", "NVIDIA H100 datasheet", 81559, 3350, 700, {"fp64": 34, "bf16": 989.4, "fp8": 1978.9, "int8": 1978.9}),
+    ("H100-PCIe-80", "NVIDIA H100 datasheet", 81559, 2000, 350, {"fp64": 26, "bf16": 756.5, "fp8": 1513}),
+    ("H200-SXM-141", "NVIDIA H200 datasheet", 143771, 4800, 700, {"bf16": 989.4, "fp8": 1978.9}),
+    ("B200", "NVIDIA DGX B200 datasheet", 183359, 8000, 1000, {"bf16": 2250, "fp8": 4500, "fp4": 9000}),
+    ("L4", "NVIDIA L4 datasheet", 23034, 300, 72, {"fp32": 30.3, "bf16": 121, "fp8": 242.5}),
+    ("L40S", "NVIDIA L40S datasheet", 46068, 864, 350, {"fp32": 91.6, "bf16": 362.05, "fp8": 733}),
+    ("RTX A6000", "NVIDIA RTX A6000 datasheet", 49140, 768, 300, {"fp32": 38.7, "bf16": 154.8}),
+    ("RTX 3090", "NVIDIA GA102 whitepaper", 24576, 936, 350, {"fp32": 35.6, "bf16": 71, "int8": 284}),
+    ("RTX 4090", "NVIDIA Ada whitepaper", 24564, 1008, 450, {"fp32": 82.6, "bf16": 165.2, "int8": 660.6}),
+    ("RTX 4080", "NVIDIA Ada whitepaper", 16376, 716.8, 320, {"fp32": 48.7, "bf16": 97.5, "int8": 389.9}),
+    ("MI300X", "AMD MI300X datasheet", 196592, 5300, 750, {"fp64": 81.7, "bf16": 1307.4, "fp8": 2614.9}),
+    ("MI250X", "AMD MI250X datasheet", 131040, 3277, 560, {"fp64": 47.9, "bf16": 383, "int8": 383}),
+    ("Gaudi2", "Intel Gaudi 2 white paper", 98304, 2450, 600, {"bf16": 432, "fp8": 865}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", DATASHEETS, ids=lambda row: row[0])
+def test_row_states_what_the_datasheet_states(row: tuple[str, str, int, float, float, dict[str, float]]) -> None:
+    name, sheet, mib, gb_per_s, watt, peaks = row
+    chip = CHIPS[name]
+    assert chip.hbm_bytes == mib * 2**20, sheet
+    assert chip.hbm_bytes_reported
+    assert chip.hbm_bytes_per_s == pytest.approx(gb_per_s * 1e9), sheet
+    assert chip.tdp_w == watt, sheet
+    for dtype, rate in peaks.items():
+        assert chip.peak_flops_per_s(dtype) == pytest.approx(rate * 1e12), f"{sheet}: {dtype}"
+
+
+# CUDA C programming guide, "technical specifications per compute capability": shared memory of a multiprocessor in KiB
+SHARED_KIB = {"3.7": 112, "6.0": 64, "6.1": 96, "7.0": 96, "7.5": 64, "8.0": 164, "8.6": 100, "8.9": 100, "9.0": 228}
+
+
+@EVERY
+def test_shared_memory_and_registers_follow_the_compute_capability(chip: Accelerator) -> None:
+    if chip.compute_capability not in SHARED_KIB:
+        assert (
+            chip.vendor != "NVIDIA" or chip.kind == "cpu" or chip.compute_capability in {"10.0", "10.3", "12.0", "12.1"}
+        )
+        return
+    assert chip.shared_bytes_per_sm == SHARED_KIB[chip.compute_capability] * 1024
+    assert chip.register_bytes_per_sm == (512 if chip.compute_capability == "3.7" else 256) * 1024
+
+
+@EVERY
+def test_every_row_has_provenance_and_possible_values(chip: Accelerator) -> None:
+    assert chip.source
+    assert chip.date >= "2026"
+    assert chip.confidence in {"high", "medium", "low"}
+    assert chip.kind in KINDS
+    assert chip.peak
+    assert set(chip.peak) <= set(DTYPES)
+    assert 2**31 <= chip.hbm_bytes <= 2**41
+    assert 2e10 < chip.hbm_bytes_per_s < 2e13
+    assert (chip.link_bytes_per_s or 0) < chip.hbm_bytes_per_s
+    assert "recalled" not in chip.source or chip.confidence == "low"
+
+
+@EVERY
+def test_narrower_numbers_are_not_slower(chip: Accelerator) -> None:
+    for wide, narrow in (("fp64", "fp32"), ("fp32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4"), ("int8", "int4")):
+        if wide in chip.peak and narrow in chip.peak:
+            assert chip.peak[narrow] >= 0.999 * chip.peak[wide], (wide, narrow)
+
+
+# 64 fp32 lanes a multiprocessor up to Turing and on the A100 family, else 128
+@EVERY
+def test_nvidia_fp32_rate_is_lanes_times_clock(chip: Accelerator) -> None:
+    doubtful = {"H20", "GB300"}  # recalled, or rounded by NVIDIA to a node's sum
+    if chip.vendor != "NVIDIA" or chip.num_sms is None or chip.boost_clock_hz is None or chip.name in doubtful:
+        return
+    if chip.kind == "cpu" or "fp32" not in chip.peak:
+        return
+    capability = str(chip.compute_capability)
+    lanes = {"3.7": 192, "6.0": 64, "7.0": 64, "7.5": 64, "8.0": 64}.get(capability, 128)
+    assert chip.peak["fp32"] == pytest.approx(2 * lanes * chip.num_sms * chip.boost_clock_hz, rel=0.03)
+
+
+def test_cpus_are_accelerators_with_their_arithmetic_in_the_notes() -> None:
+    cpus = load_facts().accelerators_for(kind="cpu")
+    assert len(cpus) >= 8
+    wide = [c for c in cpus if "AMX" in c.notes or "AVX-512" in c.notes]
+    assert len(wide) >= 8
+    for cpu in cpus:
+        assert cpu.num_sms is not None
+        assert cpu.boost_clock_hz is not None
+        assert f"{cpu.num_sms} cores x {cpu.boost_clock_hz / 1e9:g} GHz" in cpu.notes
+        for dtype, rate in cpu.peak.items():
+            per_cycle = rate / cpu.num_sms / cpu.boost_clock_hz
+            assert f"{dtype} {per_cycle:.0f}" in cpu.notes
+    # Intel's AMX: a tile product of 16 x 16 x 32 bf16 multiply-adds every 16 cycles; 8 channels of DDR5-4800
+    xeon = CHIPS["Xeon Platinum 8480+"]
+    assert xeon.peak_flops_per_s("bf16") == pytest.approx(56 * 3.0e9 * 2 * 16 * 16 * 32 / 16)
+    assert xeon.hbm_bytes_per_s == pytest.approx(307.2e9)
+
+
+def test_a_rate_that_nobody_wrote_down_is_an_error_that_says_what_to_add() -> None:
+    chip = CHIPS["A100-SXM-80"]
+    with pytest.raises(MissingFactError, match=r"A100-SXM-80: no fp8 rate .*fp8_flops_per_s.*accelerators\.csv"):
+        chip.peak_flops_per_s("fp8")
+    with pytest.raises(SpecError, match="unknown dtype 'fp7'; allowed: fp64"):
+        chip.peak_flops_per_s("fp7")
+
+
+def test_a_field_that_nobody_wrote_down_is_an_error_that_says_what_to_add() -> None:
+    assert CHIPS["H100-SXM-80"].known("num_sms") == 132
+    with pytest.raises(MissingFactError, match="TPU v2: tdp_w is not known"):
+        CHIPS["TPU v2"].known("tdp_w")
+    with pytest.raises(SpecError, match="unknown field 'colour'"):
+        CHIPS["TPU v2"].known("colour")
+
+
+def test_work_runs_in_the_next_wider_units() -> None:
+    assert CHIPS["H100-SXM-80"].runs_as("fp8") == "fp8"
+    assert CHIPS["A100-SXM-80"].runs_as("fp8") == "bf16"
+    assert CHIPS["V100-SXM2-16"].runs_as("bf16") == "fp16"
+    assert CHIPS["GTX 1080"].runs_as("bf16") == "fp32"
+    with pytest.raises(MissingFactError, match="no fp64 rate"):
+        CHIPS["TPU v5e"].runs_as("fp64")
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8"])
+def test_running_wider_never_promises_more(chip: Accelerator, dtype: str) -> None:
+    try:
+        runs = chip.runs_as(dtype)
+    except MissingFactError:
+        assert not set(chip.peak) & {dtype, *WIDER[dtype]}
+        return
+    assert runs in (dtype, *WIDER[dtype])
+    assert chip.peak_flops_per_s(runs) > 0
+
+
+@given(share=st.floats(0.001, 1.0), name=st.sampled_from(sorted(CHIPS)))
+def test_a_share_has_its_part_of_every_rate(share: float, name: str) -> None:
+    whole = CHIPS[name]
+    part = whole.scaled(share)
+    assert part.name == whole.name
+    assert math.isclose(part.hbm_bytes_per_s, share * whole.hbm_bytes_per_s)
+    assert part.hbm_bytes <= whole.hbm_bytes
+    for dtype in whole.peak:
+        assert math.isclose(part.peak_flops_per_s(dtype), share * whole.peak_flops_per_s(dtype))
+        # the balance of compute and bandwidth is the whole device's
+        assert math.isclose(
+            part.peak_flops_per_s(dtype) / part.hbm_bytes_per_s, whole.peak_flops_per_s(dtype) / whole.hbm_bytes_per_s
+        )
+
+
+def test_a_share_may_have_memory_of_its_own() -> None:
+    whole = CHIPS["Xeon Platinum 8488C"]
+    assert whole.scaled(0.25, hbm_bytes=64 * 2**30).hbm_bytes == 64 * 2**30
+    assert whole.scaled(1) is whole
+    for share in (0, -1, 1.01, math.nan, math.inf):
+        with pytest.raises(SpecError, match="share of Xeon"):
+            whole.scaled(share)
+
+
+def test_rows_are_inert() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CHIPS["T4"].tdp_w = 1.0  # type: ignore[misc]
+    assert hash(CHIPS["T4"]) != hash(CHIPS["L4"])

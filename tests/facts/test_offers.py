@@ -1,0 +1,166 @@
+"""The offers as data: every row is complete, possible and priced in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.offers import PURCHASES, Offer
+
+FACTS = load_facts()
+OFFERS = FACTS.offers
+BY_KEY = {offer.key: offer for offer in OFFERS}
+
+# provider, instance, region, accelerators, on-demand USD per hour, as the provider's own price page prints them
+PRICE_PAGES = [
+    ("aws", "p5.48xlarge", "us-east-1", 8, 55.04),
+    ("aws", "p4d.24xlarge", "us-east-1", 8, 21.957642),
+    ("aws", "g4dn.xlarge", "us-east-1", 1, 0.526),
+    ("aws", "g5.xlarge", "us-east-1", 1, 1.006),
+    ("aws", "m7i.4xlarge", "us-east-1", 1, 0.8064),
+    ("aws", "c7a.48xlarge", "us-east-1", 2, 9.85344),
+    ("gcp", "a2-highgpu-1g", "us-central1", 1, 3.673385),
+    ("gcp", "c3-standard-176", "us-central1", 2, 8.870752),
+    ("azure", "Standard_NC4as_T4_v3", "eastus", 1, 0.526),
+    ("azure", "Standard_ND96amsr_A100_v4", "eastus", 8, 32.77),
+]
+
+
+@pytest.mark.parametrize(("provider", "instance", "region", "count", "price"), PRICE_PAGES)
+def test_on_demand_price_is_the_providers(provider: str, instance: str, region: str, count: int, price: float) -> None:
+    offer = BY_KEY[provider, instance, region]
+    assert offer.count == count
+    assert offer.price_usd_per_hour("on_demand") == pytest.approx(price)
+
+
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: "-".join(offer.key))
+def test_every_offer_is_complete_and_possible(offer: Offer) -> None:
+    assert offer.source
+    assert "2023" <= offer.price_date <= "2026-11-21"
+    assert offer.confidence in {"high", "medium", "low"}
+    assert offer.accelerator in FACTS.accelerators
+    assert offer.count >= 1
+    assert 0 < offer.accelerator_share <= 1
+    prices = {purchase: offer.price_usd_per_hour(purchase) for purchase in PURCHASES}
+    on_demand = prices["on_demand"]
+    for purchase, price in prices.items():
+        if price is None:
+            continue
+        assert price > 0
+        if on_demand is not None and purchase != "on_demand":
+            assert price < on_demand, purchase
+        if FACTS.accelerators[offer.accelerator].kind == "gpu":
+            assert 0.05 < price / (offer.count * offer.accelerator_share) < 40, purchase
+    if prices["reserved_1y"] and prices["reserved_3y"]:
+        assert prices["reserved_3y"] < prices["reserved_1y"]
+    if offer.ram_bytes is not None:
+        assert 2**30 <= offer.ram_bytes <= 32 * 2**40
+
+
+def test_offers_are_told_apart_by_provider_instance_and_region() -> None:
+    assert len(BY_KEY) == len(OFFERS) >= 413
+
+
+def test_an_undated_source_is_said_to_be_undated() -> None:
+    read_on = [offer for offer in OFFERS if offer.price_date == "2026-11-20"]
+    assert read_on
+    assert all("undated" in offer.notes for offer in read_on)
+
+
+def test_unknown_prices_stay_unknown() -> None:
+    offer = BY_KEY["gcp", "a4-highgpu-8g", "us-central1"]
+    assert [offer.price_usd_per_hour(purchase) for purchase in PURCHASES] == [None] * 4
+    assert offer.cheapest() is None
+    with pytest.raises(SpecError, match="unknown purchase option 'lease'; allowed: on_demand, spot"):
+        offer.price_usd_per_hour("lease")
+
+
+def test_cheapest_purchase() -> None:
+    offer = BY_KEY["aws", "p4de.24xlarge", "eu-central-1"]
+    assert offer.cheapest() == ("spot", 8.0274)
+    assert offer.cheapest(("on_demand", "reserved_1y")) == ("reserved_1y", 21.740553)
+
+
+@pytest.mark.parametrize(
+    ("region", "asked", "serves"),
+    [
+        ("us-east-1", "us-east-1", True),
+        ("us-east-1", "US-East-1", True),
+        ("us-east-1", "us-*", True),
+        ("us-east-1", "eu-*", False),
+        ("us-*", "us-east1-a", True),
+        ("us-*", "eu-west-1", False),
+        ("any", "mars-1", True),
+        ("eu-north1/us-central1", "us-central1", True),
+        ("eu-north1/us-central1", "us-central2", False),
+    ],
+)
+def test_regions_may_be_patterns(region: str, asked: str, *, serves: bool) -> None:
+    offer = Offer(
+        provider="p", instance="i", region=region, accelerator="T4", count=1, source="s", price_date="2026-01-01"
+    )
+    assert offer.serves(asked) is serves
+
+
+def test_a_fraction_of_a_gpu_is_a_share_of_one() -> None:
+    offer = BY_KEY["azure", "Standard_NV6ads_A10_v5", "eastus"]
+    part = FACTS.offered_accelerator(offer)
+    whole = FACTS.accelerators["A10"]
+    assert offer.count == 1
+    assert offer.accelerator_share == pytest.approx(1 / 6)
+    assert part.hbm_bytes == pytest.approx(whole.hbm_bytes / 6)
+    assert part.peak["bf16"] == pytest.approx(whole.peak["bf16"] / 6)
+
+
+def test_a_cpu_instance_has_cores_of_a_socket_and_the_ram_it_is_sold_with() -> None:
+    offer = BY_KEY["aws", "m7i.4xlarge", "us-east-1"]  # 16 vCPU = 8 of the 48 cores of a Xeon 8488C, 64 GiB
+    part = FACTS.offered_accelerator(offer)
+    assert part.num_sms == 8
+    assert part.hbm_bytes == 64 * 2**30
+    assert part.hbm_bytes_per_s == pytest.approx(307.2e9 * 8 / 48)
+    both = BY_KEY["aws", "m7i.48xlarge", "us-east-1"]  # 192 vCPU: both sockets
+    assert (both.count, both.accelerator_share) == (2, 1.0)
+    assert FACTS.offered_accelerator(both).hbm_bytes == 384 * 2**30
+
+
+def test_a_cpu_offer_never_has_more_cores_than_its_vcpus() -> None:
+    cpu_offers = FACTS.offers_for(kind="cpu")
+    assert len(cpu_offers) >= 50
+    for offer in cpu_offers:
+        cores = FACTS.accelerators[offer.accelerator].known("num_sms") * offer.count * offer.accelerator_share
+        assert offer.vcpus is not None
+        assert cores == pytest.approx(offer.vcpus / (1 if "vCPU = core" in offer.notes else 2))
+        assert offer.ram_bytes is not None
+
+
+def test_filters_agree_with_a_plain_scan() -> None:
+    found = FACTS.offers_for(
+        provider="AWS", region="us-east-1", accelerator="h100", purchase="spot", max_usd_per_hour=30
+    )
+    assert found == tuple(
+        o
+        for o in OFFERS
+        if o.provider == "aws"
+        and o.region == "us-east-1"
+        and o.accelerator == "H100-SXM-80"
+        and o.spot_usd_per_hour is not None
+        and o.spot_usd_per_hour <= 30
+    )
+    assert {o.instance for o in FACTS.offers_for(instance="P5.48XLARGE")} == {"p5.48xlarge"}
+    assert all((o.on_demand_usd_per_hour or 9) <= 1 for o in FACTS.offers_for(max_usd_per_hour=1))
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"provider": "awz"}, "unknown provider 'awz'; nearest: aws"),
+        ({"region": "westeurop"}, "unknown region 'westeurop'; nearest: westeurope"),
+        ({"accelerator": "h1000"}, "unknown accelerator 'h1000'; nearest"),
+        ({"instance": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
+        ({"kind": "fpga"}, "unknown kind of accelerator 'fpga'"),
+    ],
+)
+def test_a_filter_that_fits_nothing_known_names_the_nearest(filters: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownNameError, match=message):
+        FACTS.offers_for(**filters)  # type: ignore[arg-type]
