@@ -21,23 +21,10 @@ from flopwise.ops.work import Shape, Split, Work, item_work
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
-    from flopwise.facts.engines import Engine
+    from flopwise.facts.software import Engine
+    from flopwise.serving.memory import ServingLayout
 
 ACT_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSplit:
-    """How one replica is cut; each a number or a column."""
-
-    tp: Ints = 1
-    pp: Ints = 1
-    ep: Ints = 1
-
-    @property
-    def num_gpus(self) -> Ints:
-        """GPUs of one replica; expert parallelism lies inside tp."""
-        return self.tp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +62,9 @@ class Runner:
     weight_bits: float  # per weight element of the layers, scales included
     kv_bytes: float  # per cached element
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
+    direct: bool = True  # custom all-reduce kernels for small messages
 
-    def step(self, load: Load, split: ServeSplit) -> StepTime:
+    def step(self, load: Load, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.csv`).
@@ -95,7 +83,7 @@ class Runner:
             seconds=total.seconds + hops + overhead, communication_s=communication, overhead_s=overhead
         )
 
-    def _block(self, items: Sequence[Item], load: Load, split: ServeSplit, *, inside: bool) -> StepTime:
+    def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
         """Kernels and collectives of one block."""
         cut = Split(tp=split.tp, ep=split.ep, sequence_parallel=False, ep_own_tokens=False)
         seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
@@ -125,7 +113,7 @@ class Runner:
     def _bytes(self, work: Work, bits: float) -> Floats:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
-    def _messages_s(self, items: Sequence[Item], load: Load, split: ServeSplit) -> Floats:
+    def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout) -> Floats:
         """All-reduces behind row-parallel products, or all-to-alls of expert parallelism, of one layer.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
@@ -136,14 +124,14 @@ class Runner:
         nbytes = tokens * width * ACT_BYTES
         rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
-        seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp)
+        seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
         if experts:
             routed = nbytes * experts[0].top_k / np.maximum(split.ep, 1)
             spread = 2 * all_to_all_s(self.fabric, routed, split.ep)
-            seconds = seconds + np.where(np.asarray(split.ep) > 1, spread, all_reduce_s(self.fabric, nbytes, split.tp))
+            seconds = seconds + np.where(np.asarray(split.ep) > 1, spread, all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct))
         return seconds
 
-    def _pipeline_s(self, load: Load, split: ServeSplit, width: int) -> Floats:
+    def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch + load.prefill_tokens) * width * ACT_BYTES / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 

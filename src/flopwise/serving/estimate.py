@@ -1,0 +1,287 @@
+"""One deployment of a model, estimated: latencies, throughput, what memory allows, what bounds it and what tokens cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.cost.energy import device_watts, facility_joules
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.money import usd_per_million_tokens
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.software import engine
+from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
+from flopwise.serving.precision import compute_path
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+
+FULL_LOAD = 10**9
+"""More requests than any engine runs at once: what memory allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeJob:
+    """What is estimated: one replica's layout, its load, and how it is served. `concurrency` None: as many as fit."""
+
+    model: Model
+    cluster: Cluster
+    layout: ServingLayout = field(default_factory=ServingLayout)
+    weights: str = "bf16"
+    kv_dtype: str = "bf16"
+    engine: str = "vllm"
+    input_tokens: int = 1024
+    output_tokens: int = 256
+    concurrency: int | None = None
+    static: bool = False  # a fixed batch: all prompts first, then all answers
+    memory_frac: float | None = None
+    max_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranged:
+    """A figure with its 10-90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeEstimate:
+    """What one replica delivers. Seconds, tokens per second; tokens of all its GPUs unless said otherwise."""
+
+    job: ServeJob
+    ttft_s: Ranged
+    tpot_s: Ranged | None  # None for models that do not generate
+    e2e_s: float
+    requests_per_s: float
+    output_tokens_per_s: Ranged
+    total_tokens_per_s: float
+    concurrency: float
+    max_concurrency: int
+    kv_capacity_tokens: int
+    memory: ServingMemory
+    bound: str
+    breakdown: tuple[tuple[str, float], ...]  # of one step with its average share of prefill
+    lower_bound_s: float  # of that step
+    usd_per_hour: float | None
+    usd_per_million_output_tokens: float | None
+    usd_per_million_input_tokens: float | None
+    joules_per_output_token: float | None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the replica."""
+        return int(self.job.layout.tp) * int(self.job.layout.pp)
+
+
+def check(job: ServeJob) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        SpecError: says which value and what is allowed.
+    """
+    model, layout = job.model, job.layout
+    if not model.stacks:
+        raise SpecError(f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it")
+    if int(layout.pp) > model.stacks[0].num_layers:
+        raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
+    longest = job.input_tokens + job.output_tokens
+    if model.max_position and longest > model.max_position and generates(model):
+        raise SpecError(
+            f"input {job.input_tokens} + output {job.output_tokens} tokens exceed the context of {model.name} "
+            f"({model.max_position}); shorten them"
+        )
+    if int(layout.tp) % int(layout.ep):
+        raise SpecError(f"ep {layout.ep} does not divide tp {layout.tp}: experts are spread over the ranks of a tp group")
+
+
+def runner(job: ServeJob) -> Runner:
+    """The job's model, format, engine and device, ready to be asked for step times."""
+    path = compute_path(job.model, job.weights, job.cluster.rates)
+    return Runner(
+        model=job.model,
+        rates=job.cluster.rates,
+        fabric=job.cluster.fabric,
+        engine=engine(job.engine),
+        dtype=path.dtype,
+        weight_bits=path.weight_bits,
+        kv_bytes=cache_elem_bytes(job.kv_dtype),
+    )
+
+
+def estimate(job: ServeJob) -> ServeEstimate:
+    """Estimate one replica.
+
+    Raises:
+        SpecError: the layout cannot be, or weights and one sequence do not fit the memory.
+        MissingFactError: the device lacks a rate that the format needs.
+    """
+    check(job)
+    context = job.input_tokens + job.output_tokens
+    memory = serving_memory(
+        job.model,
+        job.layout,
+        concurrency=job.concurrency or FULL_LOAD,
+        context=context,
+        hbm_bytes=job.cluster.accelerator.hbm_bytes,
+        weights=job.weights,
+        kv_dtype=job.kv_dtype,
+        engine_name=job.engine,
+        memory_frac=job.memory_frac,
+        max_batch=job.max_batch,
+    )
+    most = int(memory.max_concurrency)
+    in_flight = float(min(job.concurrency or most, most)) if most else float(job.concurrency or 1)
+    machine = runner(job)
+    if not generates(job.model):
+        return _encoded(job, machine, memory, max(in_flight, 1.0))
+    loop = fixed_batch if job.static else closed_loop
+    steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
+    waiting_s = 0.0
+    if job.concurrency and most and job.concurrency > most:  # the rest queue for memory
+        waiting_s = (job.concurrency - most) / float(np.asarray(steady.requests_per_s))
+    return _generated(job, machine, memory, steady, waiting_s)
+
+
+def serving_band(job: ServeJob, quantity: str) -> ErrorBand:
+    """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
+    band = error_band(f"serving.{quantity}")
+    if job.cluster.ambiguous:
+        band = band.wider(1.5, "the device's variant is a guess")
+    if job.cluster.accelerator.vendor != "NVIDIA":
+        band = band.wider(1.5, "few measurements on this vendor's devices stand behind it")
+    return band
+
+
+def _ranged(job: ServeJob, quantity: str, value: float) -> Ranged:
+    low, high = serving_band(job, quantity).interval(value)
+    return Ranged(value=value, low=float(low), high=float(high))
+
+
+def _number(value: object) -> float:
+    return float(np.asarray(value).ravel()[0])
+
+
+def _generated(
+    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
+) -> ServeEstimate:
+    share = _number(steady.prefill_share)
+    step = _mean_step(steady, share)
+    ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
+    rate, tokens = _number(steady.requests_per_s), _number(steady.output_tokens_per_s)
+    return _assembled(
+        job,
+        machine,
+        memory,
+        step,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=ttft_s + (job.output_tokens - 1) * tpot_s,
+        requests_per_s=rate,
+        output_tokens_per_s=tokens,
+        concurrency=_number(steady.batch),
+    )
+
+
+def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
+    """A model that does not generate: one pass over a batch of inputs."""
+    step = machine.step(
+        Load(prefill_tokens=batch * job.input_tokens, prefill_context=job.input_tokens, prompts=batch), job.layout
+    )
+    latency_s = machine.engine.request_s + _number(step.seconds)
+    rate = batch / _number(step.seconds)
+    return _assembled(
+        job,
+        machine,
+        memory,
+        step,
+        ttft_s=latency_s,
+        tpot_s=None,
+        e2e_s=latency_s,
+        requests_per_s=rate,
+        output_tokens_per_s=rate * job.input_tokens,
+        concurrency=batch,
+    )
+
+
+def _mean_step(steady: Steady, share: float) -> StepTime:
+    """The step between one without prefill and one with, by the share of steps that carry it."""
+    return StepTime(
+        *(_number(a) + share * (_number(b) - _number(a)) for a, b in zip(steady.decode, steady.mixed, strict=True))
+    )
+
+
+def _assembled(
+    job: ServeJob,
+    machine: Runner,
+    memory: ServingMemory,
+    step: StepTime,
+    *,
+    ttft_s: float,
+    tpot_s: float | None,
+    e2e_s: float,
+    requests_per_s: float,
+    output_tokens_per_s: float,
+    concurrency: float,
+) -> ServeEstimate:
+    lines = _lines(step)
+    gpus = int(job.layout.tp) * int(job.layout.pp)
+    hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
+    per_output = None if hourly is None else float(usd_per_million_tokens(hourly, output_tokens_per_s))
+    input_rate = requests_per_s * job.input_tokens
+    path = compute_path(job.model, job.weights, job.cluster.rates)
+    moe = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
+    return ServeEstimate(
+        job=job,
+        ttft_s=_ranged(job, "ttft", ttft_s),
+        tpot_s=None if tpot_s is None else _ranged(job, "tpot.moe" if moe else "tpot", tpot_s),
+        e2e_s=e2e_s,
+        requests_per_s=requests_per_s,
+        output_tokens_per_s=_ranged(job, "throughput.moe" if moe else "throughput", output_tokens_per_s),
+        total_tokens_per_s=requests_per_s * (job.input_tokens + (job.output_tokens if tpot_s is not None else 0)),
+        concurrency=concurrency,
+        max_concurrency=int(memory.max_concurrency),
+        kv_capacity_tokens=int(memory.kv_capacity_tokens),
+        memory=memory,
+        bound=max(lines, key=lambda line: line[1])[0],
+        breakdown=lines,
+        lower_bound_s=_number(step.floor_s),
+        usd_per_hour=hourly,
+        usd_per_million_output_tokens=per_output,
+        usd_per_million_input_tokens=None if hourly is None else float(usd_per_million_tokens(hourly, input_rate)),
+        joules_per_output_token=_joules(job, step, gpus, output_tokens_per_s),
+        assumptions=tuple(
+            dict.fromkeys(
+                s for s in (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, path.note or "") if s
+            )
+        ),
+    )
+
+
+def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
+    return (
+        ("compute", _number(step.compute_s)),
+        ("memory bandwidth", _number(step.memory_s)),
+        ("communication", _number(step.communication_s)),
+        ("host", _number(step.overhead_s)),
+    )
+
+
+def _joules(job: ServeJob, step: StepTime, gpus: int, tokens_per_s: float) -> float | None:
+    """Energy at the meter of one output token; None where the power limit is not known."""
+    device = job.cluster.accelerator
+    if device.tdp_w is None:
+        return None
+    whole = _number(step.seconds)
+    shares = [seconds / whole for _, seconds in _lines(step)[:3]]
+    watts = device_watts(device.tdp_w, *shares)
+    return float(facility_joules(device, gpus, watts, 1.0)) / tokens_per_s

@@ -1,0 +1,68 @@
+"""In which precision a weight format computes on a device, and how many bits a weight of it takes inside the layers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from flopwise.cost.rates import PRECISIONS, Rates
+from flopwise.facts.formats import weight_format
+from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import weight_bytes, weight_groups
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+
+ACTIVATION_TOO = {
+    "fp8": "fp8", "fp8-tensor": "fp8", "fp8-meta": "fp8", "fp8-quark": "fp8", "fp8-block": "fp8_block", "int8": "int8",
+    "nvfp4": "nvfp4", "nvfp4-mlp": "nvfp4", "mxfp8": "mxfp8",
+}  # fmt: skip
+"""Formats whose activations are quantised, too, and the precision they multiply in where the device has it."""
+PLAIN = {"fp32": "fp32", "F32": "fp32", "fp16": "fp16", "F16": "fp16", "bf16": "bf16", "BF16": "bf16"}
+
+
+class ComputePath(NamedTuple):
+    """How a format runs: precision of the products, bits of a weight in the layers, and what was assumed."""
+
+    dtype: str
+    weight_bits: float
+    note: str | None
+
+
+@lru_cache(maxsize=512)
+def layer_weight_bits(model: Model, name: str) -> float:
+    """Mean bits of a weight inside the layers of the first stack, scales included.
+
+    Source: tensor by tensor, `flopwise.ops.weights`.
+    Assumes: products of a layer read their weights at this mean width.
+    """
+    if name in PLAIN:
+        return 32.0 if PLAIN[name] == "fp32" else 16.0
+    stack = model.stacks[0].name
+    whole = weight_groups(model, "bf16")
+    mine = weight_groups(model, name)
+    inside = [path for path in whole if path.startswith(f"{stack}/") and path.count("/") > 1 and path in mine]
+    plain = sum(whole[path] for path in inside)
+    if not plain:
+        return 8.0 * weight_bytes(model, name) / max(1, parameters(model))
+    return 16.0 * sum(mine[path] for path in inside) / plain
+
+
+def compute_path(model: Model, name: str, rates: Rates) -> ComputePath:
+    """The path of weight format `name` on a device.
+
+    Formats that quantise activations use the low-precision units where there are any; others are unpacked to 16 bits.
+
+    Source: engines' kernels (vLLM and TensorRT-LLM quantisation tables).
+    Assumes: a device without the units runs the format weight-only, as Marlin kernels do for fp8.
+    Raises: UnknownNameError: no such format.
+    """
+    known = weight_format(name).name
+    bits = layer_weight_bits(model, known)
+    if known in PLAIN:
+        return ComputePath(PLAIN[known], bits, None)
+    wanted = ACTIVATION_TOO.get(known)
+    if wanted is not None and PRECISIONS[wanted].peak in rates.peak:
+        return ComputePath(wanted, bits, None)
+    note = f"{rates.name} has no {PRECISIONS[wanted].peak} units: {known} runs weight-only in 16 bits" if wanted else None
+    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note)

@@ -1,0 +1,149 @@
+"""A replica in steady state: what requests see when so many are in flight, or when so many arrive.
+
+Continuous batching: each step decodes one token of every running sequence and works through a chunk of waiting prompts.
+All quantities may be columns of candidates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flopwise.ops.types import Floats, Ints
+from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.memory import ServingLayout
+
+SYNCHRONY = 0.3
+"""Share of the other requests' prompts that stand in front of a request in a closed loop: requests of equal length finish, and so start, together."""
+PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
+"""Standard normal quantiles."""
+TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
+
+
+class Steady(NamedTuple):
+    """Seconds and rates of one replica; `decode` is the step that carries no prefill."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    requests_per_s: Floats
+    output_tokens_per_s: Floats
+    batch: Floats  # sequences decoding at once
+    prefill_s: Floats  # a step with a full chunk of prefill
+    prefill_share: Floats  # of steps that carry prefill
+    decode: StepTime
+    mixed: StepTime
+
+
+def chunk_tokens(runner: Runner, input_tokens: Ints) -> Floats:
+    """Tokens of one prompt that one step works through: the whole prompt, or the engine's budget if that is less."""
+    return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
+
+
+def closed_loop(
+    runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Ints, output_tokens: Ints
+) -> Steady:
+    """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
+
+    Every finished answer brings a prompt: with b sequences decoding, b x input / output prompt tokens fall due a step. One
+    step works through at least a chunk of one prompt and at most the engine's budget; where prompts ask for more than that,
+    fewer sequences decode and the others wait.
+
+    Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
+    Assumes: requests of one length; decoding sequences are on average half way through their answer.
+    """
+    chunk = chunk_tokens(runner, input_tokens)
+    budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
+    chunks = np.ceil(input_tokens / chunk)
+    context = input_tokens + output_tokens / 2
+    wanted = in_flight * output_tokens / (output_tokens + chunks)
+    batch = np.maximum(np.minimum(wanted, budget * output_tokens / input_tokens), np.minimum(in_flight, 1.0))
+    due = batch * input_tokens / output_tokens
+    tokens = np.clip(due, chunk, budget)
+    decode = runner.step(Load(decode_batch=batch, decode_context=context), layout)
+    mixed = runner.step(
+        Load(
+            decode_batch=batch,
+            decode_context=context,
+            prefill_tokens=tokens,
+            prefill_context=input_tokens,
+            prompts=np.maximum(tokens / input_tokens, 1.0),
+        ),
+        layout,
+    )
+    share = np.minimum(due / tokens, 1.0)
+    tpot_s = decode.seconds + share * (mixed.seconds - decode.seconds)
+    added_s = chunks * (mixed.seconds - decode.seconds)
+    ahead = SYNCHRONY * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
+    ttft_s = runner.engine.request_s + chunks * mixed.seconds + np.maximum(ahead, 0.0) * added_s
+    running_s = ttft_s + (output_tokens - 1) * tpot_s
+    requests = np.minimum(in_flight / running_s, batch / (output_tokens * tpot_s))
+    ttft_s = np.maximum(ttft_s, in_flight / requests - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
+    return Steady(ttft_s, tpot_s, requests, requests * output_tokens, batch, mixed.seconds, share, decode, mixed)
+
+
+def fixed_batch(
+    runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Ints, output_tokens: Ints
+) -> Steady:
+    """One batch: all prompts first, then all answers token by token; shape of the broadcast.
+
+    Source: the protocol of benchmarks that fix the batch size.
+    Assumes: no request joins or leaves.
+    """
+    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or input_tokens) / input_tokens), 1.0)
+    prompts = np.minimum(prompts, batch)
+    chunk = np.minimum(prompts * input_tokens, runner.engine.prefill_tokens or prompts * input_tokens)
+    rounds = batch * input_tokens / chunk
+    prefill = runner.step(
+        Load(prefill_tokens=chunk, prefill_context=input_tokens, prompts=np.maximum(chunk / input_tokens, 1.0)), layout
+    )
+    decode = runner.step(Load(decode_batch=batch, decode_context=input_tokens + output_tokens / 2), layout)
+    ttft_s = runner.engine.request_s + rounds * prefill.seconds
+    whole_s = ttft_s + (output_tokens - 1) * decode.seconds
+    requests = batch / whole_s
+    return Steady(
+        ttft_s, decode.seconds, requests, requests * output_tokens, batch, prefill.seconds, 0.0 * batch, decode, prefill
+    )
+
+
+class Percentile(NamedTuple):
+    """What the given percentile of requests sees."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+
+
+def open_loop_percentile(
+    runner: Runner,
+    layout: ServingLayout,
+    steady: Steady,
+    arrivals_per_s: Floats,
+    input_tokens: Ints,
+    output_tokens: Ints,
+    percentile: str,
+) -> Percentile:
+    """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
+
+    Prompts queue for the prefill server: mean wait rho s / (2 (1 - rho)) with an exponential tail. The decoding batch
+    fluctuates as a Poisson number does.
+
+    Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
+    Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
+    """
+    chunk = chunk_tokens(runner, input_tokens)
+    service_s = np.ceil(input_tokens / chunk) * steady.prefill_s
+    rho = arrivals_per_s * service_s
+    safe = np.minimum(rho, 0.999)
+    mean_wait_s = safe * service_s / (2 * (1 - safe))
+    tail = TAILS[percentile]
+    wait_s = mean_wait_s
+    if tail is not None:
+        wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
+    batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
+    busy = runner.step(
+        Load(decode_batch=np.maximum(batch, 1.0), decode_context=input_tokens + output_tokens / 2), layout
+    )
+    tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
+    ttft_s = runner.engine.request_s + service_s + wait_s
+    full = rho >= 1.0
+    return Percentile(np.where(full, np.inf, ttft_s), np.where(full, np.inf, tpot_s))
