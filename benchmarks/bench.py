@@ -1,0 +1,153 @@
+"""What flopwise itself takes, against its targets: `make bench` writes benchmarks/REPORT.md.
+
+Each command runs as a fresh process, several times: the best shows what the code costs, the median what a person sees
+on this machine. Commands that do not exist yet are left out. Time and peak memory are the process's own, from wait4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flopwise.cli.app import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+REPORT = Path(__file__).parent / "REPORT.md"
+MEMORY_TARGET_BYTES = 500e6
+LAYOUTS_PER_S_TARGET = 5e6
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A command line, and the seconds that it may take as a process."""
+
+    name: str
+    argv: tuple[str, ...]
+    target_s: float
+    repeats: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one case took: seconds of each run, the largest resident set, and the last run's stdout."""
+
+    case: Case
+    runs_s: tuple[float, ...]
+    peak_bytes: int
+    out: str
+
+    @property
+    def best_s(self) -> float:
+        return min(self.runs_s)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.runs_s)
+
+
+def cases() -> list[Case]:
+    """All cases whose command exists, `plan` once for each workload in examples/."""
+    every = [
+        Case("--help", ("--help",), 0.1, 20),
+        Case("gpus", ("gpus",), 0.25),
+        Case("models", ("models", "Llama-3.1-8B", "--batch", "1", "--seq", "4096"), 0.25),
+        Case("memory", ("memory", "Llama-3.1-8B", "--task", "train", "--gpu", "h100", "--gpus", "8"), 0.25),
+        Case("train", ("train", "Llama-3.1-8B", "--gpu", "h100", "--gpus", "64"), 0.25),
+        Case("serve", ("serve", "Llama-3.1-8B", "--gpu", "h100"), 0.25),
+        Case("roofline", ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"), 0.25),
+    ]
+    every.extend(
+        Case(f"plan {workload.stem}", ("plan", str(workload), "--json"), 2.0, 5)
+        for workload in sorted((ROOT / "examples").glob("*.yaml"))
+    )
+    known = {name for section in COMMANDS.values() for name in section}
+    return [case for case in every if case.argv[0] in known | {"--help"}]
+
+
+def timed(case: Case, quick: bool) -> Timing:
+    """Run the case; a run that does not answer (exit 0, or 1 for no feasible plan) ends the benchmark."""
+    runs, peak, out = [], 0, ""
+    for _ in range(2 if quick else case.repeats):
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            start = time.perf_counter()
+            running = subprocess.Popen([sys.executable, "-m", "flopwise", *case.argv], stdout=stdout, stderr=stderr)
+            _, status, usage = os.wait4(running.pid, 0)
+            runs.append(time.perf_counter() - start)
+            running.returncode = os.waitstatus_to_exitcode(status)
+            stdout.seek(0)
+            stderr.seek(0)
+            out = stdout.read().decode()
+            if running.returncode not in {0, 1}:
+                raise SystemExit(f"{case.name}: exit {running.returncode}: {stderr.read().decode()}")
+        peak = max(peak, usage.ru_maxrss * 1024)
+    return Timing(case, tuple(runs), peak, out)
+
+
+def layouts_per_s(timings: list[Timing]) -> list[tuple[str, int, float]]:
+    """(plan, layouts evaluated, layouts per second) from the plans' own count and search time."""
+    found = []
+    for timing in timings:
+        if timing.case.argv[0] == "plan" and timing.out.startswith("{"):
+            plan = json.loads(timing.out)
+            if plan.get("evaluated") and plan.get("elapsed_s"):
+                found.append((timing.case.name, plan["evaluated"], plan["evaluated"] / plan["elapsed_s"]))
+    return found
+
+
+def report(timings: list[Timing]) -> str:
+    """The page."""
+    day = datetime.now(tz=UTC).date().isoformat()
+    lines = [
+        "# Speed",
+        "",
+        f"Measured {day} on {os.cpu_count()} cores ({platform.machine()}) with Python {platform.python_version()}, by",
+        "`make bench`. Processes start fresh each time; below 1 a ratio meets its target.",
+        "",
+        "| command | target | best | median | best / target | peak memory |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for t in timings:
+        target = t.case.target_s
+        lines.append(
+            f"| `{t.case.name}` | {1e3 * target:,.0f} ms | {1e3 * t.best_s:,.0f} ms | {1e3 * t.median_s:,.0f} ms "
+            f"| {t.best_s / target:.2f} | {t.peak_bytes / 1e6:,.0f} MB |"
+        )
+    lines += ["", f"Peak memory target: {MEMORY_TARGET_BYTES / 1e6:,.0f} MB each."]
+    search = layouts_per_s(timings)
+    if search:
+        lines += [
+            "",
+            f"Search, full cost model, one core; target {LAYOUTS_PER_S_TARGET / 1e6:,.0f} M layouts/s:",
+            "",
+            "| plan | layouts | layouts/s | of target |",
+            "|---|---:|---:|---:|",
+            *(
+                f"| `{n}` | {count:,} | {rate / 1e6:,.2f} M | {rate / LAYOUTS_PER_S_TARGET:.2f} |"
+                for n, count, rate in search
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two runs of each, and no report is written")
+    quick = parser.parse_args().quick
+    page = report([timed(case, quick) for case in cases()])
+    print(page)
+    if not quick:
+        REPORT.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
