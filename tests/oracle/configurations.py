@@ -138,7 +138,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "albert": _of("albert", _ENCODER, embedding_size=20),
     "mpnet": _of("mpnet", _ENCODER),
     "t5": _of("t5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
-    "t5-gated-untied": _of("t5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_decoder_layers=2, num_heads=6, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "t5-gated": _of("t5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_decoder_layers=2, num_heads=6, feed_forward_proj="gated-gelu"),
     "mt5": _of("mt5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
     "umt5": _of("umt5", vocab_size=131, d_model=48, d_kv=10, d_ff=80, num_layers=3, num_heads=6),
     "bart": _of("bart", vocab_size=131, d_model=48, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=80, decoder_ffn_dim=90, encoder_attention_heads=6, decoder_attention_heads=4, max_position_embeddings=64),

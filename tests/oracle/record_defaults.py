@@ -27,7 +27,7 @@ bert roberta distilbert modernbert deberta-v2 xlm-roberta electra albert mpnet t
 clip_vision_model siglip siglip_text_model siglip_vision_model siglip2 siglip2_vision_model dinov2 dinov2_with_registers dinov3_vit
 llava llava_next llava_onevision qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3_vl qwen3_vl_text qwen3_vl_moe
 qwen3_vl_moe_text mllama mllama_text_model mllama_vision_model llama4 llama4_text llama4_vision_model mistral3 mistral4 ministral3 pixtral
-internvl internvl_vision paligemma idefics3 smolvlm smolvlm_vision aimv2 mimo_v2_flash step3p7 step3p5 apertus hunyuan_v1_dense
+internvl internvl_vision paligemma idefics3 smolvlm smolvlm_vision qwen2_vl_vision qwen2_5_vl_vision qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision step3p5_vision idefics3_vision aimv2 mimo_v2_flash step3p7 step3p5 apertus hunyuan_v1_dense
 hunyuan_v1_moe dots1 longcat_flash lfm2 lfm2_moe arcee helium minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2
 """.split()
 

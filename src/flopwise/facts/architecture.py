@@ -136,6 +136,7 @@ class Convolution:
     outputs: int | None = None  # None: depthwise
     bias: bool = True
     stride: int = 1
+    rows_per_token: int = 1  # outputs for each token of the stack, where a later stride thins them out (Whisper's first)
     shard: Shard = ""
     stream: Stream = "tokens"
 

@@ -37,7 +37,7 @@ class Stack:
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
     master_weights: bool  # an fp32 copy besides
-    grad_dtype: Literal["compute", "fp16", "bf16", "fp32"]  # of the resident gradients
+    grad_dtype: Literal["compute", "fp16", "bf16", "fp32", "both"]  # of the resident gradients; both: bf16 and an fp32 sum
     lasting_gradients: bool  # they stand through the whole step; else they appear as activations go
     states_dtype: Literal["compute", "fp32"]  # of full-precision optimizer states
     loss_bytes: (

@@ -20,12 +20,13 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
             "llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "internlm2", "internlm3", "granite", "smollm3",
             "seed_oss", "arcee", "helium", "ernie4_5", "exaone4", "olmo", "olmo2", "olmo3", "gemma", "gemma2",
             "gemma3_text", "phi", "phi3", "glm", "glm4", "cohere", "cohere2", "nemotron", "starcoder2", "stablelm",
+            "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text",
         ),
     },
     "moe": {
         "mixture_model": (
             "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "olmoe", "granitemoe", "granitemoeshared", "gpt_oss",
-            "minimax_m2", "glm4_moe", "dots1", "mimo_v2_flash",
+            "minimax_m2", "glm4_moe", "dots1", "mimo_v2_flash", "qwen3_vl_moe_text",
         ),
         "llama4": ("llama4_text",),
     },
@@ -62,6 +63,19 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "qwen_next": ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         "minimax": ("minimax", "minimax_text_01"),
         "lfm2": ("lfm2", "lfm2_moe"),
+    },
+    "seq2seq": {"t5": ("t5", "mt5", "umt5"), "bart": ("bart",), "whisper": ("whisper",)},
+    "vision": {"vit": ("vit", "deit"), "clip": ("clip",), "siglip": ("siglip",), "dinov2": ("dinov2", "dinov2_with_registers")},
+    "multimodal": {
+        "llava": ("llava", "llava_next"),
+        "mistral3": ("mistral3",),
+        "gemma3": ("gemma3", "paligemma"),
+        "qwen_vl": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+        "llama4": ("llama4",),
+        "internvl": ("internvl",),
+        "kimi": ("kimi_k25",),
+        "mllama": ("mllama",),
+        "mllama_text": ("mllama_text_model",),
     },
 }  # fmt: skip
 

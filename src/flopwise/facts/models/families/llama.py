@@ -88,6 +88,7 @@ TRAITS: dict[str, Traits] = {
         qk_normal=NO_BIAS, qk_own_weights=True,
     ),
 }  # fmt: skip
+TRAITS |= {"qwen2_vl_text": TRAITS["qwen2"], "qwen2_5_vl_text": TRAITS["qwen2"], "qwen3_vl_text": TRAITS["qwen3"]}
 
 
 def flag(c: Fields, value: bool | str) -> bool:

@@ -60,6 +60,7 @@ MANNERS: dict[str, Manner] = {
     ),
     "mimo_v2_flash": Manner(experts="n_routed_experts", hidden="moe_intermediate_size", traits=Traits(out_bias=False, mlp_bias=False)),
 }  # fmt: skip
+MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
 
 def mixture(c: Fields, m: Manner, width: int) -> Mixture:
