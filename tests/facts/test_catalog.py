@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -64,6 +66,28 @@ SPELLINGS = {
     "Apple M4 Pro": "Apple M4 Pro",
     "xeon platinum 8480": "Xeon Platinum 8480+",
     "graviton4": "Graviton4",
+    "RTX 4000 Ada 20GB": "RTX 4000 Ada",
+    "RTX 5000 Ada 32GB": "RTX 5000 Ada",
+    "NVIDIA RTX 5880 Ada Generation": "RTX 5880 Ada",
+    "RTX-3070 8GB": "RTX 3070",
+    "RTX-3080 10GB": "RTX 3080",
+    "RTX-4070 Ti 12GB": "RTX 4070 Ti",
+    "RTX-4080": "RTX 4080",
+    "RTX-4080 16GB": "RTX 4080",
+    "NVIDIA GeForce RTX 5070": "RTX 5070",
+    "GTX-1080": "GTX 1080",
+    "NVIDIA GeForce GTX 1070": "GTX 1070",
+    "NVIDIA GeForce GTX 1050 Ti": "GTX 1050 Ti",
+    "NVIDIA GeForce RTX 2070 SUPER": "RTX 2070 SUPER",
+    "NVIDIA GeForce RTX 2080": "RTX 2080",
+    "NVIDIA GB10": "GB10",
+    "M1 (8-core GPU 16GB)": "Apple M1",
+    "M1 7-Core GPU 8GB": "Apple M1 7-core",
+    "M2 Ultra 76-Core GPU 192GB": "Apple M2 Ultra",
+    "M3 Max 40-Core GPU 64GB": "Apple M3 Max",
+    "M5 (10-core 32GB)": "Apple M5",
+    "Intel Max 1550": "Intel Max 1550",
+    "A100-PCIe-40GB": "A100-PCIe-40",
 }
 
 
@@ -84,6 +108,8 @@ OPEN = {
     "H800": "H800-SXM-80",
     "Intel PVC GPU": "Intel Max 1550",
     "Radeon 840M / 860M Graphics": "Radeon 860M",
+    "Intel Arc Graphics 130V/140V (integrated)": "Arc 140V",
+    "Intel Alder Lake-P GT2 [Iris Xe Graphics] (integrated)": "Iris Xe 96EU",
 }
 
 
@@ -154,6 +180,13 @@ def test_filters() -> None:
     assert len(FACTS.accelerators_for()) == len(FACTS.accelerators) >= 100
     with pytest.raises(UnknownNameError, match="unknown vendor 'nvidea'; nearest: NVIDIA"):
         FACTS.accelerators_for(vendor="nvidea")
+
+
+def test_facts_need_nothing_heavy() -> None:
+    heavy = "{'numpy', 'yaml', 'click', 'msgspec'} & {*sys.modules}"
+    code = f"import sys, flopwise.facts.catalog as c; c.load_facts(); print(sorted({heavy}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_loading_is_cached_and_quick() -> None:
