@@ -14,7 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import weight_format
 from flopwise.facts.models import load_model, model_from_config
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.layout import TARGET_SETS, Layout, Lora, Precision, Recipe
 from flopwise.training.memory import Memory, step_memory
 
 UNIT = "bytes/GPU"
@@ -44,6 +44,10 @@ STACK_WORDS: tuple[tuple[str, str], ...] = (
 """Words by which a row's source names its software, most telling first."""
 
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
+PAPER_LORA = (64, "all-linear")
+"""Rank and targets where a row states none: those of QLoRA (arXiv 2305.14314)."""
+USUAL_LORA = {"torchtune": (8, "qv"), "litgpt": (8, "qv")}
+"""The same for tools whose recipes default to others."""
 ADAPTER_METHODS = {"lora", "qlora", "lora_emb", "dora", "qdora", "lora-fa", "rslora"}
 SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tuning", "boft"}
 
@@ -121,15 +125,17 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
     base = row.get("base_weight_quant") or "bf16"
     if "fp32 weights" in row.get("param_dtype", ""):
         base = "fp32"
-    wide = "all layers" in notes or "all linear" in notes
-    targets = TARGET_SETS["all-linear"] if wide or stack == "deepspeed-zero3" else TARGET_SETS["qv"]
     stated = re.search(r"rank[ =]*(\d+)", notes)
-    rank = int(stated[1]) if stated else 8
+    usual_rank, usual_targets = USUAL_LORA.get(stack.partition("-")[0], PAPER_LORA)
+    wide = "all layers" in notes or "all linear" in notes
+    narrow = "q,v" in notes or "q and v" in notes or number(row, "trainable_params_m") is not None
+    targets = TARGET_SETS["all-linear" if wide else "qv" if narrow else usual_targets]
+    rank = int(stated[1]) if stated else usual_rank
     lora = Lora(
         rank=rank,
         targets=targets,
         base=weight_format(base).name,
-        adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
+        adapter_dtype="fp32" if stack in ("hf-trainer", "deepspeed-zero3") else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )
@@ -153,19 +159,28 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
     found = re.search(r"gbs(\d+)", f"{row.get('id', '')} {row.get('notes', '')}")
     replicas = int(layout.dp) * int(layout.micro_batch)
     flash = row.get("flash_attention", "").lower()
+    pure = "bf16" if "pure bf16" in words else None
     return Recipe(
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(int(found[1]) if found else 1, replicas),
-        precision="fp8" if "fp8" in kinds.replace("mxfp8", "") else "mxfp8" if "mxfp8" in kinds else "bf16",
+        precision=_precision(kinds),
         optimizer=optimizer,
         stack=stack,
         attention="eager" if flash.startswith("false") else "flash",
-        weights_dtype="fp32" if "fp32 weights" in kinds else None,
-        loss_chunks=8 if "chunked ce" in words or "chunked cross" in words else None,
-        optimizer_in_backward="in_bwd" in words or "in backward" in name,
+        weights_dtype="fp32" if "fp32 weights" in kinds else pure,
+        grad_dtype=pure,
+        states_dtype=pure,
+        loss_chunks=8 if "chunked" in words else 1 if "cumulative" in words else None,
+        optimizer_in_backward=any(w in name for w in ("in_bwd", "in backward", "low-memory")),
         selective="alternate" if "every 2nd" in words else None,
         lora=_lora(row, model, stack),
     )
+
+
+def _precision(kinds: str) -> Precision:
+    """The arithmetic that a row's `param_dtype` names."""
+    order: tuple[Precision, ...] = ("mxfp8", "fp8", "fp16")
+    return next((p for p in order if p in kinds), "bf16")
 
 
 def read_bytes(row: Mapping[str, str], memory: Memory) -> float:

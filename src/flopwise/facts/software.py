@@ -37,7 +37,9 @@ class Stack:
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
     master_weights: bool  # an fp32 copy besides
-    grad_dtype: Literal["compute", "fp16", "bf16", "fp32", "both"]  # of the resident gradients; both: bf16 and an fp32 sum
+    grad_dtype: Literal[
+        "compute", "fp16", "bf16", "fp32", "both"
+    ]  # of the resident gradients; both: bf16 and an fp32 sum
     lasting_gradients: bool  # they stand through the whole step; else they appear as activations go
     states_dtype: Literal["compute", "fp32"]  # of full-precision optimizer states
     loss_bytes: (
@@ -49,6 +51,7 @@ class Stack:
     step_bytes: float  # temporary bytes a parameter during the optimizer step
     buffer_bytes: float  # communication buckets
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
+    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
     pointwise_traffic: (

@@ -59,6 +59,8 @@ def widths(recipe: Recipe, table: MemoryTable) -> Widths:
     compute = table.elem_bytes
 
     def size(name: str) -> float:
+        if name == "both":
+            return compute + 4.0 if recipe.precision != "fp16" else compute
         return compute if name == "compute" else _DTYPE_BYTES[name]
 
     weights = size(recipe.weights_dtype or row.weights_dtype)
@@ -124,6 +126,7 @@ class _Evaluation:
         self.row, self.optimizer = table.software, optimizer(table.recipe.optimizer)
         self.sums, self.index = table.sums(layout)
         self.width = widths(table.recipe, table)
+        self.casts = self.width.weights > self.width.compute
         zero, group = np.asarray(layout.zero), np.asarray(layout.dp) * layout.cp
         expert_group = np.maximum(group / layout.ep, 1.0)
         self.sharded = zero >= 3
@@ -152,13 +155,14 @@ class _Evaluation:
         gradients = held[1] * w.gradients
         host: Floats = 0.0
         if layout.offload_parameters:
-            host, items["weights"] = items["weights"] + 0.0, items["weights"] * 0.0
+            host, items["weights"] = items["weights"] + gradients, items["weights"] * 0.0
+            gradients = gradients * 0.0
         if layout.offload_optimizer or self.optimizer.paged:
             host = host + items["master weights"] + items["optimizer states"]
             items["master weights"], items["optimizer states"] = 0.0 * states, 0.0 * states
         if self.recipe.optimizer_in_backward:
             gradients = gradients / np.maximum(stage.stop - stage.start, 1)
-        items |= self._moments(stage, gradients, held[0])
+        items |= self._moments(stage, gradients, held[0], dense + ends + expert, items["optimizer states"])
         return items, host
 
     def _activations(self, stage: _Stage) -> Floats:
@@ -181,7 +185,9 @@ class _Evaluation:
             per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
         return stage.last * tokens * self.sums.vocabulary[self.index] * per_entry
 
-    def _moments(self, stage: _Stage, gradients: Floats, trained: Floats) -> dict[str, Floats]:
+    def _moments(
+        self, stage: _Stage, gradients: Floats, trained: Floats, trained_here: Floats, states: Floats
+    ) -> dict[str, Floats]:
         """What comes and goes within a step, at the fullest of three moments."""
         s, index, w, layout = self.sums, self.index, self.width, self.layout
         activations, loss = self._activations(stage), self._loss(stage)
@@ -192,21 +198,26 @@ class _Evaluation:
         whole = self.sharded * (0.0 if self.recipe.lora is not None else 1.0) * (unit + root) * w.compute
         recomputed = np.where(np.asarray(layout.recompute) > 0, s.layer_peak[index], 0.0) * layout.micro_batch
         working = 2.0 * s.gradient_peak[index] * layout.micro_batch + recomputed
-        at_loss = activations + loss + gradients * self.lasting + gathered
-        at_layer = activations + working + gradients * self.lasting + gathered + whole
-        at_end = gradients + working + gathered + whole
+        cast = np.where(self.sharded, 0.0, trained_here) * (w.compute if self.casts else 0.0)
+        at_loss = activations + loss + gradients * self.lasting + gathered + cast
+        at_layer = activations + working + gradients * self.lasting + gathered + whole + cast
+        at_end = gradients + working + gathered + whole + cast
         at_step = gradients + trained * self.row.step_bytes
-        peak = np.maximum(np.maximum(at_loss, at_layer), np.maximum(at_end, at_step))
+        loading = self.sharded * self.row.loads_whole * np.maximum((unit * layers + root) * w.compute - states, 0.0)
+        peak = np.maximum(np.maximum(at_loss, at_layer), np.maximum(np.maximum(at_end, at_step), loading))
         loss_now = (at_loss >= peak) * 1.0
         layer_now = (1 - loss_now) * (at_layer >= peak)
         end_now = (1 - loss_now) * (1 - layer_now) * (at_end >= peak)
-        step_now = (1 - loss_now) * (1 - layer_now) * (1 - end_now)
+        step_now = (1 - loss_now) * (1 - layer_now) * (1 - end_now) * (at_step >= peak)
+        load_now = (1 - loss_now) * (1 - layer_now) * (1 - end_now) * (1 - step_now)
         early = loss_now + layer_now
         return {
             "gradients": gradients * (self.lasting * early + end_now + step_now),
             "activations": activations * early,
             "working set of one layer": working * (layer_now + end_now),
             "logits and loss": loss * loss_now,
+            "16-bit copies of weights": cast * (early + end_now),
+            "whole weights while loading": loading * load_now,
             "gathered layers": gathered * (early + end_now) + whole * (layer_now + end_now),
             "optimizer step": trained * self.row.step_bytes * step_now,
             "communication buffers": self.row.buffer_bytes * (np.asarray(layout.dp) * layout.tp > 1),

@@ -16,7 +16,8 @@ from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.activations import layer_activation_bytes
-from flopwise.ops.shapes import Split
+from flopwise.ops.habits import habit_of
+from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
@@ -110,6 +111,7 @@ class MemoryTable:
         self.model, self.recipe = model, recipe
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
+        self.habit = habit_of(model.model_type)
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
@@ -142,9 +144,17 @@ class MemoryTable:
             seq,
             implementation=self.implementation,
             recompute=recompute,
-            elem_bytes=int(self.elem_bytes),
+            elem_bytes=self.elem_bytes,
             split=split,
+            habit=self.habit,
+            flash=self.recipe.attention != "eager",
+            trainable=self._trainable(layer),
+            rank=0 if self.lora is None else self.lora.rank,
         )
+
+    def _trainable(self, layer: Layer) -> Trainable:
+        """Names of the projections with adapters; "all" without adapters."""
+        return "all" if self.lora is None else frozenset(i.name for i in adapted(layer.items, self.lora))
 
     def _build(self, split: Split) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
@@ -199,14 +209,6 @@ class MemoryTable:
         for index, layer in enumerate(stack.kinds):
             total = total + self._kept(layer, stack, split, "none", seq) * stack.order.count(index)
         return total
-
-    @property
-    def adapted_inputs(self) -> int:
-        """Elements of the inputs of adapted projections a token, over one layer of the most common kind."""
-        if self.lora is None:
-            return 0
-        kinds = self.model.stacks[0].kinds
-        return max(sum(i.inputs for i in adapted(k.items, self.lora)) for k in kinds)
 
 
 def _all_items(stack: Stack) -> list[Item]:
