@@ -55,7 +55,7 @@ def model(c: Fields, f: Frame) -> Model:
     if f.positions:
         wide.append(Table(name="embed_positions", rows=f.positions, dim=width, position=True))
         wide.append(residual("embed/add", width))
-    if f.dropout:
+    if f.dropout and c.model_type not in ("opt", "bloom"):  # these two drop nothing between embedding and first layer
         wide.append(Pointwise(name="embed/dropout", dim=width, kind="dropout"))
     projected = embed != width
     into = (Linear(name="embed/project_in", inputs=embed, outputs=width),) if projected else ()

@@ -1,0 +1,217 @@
+"""Activation memory: bytes that the forward pass leaves for the backward pass, of a layer and of a whole model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Item, Layer, Linear, Model, Stack
+from flopwise.ops.flops import runs, stack_shape
+from flopwise.ops.habits import Habit, habit_of
+from flopwise.ops.saved import Implementation, Setting, Trace, outside, traced
+from flopwise.ops.shapes import Shape, Split, Trainable, rows
+from flopwise.ops.types import Floats, Ints
+from flopwise.ops.work import linear_dims
+
+Recompute = Literal["none", "selective", "full"]
+Loss = Literal["full", "chunked", "none"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+_PLAIN, _WHOLE = Habit(), Split()
+
+
+def _modes(recompute: str | Ints) -> Ints:
+    """Recompute as a number or numbers: 0 none, 1 selective, 2 full."""
+    if isinstance(recompute, str):
+        if recompute not in RECOMPUTE:
+            raise SpecError(f"recompute: {recompute!r} is not known; allowed: {', '.join(RECOMPUTE)}")
+        return RECOMPUTE.index(recompute)
+    return recompute
+
+
+def _by_mode(mode: Ints, trace: Trace, entry: Floats) -> Floats:
+    """Bytes of a traced layer under each mode: everything, without scores, or nothing but its input."""
+    if isinstance(mode, np.ndarray):
+        options = [np.asarray(x) for x in (_total(trace), _total(trace, scores=False), entry)]
+        return np.select([mode == 0, mode == 1], options[:2], options[2])
+    return entry if mode == 2 else _total(trace, scores=mode == 0)
+
+
+def _total(trace: Trace, *, scores: bool = True) -> Floats:
+    total: Floats = 0.0
+    for key, nbytes in trace.kept.items():
+        if scores or key not in trace.scores:
+            total = total + nbytes
+    return total
+
+
+def _setting(shape: Shape, implementation: str, split: Split, habit: Habit, **options: Any) -> Setting:
+    if implementation not in get_args(Implementation):
+        allowed = ", ".join(get_args(Implementation))
+        raise SpecError(f"implementation: {implementation!r} is not known; allowed: {allowed}")
+    kind = cast("Implementation", implementation)
+    return Setting(shape=shape, split=split, implementation=kind, habit=habit, **options)
+
+
+def layer_activation_bytes(
+    layer: Layer,
+    width: int,
+    batch: Ints,
+    seq: Ints,
+    *,
+    implementation: str = "fused",
+    recompute: str | Ints = "none",
+    elem_bytes: float = 2.0,
+    split: Split = _WHOLE,
+    encoder: Ints = 0,
+    habit: Habit = _PLAIN,
+    cpu: bool = False,
+    flash: bool = True,
+    trainable: Trainable = "all",
+    rank: int = 0,
+    input_grad: bool = True,
+) -> Floats:
+    """Bytes that one layer keeps on one rank for `batch` sequences of `seq` tokens; broadcasts over arrays.
+
+    `implementation`: "eager" and "sdpa" are what autograd keeps in the modules of transformers (SDPA with a fused
+    kernel), "fused" what the kernels of Megatron-LM and Transformer Engine keep (`flash` False: with a score matrix).
+    `recompute`: none, selective (the score-sized tensors are given up) or full (only the layer's input is kept), or
+    numbers 0 to 2; while a layer is recomputed, all of what it keeps under "none" lives besides. `trainable`: names of
+    the linears with adapters of `rank` (LoRA) instead of "all". `habit`: how the family's modules are written
+    (`habit_of`). `cpu`: PyTorch's CPU code, whose dropout masks are as wide as the activations.
+
+    Source: Korthikanti et al. 2022 (arXiv 2205.05198) equations 1 to 6 for "fused"; recorded runs in tests/oracle for
+    the others.
+    Assumes: parameters and activations of one dtype; fused kernels' row statistics (8 bytes a row) are left out; batch
+    above 1 (eager attention on one sequence may keep views where it otherwise copies); with sequence parallelism a
+    fully recomputed layer keeps its shard of the input.
+    Raises: SpecError: unknown implementation or recompute mode.
+    """
+    options: dict[str, Any] = {
+        "elem_bytes": elem_bytes,
+        "cpu": cpu,
+        "flash": flash,
+        "trainable": trainable,
+        "rank": rank,
+    }
+    shape = Shape(batch=batch, query=seq, context=seq, encoder=encoder)
+    setting = _setting(shape, implementation, split, habit, **options)
+    trace = traced(layer.items, setting, width, input_grad=input_grad)
+    return _by_mode(_modes(recompute), trace, outside(width, "tokens", setting) * elem_bytes)
+
+
+def saved_tensors(
+    layer: Layer,
+    width: int,
+    batch: Ints,
+    seq: Ints,
+    *,
+    implementation: str = "fused",
+    elem_bytes: float = 2.0,
+    split: Split = _WHOLE,
+    habit: Habit = _PLAIN,
+    flash: bool = True,
+) -> dict[str, Floats]:
+    """The tensors that one layer keeps, by name, in bytes: what `layer_activation_bytes` sums.
+
+    Source: as there. Assumes: as there, without recompute.
+    """
+    shape = Shape(batch=batch, query=seq, context=seq)
+    setting = _setting(shape, implementation, split, habit, elem_bytes=elem_bytes, flash=flash)
+    return traced(layer.items, setting, width).kept
+
+
+def _head(stack: Stack, vocab: int) -> Linear | None:
+    """The product that makes logits, if the stack ends in one."""
+    return next((i for i in reversed(stack.after) if isinstance(i, Linear) and vocab and i.outputs == vocab), None)
+
+
+def loss_bytes(model: Model, setting: Setting, loss: Loss) -> Floats:
+    """Bytes that logits and loss keep: log-probabilities in fp32 for every token and word of the rank's vocabulary.
+
+    "chunked" (fused linear and cross-entropy) keeps no row of the vocabulary, only the gradient of its input.
+
+    Source: PyTorch's log_softmax and nll_loss (the output of the one, the targets of the other); Megatron-LM's
+    vocabulary-parallel cross-entropy keeps the fp32 softmax likewise.
+    Assumes: a loss over all tokens.
+    """
+    head = _head(model.stacks[0], model.vocab)
+    if head is None or loss == "none":
+        return 0.0
+    tokens = rows("tokens", setting.shape, setting.split)
+    if loss == "chunked":
+        return tokens * model.stacks[0].width * setting.elem_bytes
+    _, words = linear_dims(head, setting.split)
+    capped = setting.elem_bytes if setting.habit.head_softcap and setting.implementation != "fused" else 0.0
+    return tokens * words * (4.0 + capped) + tokens * 8.0
+
+
+def _stack_bytes(stack: Stack, setting: Setting, mode: Ints) -> Floats:
+    """Bytes that the items before the layers, the layers and the items after them keep."""
+    adapters = setting.trainable != "all"
+    total = _total(traced(stack.before, setting, stack.width, input_grad=False))
+    entry = outside(stack.width, "tokens", setting) * setting.elem_bytes
+    for index, layer in enumerate(stack.kinds):
+        count = stack.order.count(index)
+        each = _by_mode(mode, traced(layer.items, setting, stack.width), entry)
+        if adapters and stack.order and stack.order[0] == index:  # nothing before the first layer is trained
+            first = _by_mode(mode, traced(layer.items, setting, stack.width, input_grad=False), entry)
+            total, count = total + first, count - 1
+        total = total + count * each
+    return total + _total(traced(stack.after, setting, stack.width))
+
+
+def model_activation_bytes(
+    model: Model,
+    batch: Ints,
+    seq: Ints,
+    *,
+    implementation: str = "fused",
+    recompute: str | Ints = "none",
+    elem_bytes: float = 2.0,
+    split: Split = _WHOLE,
+    encoder: Ints | None = None,
+    cpu: bool = False,
+    flash: bool = True,
+    trainable: Trainable = "all",
+    rank: int = 0,
+    loss: Loss = "full",
+) -> Floats:
+    """Bytes that a whole model keeps on one rank (no pipeline), embeddings, final norm, logits and loss included.
+
+    Source: as `layer_activation_bytes` and `loss_bytes`.
+    Assumes: as there; towers of multimodal models do not run; an encoder's output is kept once for all layers that look
+    at it; rotary tables (shared, 2 rows a position) are left out.
+    Raises: SpecError: unknown implementation or recompute mode, or a network without a table of layers.
+    """
+    if not model.stacks:
+        raise SpecError(f"{model.name} is known by published figures only: its activations cannot be counted")
+    mode, habit = _modes(recompute), habit_of(model.model_type)
+    options: dict[str, Any] = {
+        "elem_bytes": elem_bytes,
+        "cpu": cpu,
+        "flash": flash,
+        "trainable": trainable,
+        "rank": rank,
+    }
+    total: Floats = 0.0
+    for stack in model.stacks:
+        if not runs(model, stack):
+            continue
+        shape = stack_shape(model, stack, batch, seq, encoder=encoder)
+        setting = _setting(shape, implementation, split, habit, **options)
+        total = total + _stack_bytes(stack, setting, mode)
+        if stack is model.stacks[0]:
+            total = total + loss_bytes(model, setting, loss)
+            if implementation == "eager" and habit.mask_argument:
+                total = total + (np.asarray(mode) == 2) * (1.0 * batch * seq * seq * elem_bytes)
+        elif _looked_at(model.stacks[0]):
+            total = total + outside(stack.width, "tokens", setting) * elem_bytes
+    return total
+
+
+def _looked_at(stack: Stack) -> bool:
+    """Whether the stack's layers look at an encoder's output."""
+    items: list[Item] = [item for layer in stack.kinds for item in layer.items]
+    return any(isinstance(item, Linear) and item.stream == "encoder" for item in items)

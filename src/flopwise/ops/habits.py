@@ -1,0 +1,59 @@
+"""How the modules of transformers write each family's operations, as far as that changes what autograd keeps.
+
+The mathematics of two families can agree while their code differs: one multiplies by the norm's weight in fp32, another
+after the cast back; one softmax runs in fp32, another in bfloat16; GELU is one kernel or eight elementwise operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """What an implementation does beside the mathematics. The defaults are those of Llama's modules."""
+
+    norm_weight_fp32: bool = False  # RMSNorm multiplies by its weight before the cast back: keeps an fp32 copy
+    softmax_fp32: bool = True  # eager attention: probabilities in fp32 beside the cast ones
+    softcap: bool = False  # scores go through tanh first
+    head_softcap: bool = False  # so do the logits
+    gelu_tensors: int = 1  # tensors that GELU keeps: its input, or the intermediate ones of a composed form
+    rope_concat: bool = False  # rotated heads are concatenated even where nothing stays unrotated
+    mask_argument: bool = False  # the mask is an argument of each layer: checkpointing keeps it (once)
+
+
+_COMPOSED_GELU = 4  # 0.5 x, tanh(...), 1 + tanh(...) and x itself
+
+HABITS: dict[str, Habit] = {
+    **dict.fromkeys(
+        ("gemma", "gemma3_text", "gemma3n_text", "gemma4_text", "olmo2", "olmo3", "helium", "gpt_oss"),
+        Habit(norm_weight_fp32=True),
+    ),
+    "gemma2": Habit(norm_weight_fp32=True, softcap=True, head_softcap=True),
+    **dict.fromkeys(
+        (
+            "bert",
+            "roberta",
+            "xlm-roberta",
+            "distilbert",
+            "electra",
+            "camembert",
+            "t5",
+            "whisper",
+            "falcon",
+            "llama4_text",
+        ),
+        Habit(softmax_fp32=False),
+    ),
+    "phi3": Habit(rope_concat=True),
+    "gpt2": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU, mask_argument=True),
+    "gptj": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU),
+    "gpt_neo": Habit(gelu_tensors=_COMPOSED_GELU),
+    "codegen": Habit(gelu_tensors=_COMPOSED_GELU),
+    "phi": Habit(gelu_tensors=_COMPOSED_GELU),
+}
+
+
+def habit_of(model_type: str) -> Habit:
+    """The habits of a family's modules; Llama's where nothing else is known."""
+    return HABITS.get(model_type, Habit())

@@ -1,0 +1,398 @@
+"""Which tensors the forward pass of a layer leaves for its backward pass, one line each.
+
+The items of a layer are followed in the order in which they run. A tensor is known by the name of the item that made
+it; several items that keep the same tensor keep it once. "eager" and "sdpa" are the modules of transformers as
+PyTorch's autograd sees them; "fused" are the kernels of Megatron-LM and Transformer Engine, which recompute what is
+cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from flopwise.facts.architecture import (
+    Attend,
+    Convolution,
+    Experts,
+    Item,
+    Linear,
+    Norm,
+    Pointwise,
+    Recurrence,
+    Stream,
+    Table,
+)
+from flopwise.ops.habits import Habit
+from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
+from flopwise.ops.types import Floats, Ints, ceil_div
+from flopwise.ops.work import expert_dims, linear_dims
+
+Implementation = Literal["eager", "sdpa", "fused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything beside the items that decides what is kept."""
+
+    shape: Shape
+    split: Split
+    implementation: Implementation
+    habit: Habit
+    elem_bytes: float = 2.0
+    cpu: bool = False  # PyTorch's CPU code: dropout masks and a norm's statistics in the activations' own dtype
+    flash: bool = True  # fused: attention without a score matrix
+    trainable: Trainable = "all"
+    rank: int = 0  # of the adapters on the items that `trainable` names
+
+    @property
+    def mask_bytes(self) -> float:
+        """One element of a dropout mask: bool on GPUs."""
+        return self.elem_bytes if self.cpu else 1.0
+
+    @property
+    def wide(self) -> bool:
+        """Whether a cast to fp32 makes a new tensor."""
+        return self.elem_bytes < 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    key: str
+    nbytes: Floats
+    grad: bool  # something before it is trained: its gradient is needed
+
+
+@dataclass(slots=True)
+class Trace:
+    """The tensors kept so far, by name, and the outputs of the items so far."""
+
+    setting: Setting
+    last: _Tensor
+    kept: dict[str, Floats] = field(default_factory=dict)
+    made: dict[str, _Tensor] = field(default_factory=dict)
+    scores: set[str] = field(default_factory=set)  # kept tensors that selective recompute gives up
+    rotated: dict[str, int] = field(default_factory=dict)  # attention blocks with rope: dimensions rotated
+
+    def keep(self, tensor: _Tensor) -> None:
+        """Keep a tensor that exists anyway."""
+        self.kept[tensor.key] = tensor.nbytes
+
+    def note(self, key: str, nbytes: Floats, *, scores: bool = False) -> None:
+        """Keep a tensor that nothing else refers to."""
+        self.kept[key] = nbytes
+        if scores:
+            self.scores.add(key)
+
+    def source(self, reads: str) -> _Tensor:
+        """What an item reads: the output of the item named, the layer's own input, or what came last."""
+        if not reads:
+            return self.last
+        return self.made.get(reads, self.made["input"])
+
+    def put(self, name: str, nbytes: Floats, *, grad: bool) -> None:
+        """Register the output of an item."""
+        self.last = self.made[name] = _Tensor(name, nbytes, grad)
+
+    def trained(self, name: str) -> bool:
+        """Whether the item's own weight gets a gradient."""
+        del name
+        return self.setting.trainable == "all"
+
+    def adapted(self, name: str) -> bool:
+        """Whether an adapter sits on the item."""
+        chosen = self.setting.trainable
+        return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)
+
+
+def _prefix(name: str) -> str:
+    """The block that an item belongs to: `attention` of `attention/q_proj`."""
+    return name.rsplit("/", 1)[0]
+
+
+def outside(dim: Ints, stream: Stream, s: Setting) -> Floats:
+    """Elements of a tensor of `dim` a row outside the region that tensor parallelism cuts."""
+    whole = rows(stream, s.shape, s.split) * dim
+    return whole / s.split.tp if s.split.sequence_parallel else whole
+
+
+def inside(dim: Ints, stream: Stream, s: Setting, unit: int = 1) -> Floats:
+    """Elements of a tensor whose columns are cut."""
+    return rows(stream, s.shape, s.split) * local_units(dim, s.split.tp, unit)
+
+
+def _linear(t: Trace, item: Linear) -> None:
+    s, x = t.setting, t.source(item.reads)
+    trained, adapted = t.trained(item.name), t.adapted(item.name)
+    if (trained or adapted) and item.reads != "encoder":  # the encoder's output is kept once for all layers
+        t.keep(x)
+    if adapted:
+        t.note(f"{item.name}/lora_a", rows(item.stream, s.shape, s.split) * s.rank * s.elem_bytes)
+    _, n = linear_dims(item, s.split)
+    size = rows(item.stream, s.shape, s.split) * n if item.shard == "column" else outside(n, item.stream, s)
+    t.put(item.name, size * s.elem_bytes, grad=x.grad or trained or adapted)
+
+
+def _experts(t: Trace, item: Experts) -> None:
+    s, x = t.setting, t.source(item.reads)
+    _, k, n = expert_dims(item, s.split)
+    m = rows("tokens", s.shape, s.split) * item.top_k
+    trained = t.trained(item.name)
+    if trained:
+        t.note(f"{item.name}/permuted", m * k * s.elem_bytes) if item.shard == "column" else t.keep(x)
+    t.put(item.name, m * n * s.elem_bytes, grad=x.grad or trained)
+
+
+def _norm(t: Trace, item: Norm) -> None:
+    s, x = t.setting, t.source(item.reads)
+    trained = t.trained(item.name) and item.affine
+    groups: Ints = local_heads(item.groups, s.split.tp) if item.shard else item.groups
+    elems = (
+        rows(item.stream, s.shape, s.split) * groups * item.dim
+        if item.shard
+        else outside(item.dim * item.groups, item.stream, s)
+    )
+    if x.grad or trained:
+        if s.implementation == "fused" or item.kind == "layernorm":
+            t.keep(x)
+            if s.implementation != "fused":
+                t.note(f"{item.name}/statistics", elems / item.dim * 2 * (s.elem_bytes if s.cpu else 4))
+        else:
+            if x.grad:
+                t.note(f"{item.name}/fp32", elems * 4) if s.wide else t.keep(x)
+                t.note(f"{item.name}/rstd", elems / item.dim * 4)
+            if trained:
+                t.note(f"{item.name}/normed", elems * (4 if s.habit.norm_weight_fp32 else s.elem_bytes))
+    t.put(item.name, elems * s.elem_bytes, grad=x.grad or trained)
+
+
+def _gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
+    """activation(a) * b: a and b are the two products before it, or the halves of one."""
+    prefix = _prefix(item.name)
+    whole = t.made.get(f"{prefix}/gate_up_proj")
+    if whole is not None:
+        t.keep(whole)
+    else:
+        for name in ("gate_proj", "up_proj"):
+            tensor = t.made.get(f"{prefix}/{name}")
+            t.keep(tensor) if tensor is not None else t.note(f"{item.name}/{name}", size)
+    if keep_activated:
+        t.note(f"{item.name}/activated", size)
+
+
+def _activation(t: Trace, item: Pointwise, x: _Tensor, size: Floats) -> None:
+    s, fused = t.setting, t.setting.implementation == "fused"
+    if item.gated:
+        _gated(t, item, size, keep_activated=not fused)
+    elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
+        t.note(item.name, size)  # their output says everything
+    elif item.kind == "relu2" and not fused:
+        t.note(f"{item.name}/relu", size)
+    else:
+        t.keep(x)
+        if item.kind == "gelu" and not fused:
+            for extra in range(s.habit.gelu_tensors - 1):
+                t.note(f"{item.name}/gelu{extra}", size)
+
+
+def _pointwise(t: Trace, item: Pointwise) -> None:
+    s, x = t.setting, t.last
+    if item.kind == "rope":
+        t.rotated[_prefix(item.name)] = item.dim
+        return
+    cut = inside(item.dim, item.stream, s) if item.shard else outside(item.dim, item.stream, s)
+    if item.per_expert:  # routed copies are whole rows, whatever sequence parallelism does outside
+        columns = local_units(item.dim, s.split.tp) if item.shard else item.dim
+        cut = item.per_expert * rows("tokens", s.shape, s.split) * columns
+    size, grad = cut * s.elem_bytes, x.grad
+    if item.kind == "residual":
+        grad = grad or t.source(item.reads or "input").grad
+    elif x.grad:
+        _keep_for_pointwise(t, item, x, size)
+    t.put(item.name, size, grad=grad)
+
+
+def _keep_for_pointwise(t: Trace, item: Pointwise, x: _Tensor, size: Floats) -> None:
+    """What the derivative of one elementwise operation reads; `size`: bytes of its output."""
+    s = t.setting
+    if item.kind == "dropout":
+        t.note(f"{item.name}/mask", size / s.elem_bytes * s.mask_bytes)
+    elif item.kind == "softmax":
+        t.note(item.name, size / s.elem_bytes * 4)
+    elif item.kind == "scale":
+        if item.name.startswith(("experts/", "shared/")):  # multiplied by routing weights, which have gradients
+            t.keep(x)
+    elif item.kind in ("gate", "conv"):
+        t.keep(x)
+        if item.kind == "gate":
+            t.note(f"{item.name}/gate", size)
+    else:
+        _activation(t, item, x, size)
+
+
+def _table(t: Trace, item: Table) -> None:
+    s, trained = t.setting, t.trained(item.name)
+    if trained:
+        sequences = 1 if item.position else s.shape.batch
+        t.note(f"{item.name}/ids", rows(item.stream, s.shape, s.split) / s.shape.batch * sequences * 8)
+    t.put(item.name, outside(item.dim, item.stream, s) * s.elem_bytes, grad=trained or t.last.grad)
+
+
+def _convolution(t: Trace, item: Convolution) -> None:
+    s, x = t.setting, t.last
+    if t.trained(item.name):
+        t.keep(x)
+    width = item.channels if item.outputs is None else item.outputs
+    elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
+    t.put(item.name, elems * s.elem_bytes, grad=x.grad or t.trained(item.name))
+
+
+def _recurrence(t: Trace, item: Recurrence) -> None:
+    s, x = t.setting, t.last
+    heads = ceil_div(item.heads, s.split.tp) if item.shard else item.heads
+    out = rows("tokens", s.shape, s.split) * heads * item.value_dim * s.elem_bytes
+    if x.grad:
+        t.keep(x)
+        t.note(f"{item.name}/inputs", out + rows("tokens", s.shape, s.split) * 2 * item.key_dim * s.elem_bytes)
+    t.put(item.name, out, grad=x.grad)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """Queries, keys and values of an attention item: which need gradients, and the one product behind them, if any."""
+
+    q_grad: bool
+    k_grad: bool
+    v_grad: bool
+    fused: _Tensor | None
+    views: bool  # queries and keys are still views of `fused`
+
+
+def _operands(t: Trace, prefix: str) -> _Operands:
+    def made(*names: str) -> _Tensor | None:
+        return next((t.made[f"{prefix}/{n}"] for n in names if f"{prefix}/{n}" in t.made), None)
+
+    fused = made("qkv_proj")
+    q, k = made("q_norm", "q_proj", "q_b_proj", "qkv_proj"), made("k_norm", "k_proj", "kv_b_proj", "qkv_proj")
+    v = made("v_norm", "v_proj", "kv_b_proj", "qkv_proj") or k
+    plain = made("q_norm") is None and prefix not in t.rotated
+    grads = [True if x is None else x.grad for x in (q, k, v)]
+    return _Operands(grads[0], grads[1], grads[2], fused or made("kv_b_proj"), fused is not None and plain)
+
+
+def _attend(t: Trace, item: Attend) -> None:
+    s, given = t.setting, _operands(t, _prefix(item.name))
+    tokens = rows("tokens", s.shape, s.split)
+    heads = ceil_div(item.heads, s.split.tp)
+    grad = given.q_grad or given.k_grad or given.v_grad
+    if grad and s.implementation == "sdpa":
+        _keep_kernel_operands(t, item, given)
+    elif grad:
+        _keep_copied_operands(t, item, given)
+    if grad:
+        _keep_scores(t, item, given, heads * tokens)
+    t.put(item.name, tokens * heads * item.v_dim * s.elem_bytes, grad=grad)
+    if grad and s.implementation == "sdpa" and _concatenated(t, item):
+        t.note(f"{item.name}/out", t.last.nbytes)  # lies head by head, as the queries: the projection reads a copy
+    elif grad and (s.implementation == "sdpa" or (s.implementation == "fused" and s.flash)):
+        t.keep(t.last)
+
+
+def _concatenated(t: Trace, item: Attend) -> bool:
+    """Whether the queries were put together from a rotated and an unrotated part."""
+    turned = t.rotated.get(_prefix(item.name), 0)
+    partly = 0 < turned < (item.heads + (0 if item.kv_shared else item.kv_heads)) * item.qk_dim
+    return partly or (turned > 0 and t.setting.habit.rope_concat)
+
+
+def _key_rows(s: Setting, item: Attend) -> Floats:
+    return rows("encoder" if item.cross else "tokens", s.shape, s.split)
+
+
+def _keep_copied_operands(t: Trace, item: Attend, given: _Operands) -> None:
+    """Queries, keys and values as tensors of their own; eager code repeats keys and values to all heads first."""
+    s, eager = t.setting, t.setting.implementation == "eager"
+    heads = ceil_div(item.heads, s.split.tp)
+    kv_heads = heads if eager else local_heads(item.kv_heads, s.split.tp)
+    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
+    if given.k_grad or not eager:
+        t.note(f"{item.name}/q", tokens * heads * item.qk_dim * s.elem_bytes)
+    if given.q_grad or not eager:
+        t.note(f"{item.name}/k", keys * kv_heads * item.qk_dim * s.elem_bytes)
+    if given.q_grad or given.k_grad or not eager:
+        t.note(f"{item.name}/v", keys * kv_heads * item.v_dim * s.elem_bytes)
+
+
+def _keep_kernel_operands(t: Trace, item: Attend, given: _Operands) -> None:
+    """Queries, keys and values as PyTorch's fused attention keeps them: where they lie, if they are views.
+
+    With an explicit mask (a window shorter than the sequence) keys and values are repeated to all heads and the mask is
+    kept by each layer.
+    """
+    s = t.setting
+    heads, kv_heads = ceil_div(item.heads, s.split.tp), local_heads(item.kv_heads, s.split.tp) * 1.0
+    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
+    cap = None if item.cross else item.window or item.chunk
+    repeated = False
+    if cap is not None:
+        masked = np.asarray(s.shape.context > cap)
+        kv_heads = np.where(masked, heads, kv_heads)[()]
+        repeated = bool(masked.all()) and item.kv_heads < item.heads
+        area = s.shape.batch * (s.shape.query / s.split.cp) * s.shape.context
+        t.note(f"{item.name}/mask", (masked * area * s.elem_bytes)[()])
+    if given.fused is not None and not repeated:
+        t.keep(given.fused)
+    else:
+        t.note(f"{item.name}/v", keys * kv_heads * item.v_dim * s.elem_bytes)
+    if not given.views:
+        t.note(f"{item.name}/q", tokens * heads * item.qk_dim * s.elem_bytes)
+        t.note(f"{item.name}/k", keys * kv_heads * item.qk_dim * s.elem_bytes)
+
+
+def _keep_scores(t: Trace, item: Attend, given: _Operands, score_rows: Floats) -> None:
+    """What attention keeps of its probabilities: matrices, or one number a row where a kernel recomputes them."""
+    s, eager = t.setting, t.setting.implementation == "eager"
+    if s.implementation == "sdpa" or (not eager and s.flash):
+        t.note(f"{item.name}/logsumexp", score_rows * 4, scores=True)
+        return
+    area = score_rows * (s.shape.encoder if item.cross else s.shape.context)
+    upcast = eager and s.habit.softmax_fp32 and s.wide
+    if given.q_grad or given.k_grad:
+        if eager and s.habit.softcap:
+            t.note(f"{item.name}/softcap", area * s.elem_bytes, scores=True)
+        t.note(f"{item.name}/softmax", area * (4 if upcast else s.elem_bytes), scores=True)
+        if item.dropout:
+            t.note(f"{item.name}/dropout_mask", area * s.mask_bytes, scores=True)
+    if (upcast or item.dropout) and given.v_grad:
+        t.note(f"{item.name}/probabilities", area * s.elem_bytes, scores=True)
+
+
+_RULES: dict[type[Item], Callable[[Trace, Any], None]] = {
+    Linear: _linear,
+    Experts: _experts,
+    Norm: _norm,
+    Pointwise: _pointwise,
+    Table: _table,
+    Convolution: _convolution,
+    Recurrence: _recurrence,
+    Attend: _attend,
+}
+
+
+def traced(items: Iterable[Item], setting: Setting, width: int, *, input_grad: bool = True) -> Trace:
+    """Follow `items` from an input of `width` columns; `input_grad`: something before them is trained.
+
+    Source: PyTorch's derivatives (what each backward formula reads); Korthikanti et al. 2022 (arXiv 2205.05198) section
+    4 for the fused kernels.
+    Assumes: as `layer_activation_bytes`.
+    """
+    entry = _Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
+    trace = Trace(setting, entry, made={"input": entry})
+    for item in items:
+        rule = _RULES.get(type(item))
+        if rule is not None:
+            rule(trace, item)
+    return trace
