@@ -164,4 +164,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "internvl": _of("internvl", text_config=_of("qwen2", _LM), vision_config=_of("internvl_vision", _VISION | {"image_size": [28, 28], "patch_size": [7, 7]}), downsample_ratio=0.5),
     "kimi_k25": _of("kimi_k25", text_config=_of("deepseek_v3", _LM, _MLA)),
     "paligemma": _of("paligemma", text_config=_of("gemma", _LM, head_dim=12), vision_config=_of("siglip_vision_model", _VISION), projection_dim=48),
+    "gemma4": _of("gemma4", text_config=_of("gemma4_text", _LM, head_dim=12, num_hidden_layers=6, hidden_size_per_layer_input=0, pad_token_id=0), vision_config={"model_type": "gemma4_vision", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 48, "patch_size": 4}, audio_config=None),
+    "step3p7": _of("step3p7", text_config=_of("step3p5", _LM, head_dim=8, num_hidden_layers=6, n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, share_expert_dim=20, sliding_window=16, num_sliding_attention_heads=8, layer_types=["full_attention", "sliding_attention"] * 3), vision_config={"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28, "patch_size": 7}),
 }  # fmt: skip

@@ -71,6 +71,8 @@ class Attend:
     cached: bool = True  # keeps keys and values between steps (False: encoders)
     position_bias: int = 0  # entries of a learned relative-position table held by this layer (T5)
     kv_shared: bool = False  # reuses the keys and values of an earlier layer: caches nothing itself
+    compress: int = 0  # beyond the window, one key for this many earlier tokens (DeepSeek V4); `select` counts those
+    key_is_value: bool = False  # one cached tensor serves as key and value (DeepSeek V4)
     dropout: bool = False  # attention probabilities pass through dropout in training
 
 

@@ -77,6 +77,9 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "mllama": ("mllama",),
         "mllama_text": ("mllama_text_model",),
     },
+    "gemma": {"gemma4": ("gemma4",), "gemma4_text": ("gemma4_text",), "gemma3n_text": ("gemma3n_text",), "gemma3n": ("gemma3n",)},
+    "deepseek4": {"deepseek4": ("deepseek_v4",)},
+    "step": {"step_text": ("step3p5",), "step": ("step3p7",)},
 }  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, str]] = {

@@ -1,0 +1,80 @@
+"""Step 3.5 and 3.7: windowed layers with more heads, a gate a head, many small experts with a shared one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise
+from flopwise.facts.models.attend import Attention, attention
+from flopwise.facts.models.blocks import RMS, Items, activation, arranged, moe
+from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
+from flopwise.facts.models.families.moe import Manner, mixture
+from flopwise.facts.models.families.multimodal import joined, text_part
+from flopwise.facts.models.families.vision import Tower, patches_of
+from flopwise.facts.models.fields import Fields
+
+_MANNER = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared="share_expert_dim")
+
+
+def _sparse(c: Fields, layers: int) -> list[bool]:
+    """Which layers have experts: as `mlp_layer_types` or the older `moe_layers_enum` says, else all but three."""
+    if c.has("mlp_layer_types"):
+        return [k == "sparse" for k in c.per_layer("mlp_layer_types", layers, "sparse")]
+    listed = c.value("moe_layers_enum")
+    if listed is None:
+        return [i >= 3 for i in range(layers)]
+    texts = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else []
+    chosen = {int(str(t).strip()) for t in texts if str(t).strip().isdigit()}
+    return [i in chosen for i in range(layers)]
+
+
+def step_text(c: Fields) -> Model:
+    """The language model of Step 3.5 and 3.7."""
+    t = Traits(mlp_bias=False, qk_norm="head")
+    base = standard_attention(c, t)
+    width, layers = base.width, c.layers()
+    window = c.maybe("sliding_window")
+    other = c.value("attention_other_setting")
+    more = c.maybe("num_sliding_attention_heads")
+    if more is None and isinstance(other, dict):
+        more = Fields(other, "", c.where, nested=True).maybe("num_attention_heads")
+    local = replace(base, heads=more or base.heads, window=window)
+    experts = mixture(c, _MANNER, width)
+    dense = plain_feed(c, t, width, c.size("intermediate_size"))
+    kinds = c.per_layer("layer_types", layers, "full_attention")
+
+    def gated(a: Attention, source: str) -> Items:
+        *first, out = attention(a, source)
+        gate = Linear(name="attention/g_proj", inputs=width, outputs=a.heads, shard="column", reads=source)
+        times = Pointwise(name="attention/gate", dim=a.heads * a.head_dim, kind="sigmoid", shard="column")
+        return *first, gate, times, out
+
+    def layer(kind: str, sparse: bool) -> Items:
+        a = local if kind == "sliding_attention" else base
+        if sparse:
+            return arranged("pre", width, RMS, lambda s: gated(a, s), lambda s: moe(experts, s))
+        return arranged("pre", width, RMS, lambda s: gated(a, s), dense)
+
+    keys = list(zip(kinds, _sparse(c, layers), strict=True))
+    built = {k: layer(*k) for k in dict.fromkeys(keys)}
+    return language_model(c, t, base, [built[k] for k in keys], ["moe" if s else "dense" for _, s in keys])
+
+
+def step(c: Fields) -> Model:
+    """Step 3.7 with its perception encoder."""
+    text = text_part(c, "step3p5")
+    v = c.part("vision_config", "step3p5_vision")
+    width = v.maybe("width") or v.size("hidden_size")
+    heads = v.maybe("heads") or v.size("num_attention_heads")
+    patches, inputs = patches_of(v)
+    tower = Tower(
+        width=width, heads=heads, hidden=int(width * v.number("mlp_ratio", 4.0)), layers=v.maybe("layers") or v.layers(), patch_inputs=inputs,
+        patches=patches, patch_bias=False, positions=patches, pre_norm=True, post_norm=False, layer_scale=True, rope=True,
+        act=activation(v.text("hidden_act", "gelu")),
+    )  # fmt: skip
+    down: tuple[Item, ...] = (
+        Convolution(name="downsample.1", channels=width, kernel=9, outputs=2 * width, stride=4, rows_per_token=4),
+        Convolution(name="downsample.2", channels=2 * width, kernel=9, outputs=4 * width, stride=4),
+        Linear(name="projector/fc", inputs=4 * width, outputs=text.stacks[0].width, bias=c.flag("projector_bias")),
+    )
+    return joined(c, text, tower.stack("vision"), down, max(1, patches // 16))
