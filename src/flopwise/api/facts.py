@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import MissingFactError, SpecError
+from flopwise.errors import MissingFactError, SpecError, UnknownNameError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Resolution, load_facts
 from flopwise.facts.offers import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from flopwise.facts.architecture import Model
     from flopwise.ops.flops import Operation
@@ -95,16 +95,25 @@ def instances(
     )
 
 
-def models(*, family: str | None = None, kind: str | None = None, facts: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of the catalog of models that fit every given condition.
+def models(
+    *, family: str | None = None, kind: str | None = None, facts: Path | None = None
+) -> tuple[Mapping[str, Any], ...]:
+    """The rows of the catalog of models that fit every given condition: name, model_type, kind, parameters and so on.
 
     Raises:
-        UnknownNameError: no model is of such a family or kind.
+        UnknownNameError: no model is of such a family (model_type) or kind.
     """
     from flopwise.facts.models import model_rows
 
-    del family, kind, facts
-    return model_rows()
+    del facts
+    rows: Sequence[Mapping[str, Any]] = model_rows()
+    for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
+        if given is not None:
+            known = {str(row[column]).lower(): row[column] for row in rows}
+            if given.lower() not in known:
+                raise UnknownNameError(what, given, known.values())
+            rows = [row for row in rows if row[column] == known[given.lower()]]
+    return tuple(rows)
 
 
 def model(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def document(card: ModelCard) -> dict[str, Any]:
     return found
 
 
-def _listing(rows: list[dict[str, Any]], paper: Screen) -> str:
+def _listing(rows: Sequence[Mapping[str, Any]], paper: Screen) -> str:
     return table(
         ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "known"],
         [

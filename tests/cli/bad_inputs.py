@@ -1,0 +1,316 @@
+"""The table of malformed inputs: made from each command's own options and types, and from files that are broken.
+
+A case is a command line and the files it finds in its folder. BASES are command lines that answer; a case
+changes one thing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flopwise.cli.app import COMMANDS, app
+from flopwise.cli.options import Name, Quantity, Whole
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+}
+CONFIG = json.dumps(LLAMA).encode()
+WORKLOAD = b"""\
+model: config.json
+task: serve
+traffic: {requests_per_s: 2}
+targets: {tpot: 50ms}
+constraints: {gpus: [h100]}
+"""
+CSV = b"id,model,gpu\n1,config.json,H100-SXM-80\n"
+GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "rows.csv": CSV}
+
+BASES: dict[str, tuple[str, ...]] = {
+    "models": ("models", "config.json"),
+    "gpus": ("gpus",),
+    "instances": ("instances",),
+    "memory": ("memory", "config.json", "--task", "train", "--gpu", "h100"),
+    "train": ("train", "config.json", "--gpu", "h100", "--gpus", "8"),
+    "serve": ("serve", "config.json", "--gpu", "h100"),
+    "roofline": ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"),
+    "plan": ("plan", "work.yaml"),
+    "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
+    "backtest": ("backtest", "weights", "rows.csv"),
+}
+
+LISTS = {("models", "--family"): ("models",), ("models", "--kind"): ("models",)}
+"""Options that belong to the command without a name."""
+
+NUMBERS = (
+    "",
+    " ",
+    "abc",
+    "-1",
+    "nan",
+    "inf",
+    "-inf",
+    "1e400",
+    "1e39",
+    "0x10",
+    "5 parsecs",
+    "1;2",
+    "--",
+    "1e",
+    "💥",
+    "None",
+)
+WHOLES = (*NUMBERS, "1.5", "true", "9" * 99)
+NAMES = (
+    "",
+    " ",
+    "no-such-thing-at-all",
+    "../../etc/passwd",
+    "x" * 5000,
+    "💥",
+    "\x1b[31mred",
+    "a\tb",
+    "-1",
+    "{}",
+    "'; --",
+)
+BINARY = bytes(range(256)) * 4
+DEEP = b"[" * 200_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One malformed input."""
+
+    label: str
+    argv: tuple[str, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Put the files there, those that are good first."""
+        for name, content in {**GOOD_FILES, **self.files}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        (folder / "empty").mkdir()
+
+
+def commands() -> list[str]:
+    """Names of the commands there are."""
+    return [name for section in COMMANDS.values() for name in section]
+
+
+def cases() -> Iterator[Case]:
+    """Every case, for the commands there are."""
+    yield from _command_lines()
+    for name in commands():
+        yield from _options(name)
+    yield from _model_files()
+    yield from _facts_folders()
+    if "plan" in commands():
+        yield from _workloads()
+    if "backtest" in commands():
+        yield from _measurements()
+
+
+def _command_lines() -> Iterator[Case]:
+    lines = [
+        ("--nothing",), ("gpsu",), ("gpus", "h100", "a100"), ("gpus", "--vendor"), ("gpus", "--json", "yes"),
+        ("gpus", "no-such-gpu"), ("gpus", "h100", "--vendor", "NVIDIA"), ("gpus", "--kind", "toaster"), ("gpus", ""),
+        ("instances", "no-such-instance"), ("instances", "--gpu", "no-such-gpu"), ("instances", "--region", "moon"),
+        ("models", "no-such-model-anywhere", "--offline"), ("models", "--batch", "2"),
+        ("models", "config.json", "--batch", "2"),
+        ("models", "config.json", "--family", "llama"), ("models", "0B"), ("models", "-7B"), ("models", "empty"),
+        ("models", "nanB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
+        ("models", "."+"/missing/config.json"), ("models", "a/b/c/d"), ("models", "https://example.org/config.json"),
+    ]  # fmt: skip
+    for argv in lines:
+        yield Case(" ".join(argv)[:60], argv)
+
+
+def _options(name: str) -> Iterator[Case]:
+    """Values of the wrong kind for every option that takes one."""
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    for param in command.params:
+        if not isinstance(param, click.Option) or param.is_flag or param.name == "facts":
+            continue
+        opt = max(param.opts, key=len)
+        for value in _wrong(param):
+            yield Case(f"{name} {opt} {value!r:.30}", (*LISTS.get((name, opt), BASES[name]), f"{opt}={value}"))
+
+
+def _wrong(param: click.Option) -> tuple[str, ...]:
+    """Values that a parameter of this type cannot have."""
+    kind = param.type
+    if isinstance(kind, Whole):
+        return WHOLES
+    if isinstance(kind, Quantity):
+        return NUMBERS
+    if isinstance(kind, click.Choice):
+        return ("", "toaster", "-1", "💥")
+    if isinstance(kind, Name):
+        return NAMES
+    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return ("", "abc", "-1", "nan", "1e400")
+    return ()
+
+
+def _model_files() -> Iterator[Case]:
+    """Configurations that are no configuration, or say what cannot be."""
+    contents: dict[str, bytes] = {
+        "empty": b"",
+        "binary": BINARY,
+        "truncated": CONFIG[: len(CONFIG) // 2],
+        "list": b"[1, 2]",
+        "number": b"7",
+        "null": b"null",
+        "text": b'"llama"',
+        "no keys": b"{}",
+        "not json": b"model_type: llama",
+        "utf-16": CONFIG.decode().encode("utf-16"),
+        "deep": DEEP,
+        "deep object": b'{"model_type": ' * 100_000,
+        "model_type number": b'{"model_type": 5}',
+        "model_type list": b'{"model_type": ["llama"]}',
+        "model_type unknown": b'{"model_type": "llamaa-nova"}',
+        "model_type empty": b'{"model_type": ""}',
+        "long number": b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}",
+    }
+    for label, content in contents.items():
+        yield Case(f"config.json {label}", ("models", "config.json"), {"config.json": content})
+        yield Case(f"folder with config.json {label}", ("models", "it"), {"it/config.json": content})
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    wrong: tuple[Any, ...] = (-1, 0, 1.5, "abc", [], {}, 1e30, float("nan"), float("inf"), 10**18, "4096; drop")
+    for key in sizes:
+        for value in wrong:
+            content = json.dumps(LLAMA | {key: value}).encode()
+            yield Case(f"config.json {key}={value!r}", ("models", "config.json"), {"config.json": content})
+    for key, value in (
+        ("num_key_value_heads", 3),
+        ("num_key_value_heads", 0),
+        ("num_attention_heads", 7),
+        ("head_dim", -64),
+    ):
+        content = json.dumps(LLAMA | {key: value}).encode()
+        yield Case(f"config.json {key}={value!r}", ("models", "config.json"), {"config.json": content})
+
+
+def _facts_folders() -> Iterator[Case]:
+    """Folders of facts that are missing, or whose files are broken."""
+    for folder in ("missing", "empty", "config.json", "", "\x1b[31m"):
+        yield Case(f"--facts {folder!r}", ("gpus", "--facts", folder))
+    head = b"name,vendor,architecture,kind,hbm_bytes,hbm_bytes_per_s,source,date\n"
+    rows = {
+        "binary": BINARY,
+        "empty": b"",
+        "no such column": b"name,speed,source,date\nX1,5,me,2026-01-01\n",
+        "no key": b"vendor,kind\nme,gpu\n",
+        "quote": head + b'X1,"me,Next,gpu,80GB,3TB/s,me,2026-01-01\n',
+        "short row": head + b"X1,me,Next\n",
+        "long row": head + b"X1,me,Next,gpu,80GB,3TB/s,me,2026-01-01,7,8,9\n",
+        "twice": head + b"X1,me,Next,gpu,80GB,3TB/s,me,2026-01-01\n" * 2,
+        "memory negative": head + b"X1,me,Next,gpu,-80GB,3TB/s,me,2026-01-01\n",
+        "memory zero": head + b"X1,me,Next,gpu,0,3TB/s,me,2026-01-01\n",
+        "memory nan": head + b"X1,me,Next,gpu,nan,3TB/s,me,2026-01-01\n",
+        "memory infinite": head + b"X1,me,Next,gpu,inf,3TB/s,me,2026-01-01\n",
+        "memory huge": head + b"X1,me,Next,gpu,1e99,3TB/s,me,2026-01-01\n",
+        "memory text": head + b"X1,me,Next,gpu,lots,3TB/s,me,2026-01-01\n",
+        "kind": head + b"X1,me,Next,toaster,80GB,3TB/s,me,2026-01-01\n",
+        "date": head + b"X1,me,Next,gpu,80GB,3TB/s,me,yesterday\n",
+        "no bandwidth": head + b"X1,me,Next,gpu,80GB,,me,2026-01-01\n",
+        "no name": head + b",me,Next,gpu,80GB,3TB/s,me,2026-01-01\n",
+    }
+    for label, content in rows.items():
+        yield Case(f"accelerators.csv {label}", ("gpus", "--facts", "own"), {"own/accelerators.csv": content})
+    head = b"provider,instance,region,accelerator,count,on_demand_usd_per_hour,price_date,source\n"
+    rows = {
+        "binary": BINARY,
+        "unknown accelerator": head + b"me,i1,here,H9000,8,5,2026-01-01,me\n",
+        "price negative": head + b"me,i1,here,H100-SXM-80,8,-5,2026-01-01,me\n",
+        "price nan": head + b"me,i1,here,H100-SXM-80,8,nan,2026-01-01,me\n",
+        "price text": head + b"me,i1,here,H100-SXM-80,8,cheap,2026-01-01,me\n",
+        "count zero": head + b"me,i1,here,H100-SXM-80,0,5,2026-01-01,me\n",
+        "count fraction": head + b"me,i1,here,H100-SXM-80,1.5,5,2026-01-01,me\n",
+        "count huge": head + b"me,i1,here,H100-SXM-80,1e30,5,2026-01-01,me\n",
+        "date": head + b"me,i1,here,H100-SXM-80,8,5,2026-13-45,me\n",
+        "no instance": head + b"me,,here,H100-SXM-80,8,5,2026-01-01,me\n",
+    }
+    for label, content in rows.items():
+        yield Case(f"instances.csv {label}", ("instances", "--facts", "own"), {"own/instances.csv": content})
+    for label, content in {
+        "binary": BINARY,
+        "not json": b"llama\n",
+        "cut": b'{"name": "x",\n',
+        "list": b"[]\n",
+    }.items():
+        yield Case(f"models.jsonl {label}", ("models", "x", "--facts", "own"), {"own/models.jsonl": content})
+
+
+def _workloads() -> Iterator[Case]:
+    """Workload files that are no YAML, or no workload."""
+    contents: dict[str, bytes] = {
+        "empty": b"",
+        "binary": BINARY,
+        "tab": b"model:\t- x\n\ttask: serve",
+        "open bracket": b"model: [x\ntask: serve",
+        "list": b"- model",
+        "text": b"serve",
+        "number": b"5",
+        "deep": b"[" * 5000,
+        "two documents": WORKLOAD + b"---\n" + WORKLOAD,
+        "python tag": b"model: !!python/object/apply:os.system ['true']\ntask: serve",
+        "bomb": b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b]\nmodel: *c\ntask: serve",
+        "twice": WORKLOAD + b"task: train\n",
+        "recursive": b"&a [*a]",
+        "unknown key": WORKLOAD + b"tragets: {tpot: 1s}\n",
+        "unknown nested key": b"model: config.json\ntask: serve\ntargets: {tpto: 1s}\n",
+        "no model": b"task: serve\n",
+        "no task": b"model: config.json\n",
+        "task": b"model: config.json\ntask: dance\n",
+        "model number": b"model: 7\ntask: serve\n",
+        "model unknown": b"model: no-such-model-anywhere\ntask: serve\ntraffic: {requests_per_s: 2}\n",
+        "gpu unknown": WORKLOAD.replace(b"h100", b"h9000"),
+        "provider unknown": WORKLOAD.replace(b"gpus: [h100]", b"providers: [moonbase]"),
+        "region unknown": WORKLOAD.replace(b"gpus: [h100]", b"regions: [moon-1]"),
+        "purchase": WORKLOAD.replace(b"gpus: [h100]", b"purchase: [gift]"),
+        "null traffic": b"model: config.json\ntask: serve\ntraffic: null\n",
+        "latin-1": "model: caf\xe9\ntask: serve\n".encode("latin-1"),
+    }
+    for quantity in ("-1", "0", ".nan", ".inf", "abc", "[]", "{}", "1e400", "5 parsecs", "true", "''", "2026-01-01"):
+        contents[f"tpot {quantity}"] = WORKLOAD.replace(b"50ms", quantity.encode())
+        contents[f"requests_per_s {quantity}"] = WORKLOAD.replace(
+            b"requests_per_s: 2", b"requests_per_s: " + quantity.encode()
+        )
+        contents[f"max_gpus {quantity}"] = WORKLOAD.replace(b"gpus: [h100]", b"max_gpus: " + quantity.encode())
+    for label, content in contents.items():
+        yield Case(f"work.yaml {label}", ("plan", "work.yaml"), {"work.yaml": content})
+    for name in ("missing.yaml", "empty", ""):
+        yield Case(f"plan {name!r}", ("plan", name))
+
+
+def _measurements() -> Iterator[Case]:
+    """Measurement files that are no table; a row that cannot be predicted is skipped, not an error."""
+    for kind in ("kernels", "serving", "training", "memory", "gpu-hours", "weights"):
+        for label, content in {
+            "binary": BINARY,
+            "empty": b"",
+            "json": b'{"a": 1}',
+            "no columns": b"a,b\n1,2\n",
+        }.items():
+            yield Case(f"backtest {kind} {label}", ("backtest", kind, "rows.csv"), {"rows.csv": content})
+        yield Case(f"backtest {kind} missing", ("backtest", kind, "missing.csv"))
+        yield Case(f"backtest {kind} folder", ("backtest", kind, "empty"))
+    yield Case("backtest kind", ("backtest", "vibes", "rows.csv"))
