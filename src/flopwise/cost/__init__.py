@@ -1,0 +1,1 @@
+"""What work takes on an accelerator: seconds, joules, dollars."""

@@ -1,0 +1,1 @@
+"""The facts as files: tables of accelerators, offers, models, formats and calibrations, each row with its source."""

@@ -1,0 +1,1 @@
+"""What is known: accelerators, offers, models, formats, calibrations; inert data and their loaders."""

@@ -1,0 +1,1 @@
+"""Enumerate layouts and offers, rule out what does not fit, rank what is left."""

@@ -1,0 +1,1 @@
+"""The serving workload: memory, iteration and estimate."""

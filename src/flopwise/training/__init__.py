@@ -1,0 +1,1 @@
+"""The training workload: layout, memory, step and estimate."""
