@@ -217,5 +217,6 @@ CASES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 6,
         "image_size": 56,
         "patch_size": 14,
+        "num_labels": 1000,
     },
 }

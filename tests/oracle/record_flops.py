@@ -39,7 +39,7 @@ def _model_and_inputs(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         mel = torch.zeros(BATCH, case["num_mel_bins"], 2 * case["max_source_positions"], device="meta")
         inputs = {"input_features": mel, "decoder_input_ids": ids, "decoder_attention_mask": mask}
     elif kind == "vit":
-        auto = transformers.AutoModel
+        auto = transformers.ViTForImageClassification
         inputs = {"pixel_values": torch.zeros(BATCH, 3, case["image_size"], case["image_size"], device="meta")}
     elif kind in ("bert", "roberta", "distilbert", "modernbert"):
         auto = transformers.AutoModel

@@ -182,6 +182,7 @@ class Stack:
     order: tuple[int, ...]  # index into `kinds`, one entry a layer
     after: tuple[Item, ...]
     shared_weights: bool = False  # all layers are one and the same (ALBERT): its parameters count once
+    extra_tokens: int = 0  # of these, learned ones (class token, registers) that join after the first product of the stem
     tokens_per_sample: int | None = None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
 
     @property

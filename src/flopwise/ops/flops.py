@@ -56,16 +56,21 @@ def runs(model: Model, stack: Stack) -> bool:
     return stack is model.stacks[0] or model.kind in ("encoder-decoder", "vision")
 
 
-def _strided(items: tuple[Item, ...], shape: Shape, split: Split) -> Iterator[tuple[Item, Work]]:
-    """Works of a stem: a convolution before a strided one makes that many times the tokens."""
+def _stem(stack: Stack, shape: Shape, split: Split) -> Iterator[Work]:
+    """Works of the items before the layers: what precedes a strided convolution runs over that many times the tokens.
+
+    Learned tokens (class token, registers) join after the first product.
+    """
+    items = stack.before
     for place, item in enumerate(items):
         later = 1
         for other in items[place + 1 :]:
             if isinstance(other, Convolution) and isinstance(item, Convolution):
                 later *= other.stride
-        work = item_work(item, replace(shape, query=shape.query * later) if later > 1 else shape, split)
+        tokens = (shape.query - (stack.extra_tokens if place == 0 else 0)) * later
+        work = item_work(item, replace(shape, query=tokens), split)
         if work is not None:
-            yield item, work
+            yield work
 
 
 def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tuple[str, int, list[Work]]]:
@@ -73,11 +78,12 @@ def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tu
 
     Source: `item_work`. Assumes: as there.
     """
-    yield "before", 1, [work for _, work in _strided(stack.before, shape, split)]
+    yield "before", 1, list(_stem(stack, shape, split))
     for index, layer in enumerate(stack.kinds):
         works = (item_work(item, shape, split) for item in layer.items)
         yield layer.name, stack.order.count(index), [work for work in works if work is not None]
-    yield "after", 1, [work for _, work in _strided(stack.after, shape, split)]
+    ends = (item_work(item, shape, split) for item in stack.after)
+    yield "after", 1, [work for work in ends if work is not None]
 
 
 def raw_inputs(stack: Stack) -> frozenset[str]:

@@ -69,7 +69,7 @@ class Tower:
             before.append(self.norm("pre_norm", w))
         ends = (self.norm("norm", w),) if self.post_norm else ()
         count = tokens or self.patches + self.extra_tokens
-        return Stack(name=name, width=w, before=tuple(before), kinds=kinds, order=order, after=(*ends, *after), tokens_per_sample=count)
+        return Stack(name=name, width=w, before=tuple(before), kinds=kinds, order=order, after=(*ends, *after), tokens_per_sample=count, extra_tokens=self.extra_tokens)
 
 
 def pair(c: Fields, key: str) -> tuple[int, int]:

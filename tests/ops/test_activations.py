@@ -1,0 +1,164 @@
+"""Activation bytes against the formulas of the literature, and their properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Layer
+from flopwise.facts.models import model_from_config
+from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes, saved_tensors
+from flopwise.ops.shapes import Split
+
+
+def gpt(heads: int, width: int, layers: int = 2) -> Layer:
+    config = {"model_type": "gpt2", "vocab_size": 51200, "n_embd": width, "n_head": heads, "n_layer": layers}
+    dropouts = {"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "n_positions": 2048}
+    return model_from_config({**config, **dropouts}, name="gpt").stacks[0].kinds[0]
+
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+
+# Korthikanti et al. 2022, table 2: bytes of a layer divided by s b h. (heads, width): GPT-3 175B, MT-NLG 530B, 1T.
+SIZES = {"175B": (96, 12288), "530B": (128, 20480), "1T": (160, 25600)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("t", [1, 2, 4, 8])
+def test_korthikanti_table_2(size: str, t: int) -> None:
+    a, h = SIZES[size]
+    s, b = 2048, 3
+    layer, unit, score = gpt(a, h), s * b * h, 5 * a * s / h
+
+    def kept(recompute: str, *, sequence_parallel: bool) -> float:
+        split = Split(tp=t, sequence_parallel=sequence_parallel)
+        return float(layer_activation_bytes(layer, h, b, s, recompute=recompute, split=split, flash=False)) / unit
+
+    if t == 1:
+        assert kept("none", sequence_parallel=False) == pytest.approx(34 + score)
+    assert kept("none", sequence_parallel=False) == pytest.approx(10 + 24 / t + score / t)
+    assert kept("none", sequence_parallel=True) == pytest.approx((34 + score) / t)
+    assert kept("selective", sequence_parallel=False) == pytest.approx(10 + 24 / t)
+    assert kept("selective", sequence_parallel=True) == pytest.approx(34 / t)
+    assert kept("full", sequence_parallel=False) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("size", "saved"), [("175B", 0.70), ("530B", 0.65)])
+def test_korthikanti_share_of_selective_recompute(size: str, saved: float) -> None:
+    a, h = SIZES[size]
+    none, selective = (
+        layer_activation_bytes(gpt(a, h), h, 1, 2048, recompute=r, flash=False) for r in ("none", "selective")
+    )
+    assert 1 - selective / none == pytest.approx(saved, abs=0.005)
+
+
+def test_flash_attention_keeps_no_scores() -> None:
+    a, h = SIZES["175B"]
+    flash = layer_activation_bytes(gpt(a, h), h, 1, 2048)
+    assert flash / (2048 * h) == pytest.approx(34, rel=0.01)  # and one fp32 number a head and row
+
+
+def test_gated_layer_tensor_by_tensor() -> None:
+    layer = model_from_config(LLAMA, name="llama").stacks[0].kinds[0]
+    kept = saved_tensors(layer, 4096, 1, 1000)
+    assert {name: size / 1000 / 2 for name, size in kept.items()} == {
+        "input": 4096,
+        "input_norm": 4096,
+        "attention/attend/q": 4096,
+        "attention/attend/k": 1024,
+        "attention/attend/v": 1024,
+        "attention/attend/logsumexp": 64,
+        "attention/attend": 4096,
+        "attention/residual": 4096,
+        "post_norm": 4096,
+        "mlp/gate_proj": 14336,
+        "mlp/up_proj": 14336,
+        "mlp/act": 14336,
+    }
+
+
+def test_logits_and_their_chunked_loss() -> None:
+    model = model_from_config(LLAMA, name="llama")
+    none, full, chunked = (
+        model_activation_bytes(model, 1, 8192, recompute="full", loss=loss)  # type: ignore[arg-type]
+        for loss in ("none", "full", "chunked")
+    )
+    assert full - none == pytest.approx(8192 * (4 * 128256 + 8))
+    assert chunked - none == 8192 * 4096 * 2
+
+
+def test_frozen_weights_keep_no_inputs() -> None:
+    model = model_from_config(LLAMA, name="llama")
+    trained = model_activation_bytes(model, 1, 4096, implementation="sdpa")
+    adapters = model_activation_bytes(
+        model, 1, 4096, implementation="sdpa", trainable=frozenset({"q_proj", "v_proj"}), rank=16
+    )
+    everywhere = model_activation_bytes(
+        model,
+        1,
+        4096,
+        implementation="sdpa",
+        trainable=frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        rank=16,
+    )
+    assert adapters < everywhere < trained
+
+
+def test_unknown_names_are_refused() -> None:
+    layer = gpt(4, 64)
+    with pytest.raises(SpecError, match="allowed: eager, sdpa, fused"):
+        layer_activation_bytes(layer, 64, 1, 8, implementation="flashy")
+    with pytest.raises(SpecError, match="allowed: none, selective, full"):
+        layer_activation_bytes(layer, 64, 1, 8, recompute="some")
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8, 16]),
+    cp=st.sampled_from([1, 2]),
+    batch=st.integers(1, 8),
+    seq=st.integers(8, 4096),
+    mode=st.integers(0, 2),
+    implementation=st.sampled_from(["eager", "sdpa", "fused"]),
+)
+def test_grid_equals_scalar(tp: int, cp: int, batch: int, seq: int, mode: int, implementation: str) -> None:
+    layer = model_from_config({**LLAMA, "model_type": "mistral", "sliding_window": 1024}, name="m").stacks[0].kinds[0]
+    column = np.array
+    grid = layer_activation_bytes(
+        layer,
+        4096,
+        column([batch, 2]),
+        column([seq, 64]),
+        implementation=implementation,
+        recompute=column([mode, 1]),
+        split=Split(tp=column([tp, 1]), cp=column([cp, 1])),
+    )
+    single = layer_activation_bytes(
+        layer, 4096, batch, seq, implementation=implementation, recompute=mode, split=Split(tp=tp, cp=cp)
+    )
+    assert grid[0] == pytest.approx(single)  # type: ignore[index]
+
+
+@given(
+    seq=st.integers(8, 2048), tp=st.sampled_from([1, 2, 4, 8]), implementation=st.sampled_from(["eager", "sdpa", "fused"])
+)
+def test_more_recompute_never_keeps_more(seq: int, tp: int, implementation: str) -> None:
+    layer = gpt(8, 512)
+    kept = [
+        float(layer_activation_bytes(layer, 512, 2, seq, implementation=implementation, recompute=m, split=Split(tp=tp)))
+        for m in range(3)
+    ]
+    assert kept[0] >= kept[1] >= kept[2] > 0

@@ -1,0 +1,109 @@
+"""Cached bytes against published figures, by attention type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.models import model_from_config
+from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
+
+
+def model(model_type: str, width: int, layers: int, heads: int, kv_heads: int, **more: Any) -> Model:
+    base = {
+        "model_type": model_type,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": 1000,
+        "max_position_embeddings": 131072,
+    }
+    return model_from_config({**base, **more}, name=model_type)
+
+
+def deepseek() -> Model:
+    return model(
+        "deepseek_v3", 7168, 61, 128, 128, kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64,
+        v_head_dim=128, n_routed_experts=256, num_experts_per_tok=8, n_shared_experts=1, moe_intermediate_size=2048,
+        first_k_dense_replace=3, n_group=8, topk_group=4,
+    )  # fmt: skip
+
+
+# 16-bit bytes a token. Llama-2: Kwon et al. 2023 style 2 * L * D * 2; DeepSeek-V3: 61 layers of 576 elements.
+GOLDEN = {
+    "llama-2-7b": (model("llama", 4096, 32, 32, 32), 524_288),
+    "llama-3-8b": (model("llama", 4096, 32, 32, 8), 131_072),
+    "llama-3-70b": (model("llama", 8192, 80, 64, 8), 327_680),
+    "deepseek-v3": (deepseek(), 70_272),
+    "opt-13b": (model("opt", 5120, 40, 40, 40, ffn_dim=20480, word_embed_proj_dim=5120), 819_200),  # vLLM paper: 800 KB
+    "falcon-7b": (model("falcon", 4544, 32, 71, 1, multi_query=True, new_decoder_architecture=False), 8_192),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_bytes_per_token(name: str) -> None:
+    spec, expected = GOLDEN[name]
+    assert kv_bytes_per_token(spec, 2.0) == expected
+    assert kv_cache_bytes(spec, 1000, 3, 2.0) == 3000 * expected
+
+
+def test_mistral_7b_keeps_its_window() -> None:
+    mistral = model("mistral", 4096, 32, 32, 8, sliding_window=4096)
+    assert kv_bytes_per_token(mistral, 2.0) == 0  # rolls over
+    assert kv_cache_bytes(mistral, 1024, 1, 2.0) == 1024 * 131_072
+    assert kv_cache_bytes(mistral, 32768, 1, 2.0) == 4096 * 131_072
+    assert kv_cache_bytes(mistral, 32768, 1, 2.0, full_windows=True) == 32768 * 131_072
+
+
+def test_gemma_2_alternates_and_gemma_3_keeps_one_in_six() -> None:
+    two = model("gemma2", 3584, 42, 16, 8, head_dim=256, sliding_window=4096)
+    each = 2 * 8 * 256 * 2
+    assert kv_bytes_per_token(two, 2.0) == 21 * each
+    assert kv_cache_bytes(two, 8192, 1, 2.0) == 21 * each * (8192 + 4096)
+    three = model("gemma3_text", 5376, 62, 32, 16, head_dim=128, sliding_window=1024)
+    each = 2 * 16 * 128 * 2
+    assert kv_bytes_per_token(three, 2.0) == 10 * each
+    assert kv_cache_bytes(three, 131072, 1, 2.0) == each * (10 * 131072 + 52 * 1024)
+
+
+def test_gpt_oss_alternates_windows_of_128() -> None:
+    oss = model("gpt_oss", 2880, 24, 64, 8, head_dim=64, sliding_window=128, num_local_experts=32, num_experts_per_tok=4)
+    each = 2 * 8 * 64 * 2
+    assert kv_cache_bytes(oss, 100_000, 1, 2.0) == 12 * each * (100_000 + 128)
+
+
+def test_tensor_parallel_ranks_replicate_heads_and_latents() -> None:
+    tp = np.array([1, 2, 4, 8, 16, 64])
+    llama, expected = GOLDEN["llama-3-70b"]
+    assert (kv_bytes_per_token(llama, 2.0, tp=tp) == expected / np.array([1, 2, 4, 8, 8, 8])).all()
+    assert np.all(kv_cache_bytes(deepseek(), 10, 1, 2.0, tp=tp) == 10 * 70_272)
+
+
+def test_an_encoder_has_no_cache() -> None:
+    bert = model("bert", 768, 12, 12, 12)
+    with pytest.raises(SpecError, match="keeps no cache"):
+        kv_cache_bytes(bert, 10, 1, 2.0)
+
+
+@given(
+    context=st.integers(1, 10_000), batch=st.integers(1, 64), tp=st.sampled_from([1, 2, 8, 32]), bits=st.sampled_from([1.0, 2.0])
+)
+def test_grid_equals_scalar(context: int, batch: int, tp: int, bits: float) -> None:
+    spec = model("gemma2", 512, 6, 8, 4, head_dim=64, sliding_window=512)
+    grid = kv_cache_bytes(spec, np.array([[context], [7]]), np.array([batch, 3]), bits, tp=np.array([tp, 1]))
+    assert grid.shape == (2, 2)  # type: ignore[union-attr]
+    assert grid[0, 0] == kv_cache_bytes(spec, context, batch, bits, tp=tp)  # type: ignore[index]
+
+
+@given(context=st.integers(1, 20_000))
+def test_a_longer_context_never_needs_less(context: int) -> None:
+    spec = model("gemma2", 512, 6, 8, 4, head_dim=64, sliding_window=512)
+    assert kv_cache_bytes(spec, context + 1, 1, 2.0) >= kv_cache_bytes(spec, context, 1, 2.0)
