@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, write
+from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, write
+from flopwise.provenance import derived, fact
 
 PIPE = Screen()
 NARROW = Screen(width=50)
@@ -109,6 +110,17 @@ def test_plain_text_is_one_printable_line(text: str) -> None:
     told = plain_text(text)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", told)
     assert len(told) == len(text)
+
+
+def test_a_tree_is_wrapped_and_holds_no_control_character() -> None:
+    peak = fact("peak", 989.4e12, "FLOP/s", source="a datasheet with\x1b[31m a rather long title, page 12")
+    figure = derived("time", 1.0, "s", "work / peak", peak)
+    lines = tree(figure, NARROW).split("\n")
+    assert max(map(len, lines)) <= 50
+    assert len(lines) > 2
+    assert "\x1b" not in "".join(lines)
+    assert tree(figure, PLAIN).isascii()
+    assert tree(figure, PIPE).count("\n") == 1
 
 
 POINTS = [(1.0, 100.0), (10.0, 50.0), (100.0, 10.0)]

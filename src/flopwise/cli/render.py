@@ -12,7 +12,10 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from flopwise.provenance import Figure
 
 _SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _PLAIN = {
@@ -127,6 +130,19 @@ def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
 def heading(text: str, to: Screen | None = None) -> str:
     """A line above a block."""
     return (to or screen()).paint(plain_text(text), "bold")
+
+
+def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:
+    """Where a figure comes from, wrapped to the terminal."""
+    from flopwise.provenance import render_tree
+
+    paper = to or screen()
+    return plain_lines(render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode))
+
+
+def plain_lines(text: str) -> str:
+    """`text` line by line without control characters."""
+    return "\n".join(map(plain_text, text.split("\n")))
 
 
 def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, columns: int = 30) -> str:

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise import cli
+from flopwise.cli import options
+from flopwise.errors import FlopwiseError, SpecError
+
+PARAM = click.Option(["--it"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (options.BYTES, "80GB", 80e9),
+        (options.BYTES, "80GiB", 80 * 2**30),
+        (options.COUNT, "2T", 2e12),
+        (options.TOKENS, "8k", 8000),
+        (options.WHOLE_OR_ZERO, "0", 0),
+        (options.SECONDS, "500ms", 0.5),
+        (options.SECONDS, "30d", 30 * 86400),
+        (options.RATE, "3600/hour", 1.0),
+        (options.BANDWIDTH, "400Gbps", 50e9),
+        (options.USD, "$2.50", 2.5),
+        (options.FRACTION, "40%", 0.4),
+        (options.FRACTION, "1", 1.0),
+        (options.FRACTION_OR_ZERO, "0", 0.0),
+        (options.Name("gpu"), " h100 ", "h100"),
+    ],
+)
+def test_quantities_are_read_with_their_units(kind: Any, text: str, value: float | str) -> None:
+    assert kind.convert(text, PARAM, None) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (options.BYTES, "0"),
+        (options.COUNT, "-1"),
+        (options.TOKENS, "1.5"),
+        (options.TOKENS, "1e12"),
+        (options.FRACTION, "0"),
+        (options.FRACTION, "101%"),
+        (options.FRACTION_OR_ZERO, "-1%"),
+        (options.FRACTION, "%"),
+        (options.Name("gpu"), "a\0b"),
+    ],
+)
+def test_what_is_out_of_range_is_said_with_the_options_name(kind: Any, text: str) -> None:
+    with pytest.raises(SpecError, match="--it"):
+        kind.convert(text, PARAM, None)
+
+
+ANY_KIND = st.sampled_from(
+    [options.BYTES, options.COUNT, options.SECONDS, options.RATE, options.BANDWIDTH, options.USD, options.FRACTION,
+     options.FLOPS, options.TOKENS, options.WHOLE_OR_ZERO, options.Name("x")]
+)  # fmt: skip
+
+
+@given(ANY_KIND, st.one_of(st.text(), st.floats().map(str), st.from_regex(r"[0-9.,_eE+-]{1,12}[a-zA-Z/%$]{0,6}")))
+def test_any_text_is_read_or_refused_on_purpose(kind: Any, text: str) -> None:
+    value, said = 0.0, "--it"
+    try:
+        value = kind.convert(text, PARAM, None)
+    except FlopwiseError as refused:
+        said = str(refused)
+    assert "--it" in said
+    assert isinstance(value, str) or 0 <= value < float("inf")
+
+
+WORDS = st.sampled_from(
+    ["gpus", "instances", "models", "h100", "7B", "--json", "--gpu", "--seq", "--batch", "1k", "-1", "--facts", ".",
+     "--", "--help", "--kind", "cpu", "nan", "--vendor=AMD", "--min-memory=80GB", "--region", "us-*", "-h", "--version"]
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=6))
+def test_no_command_line_is_a_defect(argv: list[str]) -> None:
+    assert cli.main(argv) in {0, 1, 2}
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path_factory.getbasetemp() / "hub"))
+
+
+def test_a_command_adds_json_and_its_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    @options.command("x", "flopwise x 1", "flopwise x 2")
+    def command() -> None:
+        """Do nothing."""
+
+    run: Callable[..., Any] = command.main
+    run(["--help"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert out.endswith("Examples:\n  flopwise x 1\n  flopwise x 2\n")
+    assert "--json" in out
