@@ -135,7 +135,7 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
         rank=rank,
         targets=targets,
         base=weight_format(base).name,
-        adapter_dtype="fp32" if stack in ("hf-trainer", "deepspeed-zero3") else "bf16",
+        adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )

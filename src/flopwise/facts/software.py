@@ -35,6 +35,7 @@ class Stack:
 
     name: str
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
+    hf_modules: bool  # runs the modules of transformers, with their habits
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
     master_weights: bool  # an fp32 copy besides
     grad_dtype: Literal[
@@ -48,10 +49,11 @@ class Stack:
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
     gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
-    step_bytes: float  # temporary bytes a parameter during the optimizer step
+    step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
     loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads
+    quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
     pointwise_traffic: (

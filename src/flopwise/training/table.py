@@ -16,7 +16,7 @@ from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.activations import layer_activation_bytes
-from flopwise.ops.habits import habit_of
+from flopwise.ops.habits import Habit, habit_of
 from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
@@ -62,7 +62,7 @@ class Sums:
     expert: Array  # trained parameters of experts
     base: Array  # bytes of frozen weights in their format
     gathered: Array  # elements of every weight, trained or not
-    activations: tuple[Array, Array, Array]  # bytes kept for one sequence, by recompute mode
+    activations: Array  # 3 x (L + 1) x n: bytes kept for one sequence, by recompute mode
     layer_peak: Array  # n: bytes of the largest layer's full set of activations, one sequence
     gradient_peak: Array  # n: bytes of the largest gradients between operations, one sequence
     before: Array  # n: trained parameters before the layers (embedding)
@@ -73,6 +73,8 @@ class Sums:
     root: Array  # n: elements of embedding and head, trained or not
     vocabulary: Array  # n: logits a token on one rank
     tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
+    has_experts: bool
+    has_towers: bool
     end_activations: Array  # n: bytes kept for final norm and head, one sequence
 
 
@@ -111,7 +113,7 @@ class MemoryTable:
         self.model, self.recipe = model, recipe
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
-        self.habit = habit_of(model.model_type)
+        self.habit = habit_of(model.model_type) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
@@ -154,7 +156,20 @@ class MemoryTable:
 
     def _trainable(self, layer: Layer) -> Trainable:
         """Names of the projections with adapters; "all" without adapters."""
-        return "all" if self.lora is None else frozenset(i.name for i in adapted(layer.items, self.lora))
+        if self.lora is None:
+            return "all"
+        quantised = self.lora.base not in ("bf16", "fp16", "fp32")
+        keeps = (
+            [i for i in layer.items if isinstance(i, Linear)]
+            if quantised and self.software.quantised_keeps_input
+            else []
+        )
+        return frozenset(i.name for i in (*adapted(layer.items, self.lora), *keeps))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about the software, for provenance."""
+        return (f"software: {self.software.name} ({self.software.meaning})",)
 
     def _build(self, split: Split) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
@@ -194,7 +209,7 @@ class MemoryTable:
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
         return Sums(
             dense=running(dense), expert=running(expert), base=base, gathered=gathered,
-            activations=(modes[0], modes[1], modes[2]),
+            activations=np.stack(modes), has_experts=any(np.any(e) for e in expert), has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
