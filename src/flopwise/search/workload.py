@@ -74,6 +74,8 @@ class Targets(_Strict):
     deadline: Quantity | None = None
     budget: Quantity | None = None
     """US dollars: the whole run for training and batch, a month for a service."""
+    confidence: float = 0.5
+    """Probability with which each target has to be met, from 0.05 to 0.99."""
 
 
 class Constraints(_Strict):
@@ -83,7 +85,8 @@ class Constraints(_Strict):
     regions: list[Name] = []
     gpus: list[Name] = []
     instances: list[Name] = []
-    purchase: list[Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]] = ["on_demand"]
+    purchase: list[Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]] = []
+    """Ways to buy; on demand when none is named."""
     max_gpus: Quantity | None = None
     min_gpus: Quantity | None = None
     precision: list[Name] = []
@@ -126,6 +129,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     seq_len: int | None
     global_batch: int | None
     useful_frac: float
+    confidence: float
     lora_rank: int
     requests_per_s: float | None
     concurrency: int | None
@@ -323,6 +327,8 @@ def resolve(workload: Workload) -> Resolved:
     tokens, seq_len, global_batch = _tokens(data)
     if not 0 <= data.padded_frac < 1:
         raise SpecError(f"data.padded_frac: a fraction from 0 to below 1, not {data.padded_frac}")
+    if not 0.05 <= targets.confidence <= 0.99:
+        raise SpecError(f"targets.confidence: a probability from 0.05 to 0.99, not {targets.confidence}")
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")
@@ -340,6 +346,7 @@ def resolve(workload: Workload) -> Resolved:
         seq_len=seq_len,
         global_batch=global_batch,
         useful_frac=1 - data.padded_frac,
+        confidence=targets.confidence,
         lora_rank=_whole(workload.method.rank, "method.rank", 65536) or 16,
         requests_per_s=_maybe(traffic.requests_per_s, parse_rate, "traffic.requests_per_s"),
         concurrency=_whole(traffic.concurrency, "traffic.concurrency"),

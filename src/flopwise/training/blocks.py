@@ -30,29 +30,28 @@ LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTimes:
-    """Seconds (and FLOP, bytes) of one block for one micro-batch on one rank; every field has the shape of the inner columns."""
+class Kernels:
+    """What one block computes for one micro-batch on one rank; every field has the shape of the inner columns."""
 
     forward_s: Floats
     backward_s: Floats
     attention_s: Floats  # part of forward_s that selective recompute runs again
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
-    tp_s: Floats  # tensor-parallel collectives of the forward pass, before overlap; backward has as much
-    cp_s: Floats  # context-parallel exchange of the forward pass that attention does not hide
-    ep_s: Floats  # expert all-to-alls of the forward pass
     model_flops: Floats  # forward + backward without recompute, causal attention
     forward_flops: Floats
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Kernels of one block and the messages between them, seconds a micro-batch; shapes as in `Kernels`."""
+
+    kernels: Kernels
+    tp_s: Floats  # tensor-parallel collectives of the forward pass, before overlap; backward has as much
+    cp_s: Floats  # context-parallel exchange of the forward pass that attention does not hide
+    ep_s: Floats  # expert all-to-alls of the forward pass
     wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
-
-    def __add__(self, other: BlockTimes) -> BlockTimes:
-        """Blocks that run one after the other."""
-        return BlockTimes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def times(self, count: Floats) -> BlockTimes:
-        """`count` such blocks in a row."""
-        return BlockTimes(*(getattr(self, f.name) * count for f in fields(self)))
 
 
 def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
@@ -83,49 +82,51 @@ class BlockContext:
         return self.shape.batch * self.shape.query / self.split.cp
 
 
-def block_times(items: Sequence[Item], width: int, context: BlockContext, *, in_layers: bool = True) -> BlockTimes:
-    """Times of one block; shape of the inner columns in `context`.
+def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
+    """Kernels of one block; shape of the inner columns in `context`.
 
-    Source: sum over its operations (`flopwise.cost.kernels`) and messages (`flopwise.cost.collectives`).
+    Source: sum over its operations (`flopwise.cost.kernels`).
     Assumes: operations run one after the other on one stream; weights are cold.
     """
-    zero = np.zeros(np.broadcast(context.shape.batch, context.split.tp, context.split.cp, context.split.ep).shape)
-    forward, backward, attention, memory = zero.copy(), zero.copy(), zero.copy(), zero.copy()
-    flops, forward_flops, peak, traffic = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    split = context.split
+    zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
+    total = {f.name: zero.copy() for f in fields(Kernels)}
     for item, trained in _with_adapters(items, context.recipe):
-        work = item_work(item, context.shape, context.split)
+        work = item_work(item, context.shape, split)
         if work is None:
             continue
-        backward_parts = backward_works([work], trainable="all" if trained else "none")
-        for direction, part in (("forward", work), *(("backward", w) for w in backward_parts)):
+        for part in (work, *backward_works([work], trainable="all" if trained else "none")):
             dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
             seconds, memory_bound, peak_s, traffic_s = _seconds(part, dtype, context)
-            memory += memory_bound
-            peak += peak_s
-            traffic += traffic_s
-            flops += part.causal_flops
-            if direction == "forward":
-                forward += seconds
-                forward_flops += part.causal_flops
-                if isinstance(item, Attend):
-                    attention += seconds
-            else:
-                backward += seconds
+            total["memory_s"] += memory_bound
+            total["peak_s"] += peak_s
+            total["traffic_s"] += traffic_s
+            total["model_flops"] += part.causal_flops
+            if part is not work:
+                total["backward_s"] += seconds
+                continue
+            total["forward_s"] += seconds
+            total["forward_flops"] += part.causal_flops
+            if isinstance(item, Attend):
+                total["attention_s"] += seconds
+    return Kernels(**total)
+
+
+def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
+    """`kernels` of one block with the messages between its ranks.
+
+    Source: `flopwise.cost.collectives`.
+    Assumes: balanced routing of experts.
+    """
+    zero = np.zeros_like(kernels.forward_s)
     tp_s, tp_wire = _tensor_parallel_s(items, width, context)
     ep_s, ep_wire = _expert_parallel_s(items, width, context)
-    cp_s, cp_wire = _context_parallel_s(items, attention, context)
+    cp_s, cp_wire = _context_parallel_s(items, kernels.attention_s, context)
     return BlockTimes(
-        forward_s=forward,
-        backward_s=backward,
-        attention_s=attention,
-        memory_s=memory,
+        kernels=kernels,
         tp_s=tp_s + zero,
         cp_s=cp_s + zero,
         ep_s=ep_s + zero,
-        model_flops=flops,
-        forward_flops=forward_flops,
-        peak_s=peak,
-        traffic_s=traffic,
         wire_s=2 * (tp_wire + ep_wire + cp_wire) + zero,
     )
 

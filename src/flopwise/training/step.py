@@ -20,7 +20,7 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
-from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, block_times
+from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
 from flopwise.training.stages import StageSums, stage_sums
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class StepTable:
     model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     forward_flops: NDArray[np.float64]
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
+    kernels: list[Kernels]  # of every block, to build the table of other links from
 
 
 def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
@@ -87,8 +88,11 @@ def step_table(
     degrees: NDArray[np.int64],
     *,
     sequence_parallel: bool = True,
+    kernels: list[Kernels] | None = None,
 ) -> StepTable:
     """Evaluate every block for every inner combination, and every pipeline degree over them.
+
+    `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ.
 
     Raises:
         MissingFactError: the accelerator lacks a rate that the recipe needs.
@@ -102,17 +106,17 @@ def step_table(
         shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
         split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
     )
-    before = block_times(stack.before, stack.width, context, in_layers=False)
-    layers = [block_times(kind.items, stack.width, context) for kind in stack.kinds]
-    after = block_times(stack.after, stack.width, context, in_layers=False)
+    listed = block_list(model)
+    if kernels is None:
+        kernels = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
+    blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
     sums = stage_sums(stack.order, len(stack.kinds), degrees)
     n, d = len(inner.tp), len(degrees)
     parts = np.zeros((len(STAGE_PARTS), RECOMPUTE_MODES, d, n))
     model_s = np.zeros((RECOMPUTE_MODES, n))
     floor, memory, host = np.zeros((3, d, n)), np.zeros((d, n)), np.zeros((d, n))
     dense, expert = np.zeros((d, n)), np.zeros((d, n))
-    params = [_trainable(items, inner, recipe) for items, _, _ in block_list(model)]
-    blocks = [before, *layers, after]
+    params = [_trainable(items, inner, recipe) for items, _, _ in listed]
     kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
     whole = np.concatenate([[1.0], kind_counts, [1.0]])
     for mode in range(RECOMPUTE_MODES):
@@ -123,8 +127,9 @@ def step_table(
             heaviest = stages.sum(axis=1).argmax(axis=0)
             parts[:, mode, row] = stages[heaviest, :, np.arange(n)].T
             if mode == 0:
-                floor[:, row] = _heaviest(weights, blocks, ("peak_s", "traffic_s", "wire_s"))
-                memory[row] = (weights @ np.stack([b.memory_s for b in blocks])).max(axis=0)
+                floor[:2, row] = _heaviest(weights, kernels, ("peak_s", "traffic_s"))
+                floor[2, row] = (weights @ np.stack([b.wire_s for b in blocks])).max(axis=0)
+                memory[row] = _heaviest(weights, kernels, ("memory_s",))[0]
                 host[row] = _host_s(weights, model, software)
                 dense[row] = (weights @ np.stack([p[0] for p in params])).max(axis=0)
                 expert[row] = (weights @ np.stack([p[1] for p in params])).max(axis=0)
@@ -143,9 +148,10 @@ def step_table(
         host_s=host,
         dense_params=dense,
         expert_params=expert,
-        model_flops=sum((b.model_flops * c for b, c in zip(blocks, whole, strict=True)), np.zeros(n)),
-        forward_flops=sum((b.forward_flops * c for b, c in zip(blocks, whole, strict=True)), np.zeros(n)),
+        model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
+        forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
         floor_s=floor,
+        kernels=kernels,
     )
 
 
@@ -159,17 +165,17 @@ def _stage_weights(sums: StageSums) -> list[NDArray[np.float64]]:
 
 def _stage_lines(block: BlockTimes, mode: int, software: Software) -> NDArray[np.float64]:
     """The parts of `STAGE_PARTS` of one block under one recompute mode; shape (parts, n)."""
-    again = (0.0, 1.0, 1.0)[mode]
-    rerun = block.forward_s if mode == 2 else block.attention_s * again
+    kernels = block.kernels
+    rerun = (0.0 * kernels.forward_s, kernels.attention_s, kernels.forward_s)[mode]
     passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
     return np.stack(
         [
-            block.forward_s,
-            block.backward_s,
+            kernels.forward_s,
+            kernels.backward_s,
             rerun,
-            passes * _exposed(block.tp_s, software.tp_overlap, block.forward_s),
+            passes * _exposed(block.tp_s, software.tp_overlap, kernels.forward_s),
             passes * block.cp_s,
-            passes * _exposed(block.ep_s, software.ep_overlap, block.forward_s),
+            passes * _exposed(block.ep_s, software.ep_overlap, kernels.forward_s),
         ]
     )
 
@@ -179,7 +185,7 @@ def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
     return message_s - np.minimum(overlap * message_s, compute_s)
 
 
-def _heaviest(weights: NDArray[np.float64], blocks: list[BlockTimes], names: tuple[str, ...]) -> NDArray[np.float64]:
+def _heaviest(weights: NDArray[np.float64], blocks: list[Kernels], names: tuple[str, ...]) -> NDArray[np.float64]:
     return np.stack([(weights @ np.stack([getattr(b, name) for b in blocks])).max(axis=0) for name in names])
 
 

@@ -1,0 +1,96 @@
+"""What a search answers: ranked plans, the front of cost against time, what was ruled out, and what would change the best plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from flopwise.errors import SpecError
+
+FORMAT = 1
+"""Version of the plan file."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run the workload: machines, how they are bought, how the model is laid out, and what comes of it.
+
+    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run, or a month of service.
+    `meets` gives, for each target, the probability that it is met, from the measured errors of the model.
+    """
+
+    rank: int
+    provider: str
+    region: str
+    instance: str
+    num_instances: int
+    gpu: str
+    num_gpus: int
+    purchase: str
+    layout: dict[str, Any]
+    seconds: float
+    usd_per_hour: float
+    cost_usd: float
+    energy_joules: float | None
+    meets: dict[str, float]
+    figures: dict[str, float | None]  # tokens_per_s, step_s, mfu_frac, ttft_s, tpot_s ... whatever the task has
+    memory_bytes: float
+    capacity_bytes: float
+    price_date: str
+    price_source: str
+
+
+class Ruled(msgspec.Struct, frozen=True):
+    """Candidates that fell for one reason, and one of them as an example."""
+
+    reason: str
+    count: int
+    example: str
+
+
+class Lever(msgspec.Struct, frozen=True):
+    """One change to the best plan and what it would do: ratios to the plan as it is (1.2 = 20 % more), None where unknown."""
+
+    change: str
+    memory: float | None
+    seconds: float | None
+    cost: float | None
+    fits: bool
+    note: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer; `workload` is the input as it was written, in plain data."""
+
+    workload: dict[str, Any]
+    task: str
+    objective: str
+    plans: list[Candidate]
+    front: list[Candidate]
+    misses: list[Candidate]  # when nothing meets the targets: the nearest, with what they miss in `meets`
+    ruled_out: list[Ruled]
+    levers: list[Lever]
+    assumptions: list[str]
+    evaluated: int
+    elapsed_s: float
+    version: int = FORMAT
+
+
+def to_json(plan: Plan) -> bytes:
+    """The plan as one JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2)
+
+
+def from_json(data: bytes, where: str = "plan") -> Plan:
+    """Read a plan back.
+
+    Raises:
+        SpecError: not a plan written by `to_json`; says where it departs.
+    """
+    try:
+        plan = msgspec.json.decode(data, type=Plan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{where}: not a plan file ({str(error)[:160]}); write one with `flopwise plan ... -o plan.json`") from None
+    if plan.version != FORMAT:
+        raise SpecError(f"{where}: plan format {plan.version}; this flopwise reads format {FORMAT}")
+    return plan

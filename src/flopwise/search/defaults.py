@@ -1,0 +1,94 @@
+"""What a workload file leaves open, filled in by stated rules: each becomes an assumption of the plan."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+from flopwise.errors import SpecError
+from flopwise.facts.software import optimizer, stack
+from flopwise.ops.tensors import parameters
+from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.search.workload import Resolved
+
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32")
+BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (float("inf"), 8e6))
+"""Tokens of a global batch by model size, as published runs of that size have (Llama 2: 4 M; GPT-3 small: 0.5 M, large: 3.2 M)."""
+FINETUNE_BATCH = 64
+
+
+def default_stack(workload: Resolved) -> str:
+    """The training software where none is named."""
+    return workload.source.constraints.stack or ("megatron-te" if workload.source.task == "pretrain" else "fsdp-compile")
+
+
+def seq_len(workload: Resolved, model: Model) -> int:
+    """Tokens of a sequence where none are given: 4,096 to pre-train, 2,048 to fine-tune, no more than the model takes."""
+    wanted = workload.seq_len or (4096 if workload.source.task == "pretrain" else 2048)
+    return wanted if workload.seq_len else min(wanted, model.max_position or wanted)
+
+
+def global_batch(workload: Resolved, model: Model, seq: int) -> int:
+    """Sequences of an optimizer step where none are given: a power of two near the tokens that runs of this size use."""
+    if workload.global_batch:
+        return workload.global_batch
+    if workload.source.task == "finetune":
+        return FINETUNE_BATCH
+    tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
+    return int(2 ** round(math.log2(max(1.0, tokens / seq))))
+
+
+def lora(workload: Resolved) -> Lora | None:
+    """The adapters of a fine-tuning method, or None.
+
+    Raises:
+        SpecError: unknown targets.
+    """
+    method = workload.source.method
+    if workload.source.task != "finetune" or method.kind == "full":
+        return None
+    targets: tuple[str, ...] = ()
+    for name in method.targets or ["all-linear"]:
+        targets += TARGET_SETS.get(name, (name,))
+    base = method.base_format or ("nf4" if method.kind == "qlora" else "bf16")
+    return Lora(rank=workload.lora_rank, targets=tuple(dict.fromkeys(targets)), base=base)
+
+
+def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
+    """The recipes that the workload allows, and what was assumed.
+
+    Raises:
+        SpecError: an unknown precision.
+        UnknownNameError: an unknown optimizer or stack.
+    """
+    source = workload.source
+    wanted = source.constraints.precision or ([source.precision] if source.precision else ["bf16"])
+    for name in wanted:
+        if name not in PRECISIONS:
+            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join(PRECISIONS)}")
+    seq = seq_len(workload, model)
+    batch = global_batch(workload, model, seq)
+    software = stack(default_stack(workload)).name
+    told = []
+    if workload.seq_len is None:
+        told.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
+    if workload.global_batch is None:
+        told.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
+    if source.constraints.stack is None:
+        told.append(f"the training stack {software}, as none was given (constraints.stack)")
+    adapters = lora(workload)
+    found = [
+        Recipe(
+            seq_len=seq,
+            global_batch=batch,
+            precision=cast("Precision", name),
+            optimizer=optimizer(source.optimizer).name,
+            stack=software,
+            lora=adapters,
+        )
+        for name in wanted
+    ]
+    return found, told

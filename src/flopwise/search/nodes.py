@@ -1,0 +1,123 @@
+"""Kinds of machines that a workload may use: offers that perform alike are one kind, priced apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.cost.cluster import Cluster, cluster
+from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
+from flopwise.search.ruled import RuledOut
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.search.workload import Resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """One offer bought one way."""
+
+    offer: Offer
+    purchase: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """Instances with the same devices and links, and every way to buy them, cheapest first."""
+
+    cluster: Cluster
+    count: int
+    priced: tuple[Priced, ...]
+    networked: bool  # the network between instances is known; without it a job stays on one
+
+    @property
+    def name(self) -> str:
+        """A representative instance."""
+        return self.priced[0].offer.instance
+
+
+def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[NodeKind]:
+    """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
+
+    Raises:
+        UnknownNameError: a provider, region, GPU or instance of the constraints does not exist.
+        InfeasibleError: nothing is left.
+    """
+    _check_names(workload, facts)
+    limits = workload.source.constraints
+    purchases = limits.purchase or ["on_demand"]
+    gpus = {facts.accelerator(name).name for name in limits.gpus}
+    groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
+    for offer in facts.offers:
+        reason = _forbidden(offer, workload, gpus)
+        if reason:
+            ruled_out.add(reason, 1, f"{offer.provider} {offer.instance} in {offer.region}")
+            continue
+        prices = [(p, offer.price_usd_per_hour(p)) for p in purchases]
+        priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
+        if not priced:
+            ruled_out.add(f"no known price for {', '.join(purchases)}", 1, f"{offer.provider} {offer.instance}")
+            continue
+        key = (
+            offer.accelerator, offer.count, offer.accelerator_share, offer.network_bytes_per_s,
+            offer.ram_bytes if offer.accelerator_share < 1 else None,
+        )  # fmt: skip
+        groups[key] += priced
+    kinds = []
+    for priced in groups.values():
+        kind = _node_kind(priced, workload, facts, ruled_out)
+        if kind is not None:
+            kinds.append(kind)
+    if not kinds:
+        raise InfeasibleError("no offer satisfies the constraints", [f"{r.count} offers: {r.reason}" for r in ruled_out.rows()])
+    return kinds
+
+
+def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RuledOut) -> NodeKind | None:
+    priced = sorted(priced, key=lambda p: p.usd_per_hour)
+    offer = priced[0].offer
+    try:
+        built = cluster(
+            facts.offered_accelerator(offer), offer=offer, purchase=priced[0].purchase,
+            node_bytes_per_s=workload.inter_node_bytes_per_s,
+        )  # fmt: skip
+    except MissingFactError as error:
+        ruled_out.add("a needed fact is not known", len(priced), str(error))
+        return None
+    networked = offer.network_bytes_per_s is not None or workload.inter_node_bytes_per_s is not None
+    return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)
+
+
+def _forbidden(offer: Offer, workload: Resolved, gpus: set[str]) -> str | None:
+    """Why the constraints forbid an offer, or None."""
+    limits = workload.source.constraints
+    if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
+        return "provider not allowed"
+    if limits.regions and not any(offer.serves(region) for region in limits.regions):
+        return "region not allowed"
+    if gpus and offer.accelerator not in gpus:
+        return "GPU not allowed"
+    if limits.instances and offer.instance.lower() not in {i.lower() for i in limits.instances}:
+        return "instance not allowed"
+    if offer.count > workload.max_gpus:
+        return "more GPUs in one instance than max_gpus"
+    return None
+
+
+def _check_names(workload: Resolved, facts: Facts) -> None:
+    """Misspelt constraints are errors, not empty answers."""
+    limits = workload.source.constraints
+    for provider in limits.providers:
+        facts.offers_for(provider=provider)
+    for region in limits.regions:
+        facts.offers_for(region=region)
+    for instance in limits.instances:
+        facts.offers_for(instance=instance)
+    for gpu in limits.gpus:
+        name = facts.accelerator(gpu).name
+        if not any(o.accelerator == name for o in facts.offers):
+            raise UnknownNameError("GPU with a price", gpu, dict.fromkeys(o.accelerator for o in facts.offers))

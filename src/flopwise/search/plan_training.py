@@ -1,0 +1,227 @@
+"""Plan a training workload over every offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.errors import FlopwiseError, MissingFactError
+from flopwise.facts.formats import weight_format
+from flopwise.search import rank
+from flopwise.search.answer import Candidate, Lever
+from flopwise.search.defaults import recipes
+from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.rank import Option
+from flopwise.search.ruled import RuledOut
+from flopwise.search.training import MODES, Searched, gpu_counts, searched, timed
+from flopwise.training.blocks import Kernels
+from flopwise.training.estimate import TrainJob, estimate, training_band
+from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.search.workload import Resolved
+
+Advance = Callable[[int, int], None]
+FRONT = 24
+"""Points of the front that are kept; more are thinned evenly."""
+
+
+class TrainingPlan:
+    """The pieces of a plan as the search leaves them."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.plans: list[Candidate] = []
+        self.front: list[Candidate] = []
+        self.misses: list[Candidate] = []
+        self.levers: list[Lever] = []
+        self.assumptions: list[str] = []
+        self.ruled_out = RuledOut()
+        self.evaluated = 0
+
+
+def plan_training(
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None
+) -> TrainingPlan:
+    """Search every offer for the layouts that meet the workload's targets.
+
+    Raises:
+        InfeasibleError: the constraints leave no offer.
+        SpecError, UnknownNameError: something in the workload is wrong.
+    """
+    answer = TrainingPlan()
+    wanted, told = recipes(workload, model)
+    answer.assumptions += told
+    nodes = node_kinds(workload, facts, answer.ruled_out)
+    counts = gpu_counts(workload.max_gpus, 1)
+    options = _options(workload, model, wanted, nodes, counts, answer, advance)
+    picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
+    missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
+    for option in options:
+        met = rank.odds(option, workload)
+        keep = rank.allowed(option, workload, met)
+        best = rank.best_row(option, workload, met, keep)
+        if best is None:
+            near = rank.nearest_miss(option, workload, met)
+            if near is not None:
+                missed.append((near[0], option, near[1], met))
+            continue
+        key = (option.priced.offer.provider, option.priced.offer.instance, option.priced.purchase)
+        value = float(rank.score(option, workload.source.objective)[best])
+        if key not in picked or value < picked[key][0]:
+            picked[key] = (value, option, best, met)
+    _count_missed(missed, answer)
+    ordered = sorted(picked.values(), key=lambda entry: entry[0])
+    answer.plans = [rank.candidate(o, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
+    front = rank.front_rows(options, workload)
+    thin = front if len(front) <= FRONT else [front[i] for i in np.linspace(0, len(front) - 1, FRONT).astype(int)]
+    answer.front = [rank.candidate(o, row, rank.odds(o, workload), i) for i, (o, row) in enumerate(thin, start=1)]
+    if not answer.plans:
+        missed.sort(key=lambda entry: entry[0])
+        answer.misses = [rank.candidate(o, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)]
+    elif ordered:
+        answer.levers = levers(workload, ordered[0][1], answer)
+    return answer
+
+
+def _options(
+    workload: Resolved,
+    model: Model,
+    wanted: list[Recipe],
+    nodes: list[NodeKind],
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]],
+    answer: TrainingPlan,
+    advance: Advance | None,
+) -> list[Option]:
+    """Every recipe on every kind of node and way to buy it."""
+    options: list[Option] = []
+    tokens = (workload.tokens or 0.0) / workload.useful_frac
+    kernels: dict[tuple[str, int], dict[int, list[Kernels]]] = {}
+    for number, recipe in enumerate(wanted):
+        job = searched(model, recipe, counts)
+        for reason, count in job.space.ruled_out.items():
+            answer.ruled_out.add(reason, count)
+        cache = kernels.setdefault((recipe.precision, number), {})
+        for done, node in enumerate(nodes):
+            if advance is not None:
+                advance(number * len(nodes) + done, len(wanted) * len(nodes))
+            try:
+                result = timed(job, node, tokens, cache)
+            except MissingFactError as error:
+                answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error))
+                continue
+            answer.evaluated += result.considered
+            _count_unfit(job, node, result.too_big, result.considered, result.smallest_bytes, answer)
+            if result.rows.size:
+                band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
+                options += [Option(job, node, result, priced, band) for priced in node.priced]
+    return options
+
+
+def _count_unfit(
+    job: Searched, node: NodeKind, too_big: int, considered: int, smallest: float, answer: TrainingPlan
+) -> None:
+    device = node.cluster.accelerator
+    if too_big:
+        has = format_bytes(device.hbm_bytes)
+        answer.ruled_out.add(
+            "does not fit in memory", too_big, f"{device.name} ({node.name}): the smallest layout needs {format_bytes(smallest)} of {has}"
+        )
+    if not node.networked:
+        skipped = int((job.space.num_gpus[::MODES] > node.count).sum()) * MODES
+        answer.ruled_out.add(
+            "the network between instances is not known (constraints.inter_node_bandwidth sets one)", skipped, node.name
+        )
+    del considered
+
+
+def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: TrainingPlan) -> None:
+    for _, option, row, met in missed:
+        failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
+        example = f"{option.priced.offer.instance}: {format_seconds(float(option.result.run_s[row]))} at ${option.cost_usd[row]:,.0f}"
+        answer.ruled_out.add(f"misses {failed}", int(option.result.rows.size), example)
+
+
+def levers(workload: Resolved, best: Option, answer: TrainingPlan) -> list[Lever]:
+    """What single changes would do to the best plan; each is a whole estimate of its own."""
+    chosen = answer.plans[0]
+    layout = _layout(chosen)
+    base = TrainJob(
+        model=best.job.model,
+        recipe=best.job.recipe,
+        layout=layout,
+        cluster=best.node.cluster,
+        tokens=(workload.tokens or 0.0) / workload.useful_frac,
+    )
+    reference = _outcome(base, chosen)
+    found: list[Lever] = []
+    for change, job in _changes(base):
+        try:
+            memory, seconds, cost = _outcome(job, chosen)
+        except FlopwiseError as error:
+            found.append(Lever(change, None, None, None, fits=False, note=str(error)))
+            continue
+        found.append(
+            Lever(
+                change,
+                memory / reference[0],
+                seconds / reference[1],
+                cost / reference[2],
+                fits=memory <= job.cluster.accelerator.hbm_bytes,
+            )
+        )
+    for other in answer.plans[1:]:
+        if other.gpu != chosen.gpu and len([lv for lv in found if lv.change.startswith("on ")]) < 3:
+            change = f"on {other.num_gpus} x {other.gpu} ({other.provider} {other.instance})"
+            if not any(lv.change.split(" x ")[-1].startswith(other.gpu) for lv in found):
+                ratio = (other.memory_bytes / chosen.memory_bytes, other.seconds / chosen.seconds, other.cost_usd / chosen.cost_usd)
+                found.append(Lever(change, *ratio, fits=True))
+    return found
+
+
+def _layout(chosen: Candidate) -> Layout:
+    from flopwise.training.layout import RECOMPUTE  # noqa: PLC0415 - beside its only use
+
+    kept = {k: chosen.layout[k] for k in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")}
+    return Layout(**kept, recompute=RECOMPUTE.index(chosen.layout["recompute"]))
+
+
+def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
+    """(memory per GPU, run seconds, USD) of a job at the chosen plan's price per GPU."""
+    result = estimate(job)
+    assert result.run is not None
+    per_gpu_hour = chosen.usd_per_hour / chosen.num_gpus
+    return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
+
+
+def _changes(base: TrainJob) -> list[tuple[str, TrainJob]]:
+    """Single changes to a job that people ask about."""
+    layout, recipe = base.layout, base.recipe
+    rates = base.cluster.rates
+    changes: list[tuple[str, TrainJob]] = []
+    if recipe.precision in {"bf16", "fp16"} and "fp8" in rates.peak:
+        changes.append(("precision fp8", replace(base, recipe=replace(recipe, precision="fp8"))))
+    for mode, name in enumerate(("none", "selective", "full")):
+        if mode != layout.recompute:
+            changes.append((f"recompute {name}", replace(base, layout=replace(layout, recompute=mode))))
+    batch = int(recipe.global_batch)
+    if batch % (2 * int(layout.dp) * int(layout.micro_batch)) == 0:
+        changes.append(("twice the micro-batch", replace(base, layout=replace(layout, micro_batch=2 * int(layout.micro_batch)))))
+        zero = layout.zero or 1
+        changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
+    changes.append(("optimizer adamw-8bit", replace(base, recipe=replace(recipe, optimizer="adamw-8bit"))))
+    if recipe.lora is not None and recipe.lora.base == "bf16":
+        quantised = replace(recipe.lora, base=weight_format("nf4").name)
+        changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
+    if recipe.lora is None:
+        adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
+        changes.append(("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters))))
+    return changes
+
+

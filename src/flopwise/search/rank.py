@@ -1,0 +1,181 @@
+"""From searched and timed layouts to ranked candidates: targets, probabilities, the front, the nearest misses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.energy import facility_joules
+from flopwise.cost.intervals import ErrorBand
+from flopwise.search.answer import Candidate
+from flopwise.search.pareto import pareto_front
+from flopwise.search.training import Searched, Timed, columns, row_parts
+from flopwise.training.estimate import TrainJob, job_watts
+from flopwise.training.layout import RECOMPUTE
+
+if TYPE_CHECKING:
+    from flopwise.search.nodes import NodeKind, Priced
+    from flopwise.search.workload import Resolved
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One kind of node bought one way, with the rows that fit it."""
+
+    job: Searched
+    node: NodeKind
+    result: Timed
+    priced: Priced
+    band: ErrorBand
+
+    @property
+    def usd_per_hour(self) -> Floats:
+        """Price of all instances of each row, USD per hour."""
+        hourly: Floats = self.priced.usd_per_hour * (self.result.num_gpus // self.node.count)
+        return hourly
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Cost of each row's run."""
+        cost: Floats = self.result.run_s / 3600 * self.usd_per_hour
+        return cost
+
+
+def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
+    """Probability that a run predicted to take `run_s` takes at most `limit_s`.
+
+    The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
+    """
+    odds: Floats = 1.0 - option.band.probability_at_most(1.0, run_s / limit_s)  # type: ignore[assignment]
+    return odds
+
+
+def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
+    """Probability, for each target and row, that it is met."""
+    run_s = option.result.run_s
+    found: dict[str, Floats] = {}
+    if workload.deadline_s is not None:
+        found["deadline"] = at_most(option, run_s, workload.deadline_s)
+    if workload.budget_usd is not None:
+        found["budget"] = at_most(option, option.cost_usd, workload.budget_usd)
+    if workload.tokens_per_s is not None:
+        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
+        found["throughput"] = 1.0 - option.band.probability_at_most(rate, workload.tokens_per_s)  # type: ignore[assignment]
+    return found
+
+
+def allowed(option: Option, workload: Resolved, met: dict[str, Floats]) -> NDArray[np.bool_]:
+    """Rows that meet every target with the asked confidence and stay under the hourly limit."""
+    keep = np.ones(option.result.rows.size, dtype=bool)
+    for probability in met.values():
+        keep &= probability >= workload.confidence
+    if workload.max_usd_per_hour is not None:
+        keep &= option.usd_per_hour <= workload.max_usd_per_hour
+    return keep & (option.result.num_gpus >= workload.min_gpus)
+
+
+def score(option: Option, objective: str) -> Floats:
+    """What is minimised: cost, time or (up to a factor of the node) energy."""
+    if objective == "time":
+        return option.result.run_s
+    if objective == "energy":
+        watts = option.node.cluster.accelerator.tdp_w
+        return option.result.run_s * option.result.num_gpus * (watts if watts is not None else np.inf)
+    return option.cost_usd
+
+
+def best_row(option: Option, workload: Resolved, met: dict[str, Floats], keep: NDArray[np.bool_]) -> int | None:
+    """The row that is best under the objective among those kept; ties go to the faster, then to fewer GPUs."""
+    rows = np.flatnonzero(keep)
+    if not rows.size:
+        return None
+    keys = (option.result.num_gpus[rows], option.result.run_s[rows], score(option, workload.source.objective)[rows])
+    return int(rows[np.lexsort(keys)[0]])
+
+
+def nearest_miss(option: Option, workload: Resolved, met: dict[str, Floats]) -> tuple[float, int] | None:
+    """(shortfall, row) of the row that misses its worst target by least; None without rows."""
+    if not option.result.rows.size:
+        return None
+    short = np.zeros(option.result.rows.size)
+    if workload.deadline_s is not None:
+        short = np.maximum(short, option.result.run_s / workload.deadline_s)
+    if workload.budget_usd is not None:
+        short = np.maximum(short, option.cost_usd / workload.budget_usd)
+    if workload.max_usd_per_hour is not None:
+        short = np.maximum(short, option.usd_per_hour / workload.max_usd_per_hour)
+    if workload.tokens_per_s is not None:
+        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
+        short = np.maximum(short, workload.tokens_per_s / rate)
+    row = int(short.argmin())
+    return float(short[row]), row
+
+
+def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Candidate:
+    """The candidate of one row."""
+    job, result, node, offer = option.job, option.result, option.node, option.priced.offer
+    layout = columns(job.space).at(int(result.rows[row]))
+    gpus = int(result.num_gpus[row])
+    device = node.cluster.accelerator
+    parts = row_parts(job, result, row)
+    train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster)
+    energy = None
+    if device.tdp_w is not None:
+        energy = float(facility_joules(device, gpus, job_watts(train, parts, result.table), float(result.run_s[row])))
+    tokens = float(job.recipe.global_batch) * float(job.recipe.seq_len)
+    step_s = float(result.step_s[row])
+    return Candidate(
+        rank=rank,
+        provider=offer.provider,
+        region=offer.region,
+        instance=offer.instance,
+        num_instances=gpus // node.count,
+        gpu=device.name,
+        num_gpus=gpus,
+        purchase=option.priced.purchase,
+        layout={
+            "dp": int(layout.dp), "tp": int(layout.tp), "pp": int(layout.pp), "cp": int(layout.cp), "ep": int(layout.ep),
+            "zero": int(layout.zero), "micro_batch": int(layout.micro_batch), "interleave": int(layout.interleave),
+            "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
+            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
+            "optimizer": job.recipe.optimizer,
+        },
+        seconds=float(result.run_s[row]),
+        usd_per_hour=float(option.usd_per_hour[row]),
+        cost_usd=float(option.cost_usd[row]),
+        energy_joules=energy,
+        meets={name: round(float(p[row]), 4) for name, p in met.items()},
+        figures={
+            "step_s": step_s,
+            "tokens_per_s": tokens / step_s,
+            "tokens_per_s_per_gpu": tokens / step_s / gpus,
+            "gpu_hours": float(result.run_s[row]) / 3600 * gpus,
+        },
+        memory_bytes=float(job.memory_bytes[result.rows[row]]),
+        capacity_bytes=float(device.hbm_bytes),
+        price_date=offer.price_date,
+        price_source=offer.source,
+    )  # fmt: skip
+
+
+def front_rows(options: list[Option], workload: Resolved) -> list[tuple[Option, int]]:
+    """The rows, over all options, that no other beats in both cost and time; cheapest first."""
+    costs, times, owners, rows = [], [], [], []
+    for index, option in enumerate(options):
+        keep = np.flatnonzero(option.result.num_gpus >= workload.min_gpus)
+        cost, seconds = option.cost_usd[keep], option.result.run_s[keep]
+        own = pareto_front(cost, seconds)
+        costs.append(cost[own])
+        times.append(seconds[own])
+        rows.append(keep[own])
+        owners.append(np.full(own.size, index))
+    if not costs:
+        return []
+    all_rows, all_owners = np.concatenate(rows), np.concatenate(owners)
+    front = pareto_front(np.concatenate(costs), np.concatenate(times))
+    return [(options[int(all_owners[i])], int(all_rows[i])) for i in front]
