@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flopwise.cost.intervals import ErrorBand
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -54,3 +56,19 @@ def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
     if text in {"true", "yes", "1"}:
         return True
     return False if text in {"false", "no", "0"} else default
+
+
+def banded(
+    row_id: str, unit: str, measured: float | None, predicted: float, band: ErrorBand, quantity: str = ""
+) -> Prediction:
+    """A prediction with the 10-90 % interval of its class."""
+    low, high = band.interval(predicted)
+    return Prediction(
+        id=row_id,
+        unit=unit,
+        quantity=quantity,
+        measured=measured,
+        predicted=predicted,
+        low=float(low),
+        high=float(high),
+    )

@@ -102,22 +102,33 @@ def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
     return {name: size for name, size in groups.items() if size}
 
 
-def _items_bytes(items: Iterable[Item], fmt: Format, place: Place, tp: Ints, ep: Ints, *, tied: bool = False) -> Floats:
+def _items_bytes(
+    items: Iterable[Item],
+    fmt: Format,
+    place: Place,
+    tp: Ints,
+    ep: Ints,
+    *,
+    tied: bool = False,
+    expert_tp: Ints | None = None,
+) -> Floats:
     """Bytes of `items` on one rank of tp x ep."""
     total: Floats = np.zeros(np.broadcast_shapes(np.shape(tp), np.shape(ep)))
     for item in items:
         numel = item_parameters(item)
         if numel:
             whole = item_weight_bytes(item, fmt, place, tied=tied)
-            total = total + sharded_parameters([item], tp, ep) * (whole / numel)
+            total = total + sharded_parameters([item], tp, ep, expert_tp=expert_tp) * (whole / numel)
     return total
 
 
-def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> Array:
+def layer_prefix_bytes(
+    model: Model, fmt: Format, tp: Array, ep: Array, *, expert_tp: Array | None = None
+) -> Array:
     """Bytes of the first l layers of the first stack on one rank, (L + 1) x tp: differences give any stage.
 
     Source: as `weight_bytes`, cut as `sharded_parameters` says.
-    Assumes: `tp` and `ep` are one-dimensional and equally long.
+    Assumes: `tp` and `ep` are one-dimensional and equally long; an expert is cut by `expert_tp` (None: by `tp`).
     """
     stack = model.stacks[0]
     place = _place(model, stack)
@@ -127,7 +138,7 @@ def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> Array
         items = stack.kinds[kind].items
         signature = (kind, *(item_weight_bytes(i, fmt, _at(place, index)) for i in items))
         if signature not in known:
-            known[signature] = _items_bytes(items, fmt, _at(place, index), tp, ep)
+            known[signature] = _items_bytes(items, fmt, _at(place, index), tp, ep, expert_tp=expert_tp)
         rows.append(known[signature])
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 

@@ -17,7 +17,7 @@ from flopwise.facts.software import engine
 from flopwise.serving.iteration import Load, Runner, StepTime
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import compute_path
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -39,6 +39,7 @@ class ServeJob:
     input_tokens: int = 1024
     output_tokens: int = 256
     concurrency: int | None = None
+    arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
     static: bool = False  # a fixed batch: all prompts first, then all answers
     memory_frac: float | None = None
     max_batch: int | None = None
@@ -80,7 +81,7 @@ class ServeEstimate:
     @property
     def num_gpus(self) -> int:
         """GPUs of the replica."""
-        return int(self.job.layout.tp) * int(self.job.layout.pp)
+        return int(self.job.layout.num_gpus)
 
 
 def check(job: ServeJob) -> None:
@@ -100,8 +101,8 @@ def check(job: ServeJob) -> None:
             f"input {job.input_tokens} + output {job.output_tokens} tokens exceed the context of {model.name} "
             f"({model.max_position}); shorten them"
         )
-    if int(layout.tp) % int(layout.ep):
-        raise SpecError(f"ep {layout.ep} does not divide tp {layout.tp}: experts are spread over the ranks of a tp group")
+    if int(layout.tp) * int(layout.dp) % int(layout.ep):
+        raise SpecError(f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts")
 
 
 def runner(job: ServeJob) -> Runner:
@@ -127,10 +128,11 @@ def estimate(job: ServeJob) -> ServeEstimate:
     """
     check(job)
     context = job.input_tokens + job.output_tokens
+    asked = None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
     memory = serving_memory(
         job.model,
         job.layout,
-        concurrency=job.concurrency or FULL_LOAD,
+        concurrency=asked or FULL_LOAD,
         context=context,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
@@ -140,15 +142,20 @@ def estimate(job: ServeJob) -> ServeEstimate:
         max_batch=job.max_batch,
     )
     most = int(memory.max_concurrency)
-    in_flight = float(min(job.concurrency or most, most)) if most else float(job.concurrency or 1)
+    in_flight = float(min(asked or most, most)) if most else float(asked or 1)
     machine = runner(job)
     if not generates(job.model):
         return _encoded(job, machine, memory, max(in_flight, 1.0))
-    loop = fixed_batch if job.static else closed_loop
-    steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
     waiting_s = 0.0
-    if job.concurrency and most and job.concurrency > most:  # the rest queue for memory
-        waiting_s = (job.concurrency - most) / float(np.asarray(steady.requests_per_s))
+    if job.arrivals_per_s is not None:
+        steady = open_loop(
+            machine, job.layout, job.arrivals_per_s / int(job.layout.dp), in_flight, job.input_tokens, job.output_tokens
+        )
+    else:
+        loop = fixed_batch if job.static else closed_loop
+        steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
+        if asked and most and asked > most:  # the rest queue for memory
+            waiting_s = (asked - most) / float(np.asarray(steady.requests_per_s))
     return _generated(job, machine, memory, steady, waiting_s)
 
 
@@ -177,7 +184,8 @@ def _generated(
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
     ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
-    rate, tokens = _number(steady.requests_per_s), _number(steady.output_tokens_per_s)
+    replicas = int(job.layout.dp)
+    rate, tokens = _number(steady.requests_per_s) * replicas, _number(steady.output_tokens_per_s) * replicas
     return _assembled(
         job,
         machine,
@@ -188,7 +196,7 @@ def _generated(
         e2e_s=ttft_s + (job.output_tokens - 1) * tpot_s,
         requests_per_s=rate,
         output_tokens_per_s=tokens,
-        concurrency=_number(steady.batch),
+        concurrency=_number(steady.batch) * replicas,
     )
 
 
@@ -234,7 +242,7 @@ def _assembled(
     concurrency: float,
 ) -> ServeEstimate:
     lines = _lines(step)
-    gpus = int(job.layout.tp) * int(job.layout.pp)
+    gpus = int(job.layout.num_gpus)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
     per_output = None if hourly is None else float(usd_per_million_tokens(hourly, output_tokens_per_s))
     input_rate = requests_per_s * job.input_tokens
@@ -249,8 +257,8 @@ def _assembled(
         output_tokens_per_s=_ranged(job, "throughput.moe" if moe else "throughput", output_tokens_per_s),
         total_tokens_per_s=requests_per_s * (job.input_tokens + (job.output_tokens if tpot_s is not None else 0)),
         concurrency=concurrency,
-        max_concurrency=int(memory.max_concurrency),
-        kv_capacity_tokens=int(memory.kv_capacity_tokens),
+        max_concurrency=int(memory.max_concurrency) * int(job.layout.dp),
+        kv_capacity_tokens=int(memory.kv_capacity_tokens) * int(job.layout.dp),
         memory=memory,
         bound=max(lines, key=lambda line: line[1])[0],
         breakdown=lines,

@@ -85,10 +85,12 @@ class Runner:
 
     def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
         """Kernels and collectives of one block."""
-        cut = Split(tp=split.tp, ep=split.ep, sequence_parallel=False, ep_own_tokens=False)
+        cut = Split(
+            tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False
+        )
         seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
         for item in items:
-            for work in _works(item, load, cut, inside=inside):
+            for work in _works(item, load, cut, split.dp, inside=inside):
                 dtype, bits = self._format(work, inside=inside)
                 timing = work_s(
                     self.rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
@@ -114,10 +116,10 @@ class Runner:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
     def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout) -> Floats:
-        """All-reduces behind row-parallel products, or all-to-alls of expert parallelism, of one layer.
+        """All-reduces behind row-parallel products of one layer, and all-to-alls where attention replicas share experts.
 
-        Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
-        Assumes: experts spread over the ranks of the tp group when ep > 1.
+        Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
+        Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum.
         """
         width = self.model.stacks[0].width
         tokens = load.decode_batch + load.prefill_tokens
@@ -126,9 +128,10 @@ class Runner:
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
         if experts:
-            routed = nbytes * experts[0].top_k / np.maximum(split.ep, 1)
+            routed = nbytes * experts[0].top_k / split.tp
             spread = 2 * all_to_all_s(self.fabric, routed, split.ep)
-            seconds = seconds + np.where(np.asarray(split.ep) > 1, spread, all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct))
+            summed = all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
+            seconds = seconds + np.where(np.asarray(split.dp) > 1, spread, summed)
         return seconds
 
     def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
@@ -140,10 +143,11 @@ def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
-def _works(item: Item, load: Load, cut: Split, *, inside: bool) -> list[Work]:
+def _works(item: Item, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    Before and after the layers only the rows that make a token count: one a sequence.
+    Before and after the layers only the rows that make a token count: one a sequence. Experts see the tokens of all
+    attention `replicas`.
     """
     if isinstance(item, Attend | Recurrence):
         decode = item_work(item, Shape(batch=load.decode_batch, query=1, context=load.decode_context), cut)
@@ -153,5 +157,6 @@ def _works(item: Item, load: Load, cut: Split, *, inside: bool) -> list[Work]:
         )
         return [replace(w) for w in (decode, prefill) if w is not None]
     tokens = load.decode_batch + (load.prefill_tokens if inside else np.minimum(load.prefill_tokens, load.prompts))
+    tokens = tokens * replicas if isinstance(item, Experts) else tokens
     work = item_work(item, Shape(batch=tokens, query=1, context=1), cut)
     return [] if work is None else [work]

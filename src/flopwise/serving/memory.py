@@ -21,11 +21,26 @@ from flopwise.training.table import distinct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
-    """How one replica is spread: tp x pp GPUs, experts over ep of the tp ranks (and attention-dp replicas)."""
+    """How one replica is spread over tp x dp x pp GPUs.
+
+    `dp` attention replicas, each on tp ranks with its own sequences, share the experts: these are spread over `ep` of the
+    tp x dp ranks, and what is left of the ranks cuts each expert.
+    """
 
     tp: Ints = 1
     pp: Ints = 1
     ep: Ints = 1
+    dp: Ints = 1
+
+    @property
+    def expert_tp(self) -> Ints:
+        """Ranks that share one expert."""
+        return np.maximum(np.asarray(self.tp) * self.dp // self.ep, 1)
+
+    @property
+    def num_gpus(self) -> Ints:
+        """GPUs of the replica."""
+        return self.tp * self.dp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +63,8 @@ def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> 
     Raises: UnknownNameError: no such format.
     """
     form = weight_format(form) if isinstance(form, str) else form
-    (tp, ep), index = distinct(layout.tp, layout.ep)
-    prefix = layer_prefix_bytes(model, form, tp, ep)
+    (tp, ep, inner), index = distinct(layout.tp, layout.ep, layout.expert_tp)
+    prefix = layer_prefix_bytes(model, form, tp, ep, expert_tp=inner)
     before, after, towers = end_bytes(model, form, tp, ep)
     shape = np.zeros(np.shape(tp))
     first, last = before + towers + shape, after + shape
@@ -126,7 +141,7 @@ def serving_memory(
     """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
 
     Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
-    Assumes: every sequence is as long as `context`; data-parallel replicas are counted by the caller.
+    Assumes: every sequence is as long as `context`; `concurrency` is of one attention replica.
     Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
     """
     layout = layout or ServingLayout()

@@ -16,6 +16,8 @@ from flopwise.serving.memory import ServingLayout
 
 SYNCHRONY = 0.3
 """Share of the other requests' prompts that stand in front of a request in a closed loop: requests of equal length finish, and so start, together."""
+GRID = 64
+"""Points on which the number in flight is looked up."""
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
 """Standard normal quantiles."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
@@ -103,6 +105,35 @@ def fixed_batch(
     requests = batch / whole_s
     return Steady(
         ttft_s, decode.seconds, requests, requests * output_tokens, batch, prefill.seconds, 0.0 * batch, decode, prefill
+    )
+
+
+def open_loop(
+    runner: Runner,
+    layout: ServingLayout,
+    arrivals_per_s: float,
+    most_in_flight: float,
+    input_tokens: int,
+    output_tokens: int,
+) -> Steady:
+    """Requests that arrive at random at one replica: as many are in flight as their rate asks for, at most `most_in_flight`.
+
+    Where the replica cannot keep up, what it does with all its memory full.
+
+    Source: Little's law, with the response times of `closed_loop`; mean waits as `open_loop_percentile`.
+    Assumes: Poisson arrivals of requests of one length.
+    """
+    grid = np.geomspace(1.0, max(most_in_flight, 1.0), GRID)
+    rates = np.maximum.accumulate(closed_loop(runner, layout, grid, input_tokens, output_tokens).requests_per_s)
+    if arrivals_per_s >= rates[-1]:
+        return closed_loop(runner, layout, max(most_in_flight, 1.0), input_tokens, output_tokens)
+    below = arrivals_per_s <= rates[0]
+    in_flight = arrivals_per_s / rates[0] if below else np.interp(arrivals_per_s, rates, grid)
+    steady = closed_loop(runner, layout, float(in_flight), input_tokens, output_tokens)
+    mean = open_loop_percentile(runner, layout, steady, arrivals_per_s, input_tokens, output_tokens, "mean")
+    tokens_per_s = arrivals_per_s * output_tokens
+    return steady._replace(
+        ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=arrivals_per_s, output_tokens_per_s=tokens_per_s
     )
 
 

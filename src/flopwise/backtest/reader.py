@@ -1,0 +1,75 @@
+"""A measurement file, read strictly: what is broken is named, never guessed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from flopwise.errors import SpecError
+
+MOST_BYTES = 256 * 2**20
+Row = dict[str, str]
+
+
+def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
+    """The rows of a CSV file with a header that has at least the `needed` columns; a row without `id` is named by its line.
+
+    Raises:
+        SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where.
+    """
+    text = _text(path)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [cell.strip() for cell in next(lines, [])]
+        _check_header(path, header, needed)
+        rows: list[Row] = []
+        for cells in lines:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(header):
+                raise SpecError(
+                    f"{path} line {lines.line_num}: {len(cells)} cells under a header of {len(header)} columns; "
+                    "quote cells that hold commas"
+                )
+            row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+            row["id"] = row.get("id") or f"line {lines.line_num}"
+            rows.append(row)
+    except csv.Error as fault:
+        raise SpecError(f"{path} line {lines.line_num}: broken CSV ({fault})") from None
+    if not rows:
+        raise SpecError(f"{path} has a header and no rows")
+    return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise SpecError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; give a CSV file of measurements")
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise SpecError(f"{path} has {size:,} bytes; at most {MOST_BYTES:,} are read")
+        data = path.read_bytes()
+    except (OSError, ValueError) as fault:
+        if isinstance(fault, SpecError):
+            raise
+        raise SpecError(f"{str(path)[:200]!r} cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
+    if not data.strip():
+        raise SpecError(f"{path} is empty; the first line names the columns")
+    if b"\0" in data:
+        raise SpecError(f"{path} is binary (a zero byte at {data.index(0):,}); give a CSV file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise SpecError(f"{path} is not UTF-8 (byte {fault.start:,}); save it as UTF-8") from None
+
+
+def _check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in header]
+    if missing:
+        found = ", ".join(header)[:300] or "none"
+        raise SpecError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has {found}")
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise SpecError(f"{path} has the column {', '.join(twice)} more than once")

@@ -1,0 +1,63 @@
+"""How good many predictions are: the figures of a backtest, as a whole and by group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flopwise.backtest.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors are fractions (predicted / measured - 1); None where no row has both figures.
+
+    `coverage` is the share of measured values inside the 10-90 % interval: 0.8 when intervals are honest.
+    """
+
+    rows: int
+    predicted_rows: int
+    skipped_rows: int
+    median_abs_error: float | None
+    p90_abs_error: float | None
+    bias: float | None  # the median error with its sign
+    coverage: float | None
+
+
+def summarize(predictions: Iterable[Prediction]) -> Summary:
+    """The figures of `predictions`."""
+    held = list(predictions)
+    errors = np.array([p.error for p in held if p.error is not None], dtype=float)
+    inside = [
+        p.low <= p.measured <= p.high
+        for p in held
+        if p.error is not None and p.measured is not None and p.low is not None and p.high is not None
+    ]
+    predicted = sum(1 for p in held if p.predicted is not None)
+    return Summary(
+        rows=len(held),
+        predicted_rows=predicted,
+        skipped_rows=len(held) - predicted,
+        median_abs_error=float(np.median(np.abs(errors))) if errors.size else None,
+        p90_abs_error=float(np.quantile(np.abs(errors), 0.9)) if errors.size else None,
+        bias=float(np.median(errors)) if errors.size else None,
+        coverage=sum(inside) / len(inside) if inside else None,
+    )
+
+
+def reasons(predictions: Iterable[Prediction]) -> list[tuple[str, int]]:
+    """Why rows were skipped, most frequent first."""
+    return sorted(Counter(p.skipped for p in predictions if p.skipped).items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def worst(predictions: Sequence[Prediction], count: int) -> list[Prediction]:
+    """The `count` predictions that are farthest off, as a ratio either way."""
+
+    def distance(p: Prediction) -> float:
+        return -math.inf if p.error is None else abs(math.log(max(1 + p.error, 1e-300)))
+
+    return [p for p in sorted(predictions, key=distance, reverse=True)[:count] if p.error is not None]
