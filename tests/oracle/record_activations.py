@@ -104,7 +104,9 @@ def record() -> dict[str, Any]:
                     continue
                 for checkpointing in (False, True):
                     size = saved_bytes(CASES[name], attention, checkpointing)
-                    rows.append({"case": name, "attention": attention, "full": checkpointing, "lora": "", "bytes": size})
+                    rows.append(
+                        {"case": name, "attention": attention, "full": checkpointing, "lora": "", "bytes": size}
+                    )
         for lora, targets in LORA.items():
             for attention in ("eager", "sdpa"):
                 size = saved_bytes(CASES["llama"], attention, checkpointing=False, targets=targets)

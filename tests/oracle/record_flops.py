@@ -31,7 +31,7 @@ def _model_and_inputs(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     mask = torch.zeros(BATCH, 1, SEQ, SEQ, device="meta")  # in four dimensions: nothing then asks for its values
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
     auto = transformers.AutoModelForCausalLM
-    if kind == "t5":
+    if kind in ("t5", "bart"):
         auto = transformers.AutoModelForSeq2SeqLM
         inputs = {"input_ids": ids[:, :ENCODER], "decoder_input_ids": ids}
     elif kind == "whisper":

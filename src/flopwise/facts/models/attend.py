@@ -187,7 +187,7 @@ def latent_attention(a: Latent, source: str) -> Items:
             qk_dim=qk,
             v_dim=a.v_dim,
             latent_dim=a.kv_rank + a.rope_dim,
-            select=a.index_topk or None if a.index_heads else None,
+            select=a.index_topk or None,
         ),
         Linear(name=f"{p}/o_proj", inputs=a.heads * a.v_dim, outputs=a.width, bias=a.bias, shard="row", shard_unit=a.v_dim),
     )

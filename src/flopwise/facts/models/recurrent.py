@@ -97,3 +97,32 @@ def short_convolution(width: int, kernel: int, source: str, *, bias: bool = Fals
         Pointwise(name="conv/gate_out", dim=width, kind="gate", shard="column"),
         Linear(name="conv/out_proj", inputs=width, outputs=width, bias=bias, shard="row"),
     )
+
+
+def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
+    """Kimi Delta Attention (arXiv 2510.26692): a delta rule whose decay has a value for each channel."""
+    inner = heads * head_dim
+
+    def column(name: str, inputs: int, outputs: int, reads: str = source) -> Linear:
+        return Linear(name=f"kda/{name}", inputs=inputs, outputs=outputs, shard="column", reads=reads)
+
+    def low_rank(name: str) -> Linear:
+        return Linear(name=f"kda/{name}", inputs=width, outputs=head_dim, reads=source)
+
+    return (
+        column("q_proj", width, inner),
+        column("k_proj", width, inner),
+        column("v_proj", width, inner),
+        Convolution(name="kda/conv", channels=3 * inner, kernel=kernel, bias=False, shard="column"),
+        Pointwise(name="kda/act", dim=3 * inner, kind="silu", shard="column"),
+        low_rank("f_a_proj"),
+        column("f_b_proj", head_dim, inner, ""),
+        Weight(name="kda/A_log, dt_bias", numel=inner + heads, shard="column"),
+        column("b_proj", width, heads),
+        Recurrence(name="kda/rule", kind="kda", heads=heads, key_dim=head_dim, value_dim=head_dim, state=inner * (head_dim + 3 * (kernel - 1))),
+        low_rank("g_a_proj"),
+        column("g_b_proj", head_dim, inner, ""),
+        RMS("kda/norm", head_dim, groups=heads, shard="column", reads="kda/rule"),
+        Pointwise(name="kda/gate", dim=inner, kind="sigmoid", gated=True, shard="column"),
+        Linear(name="kda/out_proj", inputs=inner, outputs=width, shard="row"),
+    )  # fmt: skip

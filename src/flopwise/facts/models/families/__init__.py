@@ -27,11 +27,13 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "mixture_model": (
             "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "olmoe", "granitemoe", "granitemoeshared", "gpt_oss",
             "minimax_m2", "glm4_moe", "dots1", "mimo_v2_flash", "qwen3_vl_moe_text",
+            "minimax_m3_vl_text",
         ),
         "llama4": ("llama4_text",),
     },
     "deepseek": {
         "deepseek": ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2"),
+        "kimi_linear": ("kimi_linear",),
     },
     "gpt": {
         "gpt2": ("gpt2", "gpt3", "megatron"),

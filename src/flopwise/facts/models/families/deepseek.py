@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from flopwise.facts.architecture import Model
+from flopwise.facts.architecture import Linear, Model
 from flopwise.facts.models.attend import Latent, latent_attention
-from flopwise.facts.models.blocks import RMS, Items, activation, arranged, decoder, mlp, moe, residual
+from flopwise.facts.models.blocks import RMS, Items, activation, arranged, decoder, mlp, moe
 from flopwise.facts.models.families.moe import Manner, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
+from flopwise.facts.models.recurrent import kimi_delta
 
 _MANNER = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts")
 
@@ -44,12 +46,14 @@ def deepseek(c: Fields) -> Model:
             return lambda source: moe(experts, source)
         return lambda source: mlp(a.width, hidden, act, source)
 
+    keys = list(zip(sparse, _indexed(c, a, layers), strict=True))
     kinds = {
-        s: arranged("pre", a.width, RMS, lambda source: latent_attention(a, source), feed(s)) for s in set(sparse)
+        (s, b): arranged("pre", a.width, RMS, lambda source, b=b: latent_attention(b, source), feed(s))  # type: ignore[misc]
+        for s, b in dict.fromkeys(keys)
     }
-    rows, names = [kinds[s] for s in sparse], ["moe" if s else "dense" for s in sparse]
+    rows, names = [kinds[k] for k in keys], ["moe" if s else "dense" for s in sparse]
     vocab = c.size("vocab_size")
-    predicted, notes = _predictors(c, a.width, kinds.get(True, next(iter(kinds.values()))))
+    predicted, notes = _predictors(c, a.width, rows[-1])
     stack = decoder(
         a.width, vocab, [*rows, *predicted], RMS("norm", a.width), tied=c.flag("tie_word_embeddings"), names=[*names, *["mtp"] * len(predicted)]
     )
@@ -58,15 +62,62 @@ def deepseek(c: Fields) -> Model:
     )
 
 
+def _indexed(c: Fields, a: Latent, layers: int) -> list[Latent]:
+    """The attention of each layer: layers that share the selection of an earlier one have no indexer of their own."""
+    if not a.index_heads:
+        return [a] * layers
+    pattern = c.value("index_topk_pattern")
+    if c.has("indexer_types"):
+        own = [k == "full" for k in c.per_layer("indexer_types", layers, "full")]
+    elif isinstance(pattern, str) and len(pattern) >= layers:
+        own = [letter == "F" for letter in pattern[:layers]]
+    else:
+        every, offset = c.size("index_topk_freq", 1), c.count("index_skip_topk_offset", 2)
+        own = [max(i - offset + 1, 0) % every == 0 for i in range(layers)]
+    return [a if o else replace(a, index_heads=0) for o in own]
+
+
 def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple[str, ...]]:
     """Layers that predict further tokens. Left out, as transformers does, unless the configuration sets `flopwise_mtp`."""
     count = c.count("num_nextn_predict_layers")
-    _ = residual
     if not count:
         return [], ()
     if not c.flag("flopwise_mtp"):
         return [], (f"{count} multi-token-prediction layer(s) left out, as transformers does; 'flopwise_mtp': true counts them",)
-    from flopwise.facts.architecture import Linear  # noqa: PLC0415
-
     merged = (RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width), Linear(name="mtp/project", inputs=2 * width, outputs=width), *layer)
     return [merged] * count, (f"{count} multi-token-prediction layer(s) counted",)
+
+
+def kimi_linear(c: Fields) -> Model:
+    """Kimi Linear: three Kimi-delta layers, then one of latent attention; experts after the first layer."""
+    a, layers = latent(c), c.layers()
+    given = c.value("linear_attn_config")
+    linear = Fields(given if isinstance(given, dict) else {}, "", f"{c.where}: linear_attn_config", nested=True)
+    heads = linear.size("num_heads", c.size("linear_num_heads", 32))
+    dim = linear.size("head_dim", c.size("linear_head_dim", 128))
+    kernel = linear.size("short_conv_kernel_size", c.size("linear_conv_kernel_dim", 4))
+    full = linear.sequence("full_attn_layers")
+    if c.has("layer_types"):
+        kinds = c.per_layer("layer_types", layers, "")
+    elif full is not None:  # counted from one in the checkpoints
+        kinds = ["full_attention" if i + 1 in full else "linear_attention" for i in range(layers)]
+    else:
+        kinds = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
+    first = c.count("first_k_dense_replace", 1)
+    sparse = [i >= first for i in range(layers)] if not c.has("mlp_layer_types") else sparse_layers(c, layers)
+    manner = Manner(
+        experts="num_local_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts", top_k="num_experts_per_tok"
+    )
+    experts, act, hidden = mixture(c, manner, a.width), activation(c.text("hidden_act", "silu")), c.size("intermediate_size")
+
+    def layer(kind: str, has_experts: bool) -> Items:
+        attend = (lambda s: latent_attention(a, s)) if kind == "full_attention" else (lambda s: kimi_delta(a.width, heads, dim, kernel, s))
+        feed = (lambda s: moe(experts, s)) if has_experts else (lambda s: mlp(a.width, hidden, act, s))
+        return arranged("pre", a.width, RMS, attend, feed)
+
+    keys = list(zip(kinds, sparse, strict=True))
+    built = {k: layer(*k) for k in dict.fromkeys(keys)}
+    vocab = c.size("vocab_size")
+    stack = decoder(a.width, vocab, [built[k] for k in keys], RMS("norm", a.width), tied=c.flag("tie_word_embeddings"), names=[k for k, _ in keys])
+    positions = c.maybe("max_position_embeddings")
+    return Model(name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)

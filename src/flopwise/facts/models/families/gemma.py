@@ -177,9 +177,8 @@ def gemma4(c: Fields) -> Model:
     from flopwise.facts.architecture import Layer, Stack  # noqa: PLC0415
 
     patches = (DYNAMIC_PIXELS // patch) ** 2
-    standard = (Weight(name="standardize", numel=2 * width),) if v.flag("standardize") else ()
     tower = Stack(
-        name="vision", width=width, before=before, kinds=(Layer(name="block", items=layer),), order=(0,) * v.layers(), after=standard,
+        name="vision", width=width, before=before, kinds=(Layer(name="block", items=layer),), order=(0,) * v.layers(), after=(),
         tokens_per_sample=patches,
     )  # fmt: skip
     out = (Norm(name="projector/norm", dim=width, affine=False), Linear(name="projector/fc", inputs=width, outputs=text.stacks[0].width))

@@ -31,6 +31,7 @@ class Manner:
     shared: str = ""  # key of the shared experts' columns
     shared_count: str = ""  # key of the number of shared experts, each as wide as a routed one
     shared_gate: bool = False
+    dense: str = "intermediate_size"  # key of the dense layers' columns
     bias: bool = False  # experts and router have biases
     sinks: bool = False
 
@@ -50,6 +51,10 @@ MANNERS: dict[str, Manner] = {
     "granitemoeshared": Manner(traits=Traits(scaled=True, embed_scale=True), shared="shared_intermediate_size"),
     "gpt_oss": Manner(bias=True, sinks=True, traits=Traits()),
     "minimax_m2": Manner(traits=Traits(bias=False, out_bias=False, qk_norm="full")),
+    "minimax_m3_vl_text": Manner(
+        traits=Traits(bias=False, out_bias=False, mlp_bias=False, qk_norm="head"), shared="shared_intermediate_size",
+        dense="dense_intermediate_size",
+    ),
     "glm4_moe": Manner(
         traits=Traits(out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm"),
         experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts",
@@ -105,7 +110,7 @@ def mixture_model(c: Fields) -> Model:
     layers = c.layers()
     experts = mixture(c, m, base.width)
     sparse = sparse_layers(c, layers)
-    dense = plain_feed(c, t, base.width, c.size("intermediate_size")) if not all(sparse) else None
+    dense = plain_feed(c, t, base.width, c.size(m.dense)) if not all(sparse) else None
     attends = _attentions(c, base, layers)
     built: dict[tuple[Attention, bool], Items] = {}
     rows = []
