@@ -90,15 +90,18 @@ def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> 
     return top
 
 
-def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split) -> Floats:
-    """Bytes kept by recompute of single operations: the layer's input, every second matmul's output, attention's output."""
+def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *, compiled: bool) -> Floats:
+    """Bytes kept by recompute of single operations: the layer's input, every second matmul's output, attention's output.
+
+    A compiler drops what nothing reads: the outputs that go into a residual sum.
+    """
     elements: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
     count = 0
     for item in layer.items:
         if isinstance(item, Linear | Experts):
             count += 1
             rows = tokens * (item.top_k if isinstance(item, Experts) else 1)
-            if count % 2:
+            if count % 2 and not (compiled and item.shard == "row"):
                 elements = elements + item.outputs * rows / (split.tp if item.shard == "column" else 1)
             if item.name.endswith("o_proj"):
                 elements = elements + item.inputs * rows / split.tp
@@ -132,7 +135,7 @@ class MemoryTable:
         """Bytes one layer keeps for one sequence."""
         stack, seq = self.model.stacks[0], self.recipe.seq_len
         if recompute == 1 and self.selective == "operations":
-            return _saved_operations(layer, stack.width, seq / split.cp, split)
+            return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
         if recompute == 1 and self.selective == "alternate":
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
@@ -214,8 +217,13 @@ class MemoryTable:
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
-            end_activations=2.0 * stack.width * tokens * self.elem_bytes / (tp if split.sequence_parallel else 1),
+            end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,
         )  # fmt: skip
+
+    @staticmethod
+    def _ends(hidden: Floats, split: Split) -> Floats:
+        """Input of the final norm and input of the head, which sequence parallelism gathers; `hidden`: bytes of one."""
+        return hidden / split.tp + hidden if split.sequence_parallel else 2.0 * hidden
 
     def _tower(self, stack: Stack, split: Split) -> Array:
         """Bytes that a tower or encoder keeps for one sample or sequence."""
