@@ -153,12 +153,16 @@ def test_grid_equals_scalar(tp: int, cp: int, batch: int, seq: int, mode: int, i
 
 
 @given(
-    seq=st.integers(8, 2048), tp=st.sampled_from([1, 2, 4, 8]), implementation=st.sampled_from(["eager", "sdpa", "fused"])
+    seq=st.integers(8, 2048),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    implementation=st.sampled_from(["eager", "sdpa", "fused"]),
 )
 def test_more_recompute_never_keeps_more(seq: int, tp: int, implementation: str) -> None:
     layer = gpt(8, 512)
     kept = [
-        float(layer_activation_bytes(layer, 512, 2, seq, implementation=implementation, recompute=m, split=Split(tp=tp)))
+        float(
+            layer_activation_bytes(layer, 512, 2, seq, implementation=implementation, recompute=m, split=Split(tp=tp))
+        )
         for m in range(3)
     ]
     assert kept[0] >= kept[1] >= kept[2] > 0

@@ -75,7 +75,9 @@ def test_gemma_2_alternates_and_gemma_3_keeps_one_in_six() -> None:
 
 
 def test_gpt_oss_alternates_windows_of_128() -> None:
-    oss = model("gpt_oss", 2880, 24, 64, 8, head_dim=64, sliding_window=128, num_local_experts=32, num_experts_per_tok=4)
+    oss = model(
+        "gpt_oss", 2880, 24, 64, 8, head_dim=64, sliding_window=128, num_local_experts=32, num_experts_per_tok=4
+    )
     each = 2 * 8 * 64 * 2
     assert kv_cache_bytes(oss, 100_000, 1, 2.0) == 12 * each * (100_000 + 128)
 
@@ -94,7 +96,10 @@ def test_an_encoder_has_no_cache() -> None:
 
 
 @given(
-    context=st.integers(1, 10_000), batch=st.integers(1, 64), tp=st.sampled_from([1, 2, 8, 32]), bits=st.sampled_from([1.0, 2.0])
+    context=st.integers(1, 10_000),
+    batch=st.integers(1, 64),
+    tp=st.sampled_from([1, 2, 8, 32]),
+    bits=st.sampled_from([1.0, 2.0]),
 )
 def test_grid_equals_scalar(context: int, batch: int, tp: int, bits: float) -> None:
     spec = model("gemma2", 512, 6, 8, 4, head_dim=64, sliding_window=512)

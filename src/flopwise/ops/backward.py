@@ -11,6 +11,7 @@ from flopwise.ops.shapes import Trainable, Work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_NO_GRADIENT = "indexer/"  # chooses keys by rank: nothing flows back
 BACKWARD_FLASH = 2.5  # five matrix products backward (scores again, dV, dP, dQ, dK) for two forward
 
 
@@ -84,6 +85,8 @@ def backward_works(
     """
     backward: list[Work] = []
     for work in reversed(works):
+        if work.name.startswith(_NO_GRADIENT):
+            continue
         if work.kind in _SINGLE:
             if not (work.kind == "gather" and trainable != "all"):
                 backward.append(_SINGLE[work.kind](work))

@@ -252,22 +252,42 @@ def _(item: Recurrence, shape: Shape, split: Split) -> Work:
     )
 
 
+_REFERENCE_READS = {
+    "delta": (2, 1, 3),
+    "kda": (2, 1, 3),
+    "mamba2": (1, 1, 2),
+    "lightning": (1, 1, 2),
+    "retention": (1, 1, 2),
+}
+
+
 def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
     """(operations of the scan, operations PyTorch's counter sees in the reference code), per token and head.
 
-    Step by step a state of key_dim x value_dim is decayed, updated and read: 2 products of that size, 3 for delta rules
-    (the old value is read first). In blocks of `chunk` tokens the same work becomes matrix products inside the block
-    (chunk / 2 pairs a token, causal) and between blocks; short queries run step by step.
+    Step by step a state of key_dim x value_dim is updated and read: 2 products of that size, 3 for delta rules (the old
+    value is read first). In blocks of `chunk` tokens the same work becomes matrix products inside the block (causal: half
+    of its pairs) and between blocks; short queries run step by step. The reference code computes blocks in full and pads
+    the last one (all but lightning attention); of Mamba-1 only the read of the state is a matrix product there.
 
-    Source: Mamba-2 (arXiv 2405.21060) section 6, table of costs; counted: reference code of transformers, where
-    only the read of the state (Mamba-1) is a matrix product.
-    Assumes: the elementwise decay is not counted, as elsewhere.
+    Source: Mamba-2 (arXiv 2405.21060) section 6; Gated DeltaNet (arXiv 2412.06464) section 3.3; transformers 5.23, the
+    torch code of the families.
+    Assumes: the elementwise decay is not counted, as elsewhere; triangular solves are not counted.
     """
-    step = 2.0 * item.key_dim * item.value_dim
+    state = 2.0 * item.key_dim * item.value_dim
     products = 3.0 if item.kind in ("delta", "kda") else 2.0
+    if item.kind not in _REFERENCE_READS:
+        return products * state, state if item.kind == "mamba1" else 0.0
+    keys, values, reads = _REFERENCE_READS[item.kind]
+    pair = keys * item.key_dim + values * item.value_dim
     block = least(query, item.chunk)
-    scan: Floats = products * step + (0.0 if item.kind == "mamba1" else (block - 1) * (item.key_dim + item.value_dim))
-    return scan, step if item.kind == "mamba1" else 0.0
+    scan: Floats = products * state + (block - 1) * 1.0 * pair
+    if item.kind == "lightning":
+        return scan, 2.0 * block * pair + reads * state
+    blocks = ceil_div(query, item.chunk)
+    counted = blocks * item.chunk * (2.0 * item.chunk * pair + reads * state) / query
+    if item.kind == "mamba2":  # states are passed on by a product over all pairs of blocks
+        counted = counted + (blocks + 1) ** 2 * state / query
+    return scan, counted
 
 
 def layer_works(layer: Layer, shape: Shape, split: Split) -> list[Work]:
