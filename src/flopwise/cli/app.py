@@ -16,6 +16,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "gpus": "What is known of an accelerator: rates, memory, links.",
         "instances": "Cloud offers: what they hold and what they cost.",
     },
+    "Accuracy": {
+        "backtest": "Predictions for a measurement file: errors and coverage.",
+    },
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""
 

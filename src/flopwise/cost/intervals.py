@@ -89,12 +89,14 @@ def _bands() -> dict[str, ErrorBand]:
 
 
 def error_band(name: str) -> ErrorBand:
-    """The band of one class of prediction.
+    """The band of one class of prediction (`serving.tpot.moe`), or of the nearest class above it (`serving.tpot`).
 
     Raises:
         MissingFactError: no backtest stands behind that class.
     """
     bands = _bands()
-    if name not in bands:
-        raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(bands)}")
-    return bands[name]
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        if band := bands.get(".".join(parts[:count])):
+            return band
+    raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(bands)}")

@@ -155,26 +155,37 @@ def open_loop_percentile(
 ) -> Percentile:
     """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
 
-    Prompts queue for the prefill server: mean wait rho s / (2 (1 - rho)) with an exponential tail. The decoding batch
-    fluctuates as a Poisson number does.
+    A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an exponential
+    tail, where rho is the share of the engine's prefill budget that is asked for. The decoding batch fluctuates as a Poisson
+    number does.
 
     Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
     Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
     """
     chunk = chunk_tokens(runner, input_tokens)
     service_s = np.ceil(input_tokens / chunk) * steady.prefill_s
-    rho = arrivals_per_s * service_s
+    context = input_tokens + output_tokens / 2
+    budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
+    full = runner.step(
+        Load(
+            decode_batch=steady.batch,
+            decode_context=context,
+            prefill_tokens=budget,
+            prefill_context=input_tokens,
+            prompts=np.maximum(budget / input_tokens, 1.0),
+        ),
+        layout,
+    )
+    rho = arrivals_per_s * input_tokens / budget * full.seconds
     safe = np.minimum(rho, 0.999)
-    mean_wait_s = safe * service_s / (2 * (1 - safe))
+    mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
     tail = TAILS[percentile]
     wait_s = mean_wait_s
     if tail is not None:
         wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
     batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
-    busy = runner.step(
-        Load(decode_batch=np.maximum(batch, 1.0), decode_context=input_tokens + output_tokens / 2), layout
-    )
+    busy = runner.step(Load(decode_batch=np.maximum(batch, 1.0), decode_context=context), layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
     ttft_s = runner.engine.request_s + service_s + wait_s
-    full = rho >= 1.0
-    return Percentile(np.where(full, np.inf, ttft_s), np.where(full, np.inf, tpot_s))
+    behind = rho >= 1.0
+    return Percentile(np.where(behind, np.inf, ttft_s), np.where(behind, np.inf, tpot_s))

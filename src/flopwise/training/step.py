@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Recipe
 
 STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
-DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
 RECOMPUTE_MODES = 3  # none, selective, full
 
 

@@ -1,0 +1,35 @@
+"""How right the predictions are: published or own measurements, held against what flopwise predicts for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flopwise.backtest.run import Backtest
+
+
+def backtest(
+    kind: str,
+    file: Path | str,
+    *,
+    facts: Path | str | None = None,
+    progress: Callable[[float, float | None], None] | None = None,
+) -> Backtest:
+    """Predictions for every row of a measurement file, with errors and the coverage of the intervals.
+
+    `kind` is one of weights, memory, kernels, training, gpu-hours, serving; rows that cannot be predicted are skipped with
+    a reason. What a row measured is never used to predict it.
+
+    Raises:
+        SpecError: the file cannot be read or lacks a column that the kind needs.
+        UnknownNameError: there is no such kind.
+    """
+    from flopwise.backtest.kinds import kind_of
+    from flopwise.backtest.reader import read_rows
+    from flopwise.backtest.run import run_backtest
+    from flopwise.facts.catalog import load_facts
+
+    known = kind_of(kind)
+    return run_backtest(known, read_rows(Path(file), known.needed), load_facts(facts), progress)

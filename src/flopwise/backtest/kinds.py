@@ -1,0 +1,150 @@
+"""The kinds of measurement files: which columns they need, which of these measure, and who predicts their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.backtest.prediction import Prediction, banded, number, skipped
+from flopwise.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+
+Row = Mapping[str, str]
+Predict = Callable[[Row], Sequence[Prediction]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of measurement file."""
+
+    name: str
+    needed: tuple[str, ...]  # columns without which no row can be predicted
+    measured: tuple[str, ...]  # columns that measure: no prediction depends on what they hold
+    source: tuple[str, ...]  # columns that say where a row is from; the first that the file has is used
+    classes: tuple[str, ...]  # columns that split rows into classes with errors of their own
+    predictor: Callable[[Facts], Predict]
+
+
+def _weights(facts: Facts) -> Predict:
+    from flopwise.backtest.weights import predict_row
+
+    return lambda row: [predict_row(row, facts)]
+
+
+def _memory(facts: Facts) -> Predict:
+    from flopwise.backtest.memory import predict_row
+
+    return lambda row: [predict_row(row, facts)]
+
+
+def _kernels(facts: Facts) -> Predict:
+    from flopwise.backtest.kernels import Predictor
+    from flopwise.cost.intervals import error_band
+
+    predictor = Predictor(facts)
+
+    def predict(row: Row) -> Sequence[Prediction]:
+        measured_us = number(row, "measured_time_us")
+        measured = None if measured_us is None else measured_us / 1e6
+        found = predictor.predict(row)
+        if found.predicted_s is None:
+            return [skipped(row.get("id", ""), "s", found.skipped or "cannot be predicted", measured)]
+        band = error_band(f"kernels.{row.get('op', '').strip()}")
+        return [banded(row.get("id", ""), "s", measured, found.predicted_s, band)]
+
+    return predict
+
+
+def _training(facts: Facts) -> Predict:
+    from flopwise.backtest.training import predict_row
+
+    return lambda row: [predict_row(row, facts)]
+
+
+def _gpu_hours(facts: Facts) -> Predict:
+    from flopwise.backtest.gpu_hours import predict_row
+
+    return lambda row: [predict_row(row, facts)]
+
+
+def _serving(facts: Facts) -> Predict:
+    from flopwise.backtest.serving import predict_row
+
+    return lambda row: predict_row(row, facts)
+
+
+_LATENCIES = tuple(f"{kind}_ms_{how}" for kind in ("ttft", "tpot") for how in ("mean", "p50", "p99"))
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("weights", ("model", "format"), ("bytes", "bytes_per_param"), ("source",), ("kind",), _weights),
+        Kind(
+            "memory",
+            ("model", "memory_unit"),
+            ("peak_memory_gb_per_gpu", "speed_reported"),
+            ("source_key", "source"),
+            ("method",),
+            _memory,
+        ),
+        Kind(
+            "kernels",
+            ("op", "gpu"),
+            ("measured_time_us", "achieved_tflops", "achieved_gbs", "frac_of_peak"),
+            ("gpu",),
+            ("op",),
+            _kernels,
+        ),
+        Kind(
+            "training",
+            ("model", "gpu", "n_gpus", "seq_len"),
+            (
+                "measured_value",
+                "peak_memory_gb_per_gpu",
+                *(f"reported_{what}" for what in ("tokens_per_sec_per_gpu", "tflops_per_gpu", "mfu", "step_time_s")),
+                "derived_tokens_per_sec_per_gpu",
+                "derived_mfu_uniform",
+            ),
+            ("source_key", "source"),
+            ("stack", "precision"),
+            _training,
+        ),
+        Kind(
+            "gpu-hours",
+            ("model", "gpu", "tokens_b"),
+            ("gpu_hours", "implied_tokens_per_sec_per_gpu", "implied_mfu_6N"),
+            ("source",),
+            ("gpu",),
+            _gpu_hours,
+        ),
+        Kind(
+            "serving",
+            ("model", "gpu", "mode", "engine"),
+            (
+                *(f"output_tokens_per_s_{per}" for per in ("total", "per_gpu")),
+                "total_tokens_per_s",
+                "requests_per_s",
+                *_LATENCIES,
+                "itl_ms_mean",
+                "e2e_latency_ms",
+            ),
+            ("source",),
+            ("mode",),
+            _serving,
+        ),
+    )
+}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of that name.
+
+    Raises:
+        UnknownNameError: there is none; names all.
+    """
+    found = KINDS.get(name.strip().lower().replace("_", "-"))
+    if found is None:
+        raise UnknownNameError("kind of measurement", name, KINDS, f"allowed: {', '.join(KINDS)}")
+    return found

@@ -1,0 +1,116 @@
+"""`flopwise backtest`: predictions held against measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.progress import Progress
+from flopwise.cli.render import Screen, heading, table
+
+if TYPE_CHECKING:
+    from flopwise.backtest.prediction import Prediction
+    from flopwise.backtest.run import Backtest
+    from flopwise.backtest.summary import Summary
+
+WORST = 8
+MOST_REASONS = 12
+_FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the interval")
+
+
+@options.command(
+    "backtest",
+    "flopwise backtest training measured.csv",
+    "flopwise backtest serving results.csv --by engine --json",
+)
+@click.argument("kind", type=options.Name("kind"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--by", type=options.Name("column"), multiple=True, help="Split by this column of the file; repeatable.")
+@options.facts_option
+def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
+    """Predictions for a measurement file: errors and coverage.
+
+    KIND is weights, memory, kernels, training, gpu-hours or serving; FILE a CSV with the columns of that kind. A row that
+    cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
+    """
+    from flopwise.api.backtest import backtest
+
+    with Progress(f"predicting {kind}") as progress:
+        done = backtest(kind, file, facts=facts, progress=progress)
+    options.answer(lambda: document(done, by), lambda paper: _report(done, by, paper))
+
+
+def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
+    rows = [{**asdict(p), "error": p.error} for p in done.predictions]
+    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": asdict(done.summary)}
+    if by:
+        names = (*by, "quantity") if done.has_quantities else by
+        found["groups"] = [
+            {**dict(zip(names, key, strict=True)), **asdict(figures)} for key, figures in done.grouped(by).items()
+        ]
+    return found
+
+
+def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]:
+    from flopwise.backtest.summary import reasons, worst
+
+    for names in [by] if by else [done.source_column(), done.class_columns()]:
+        if names:
+            yield _groups(done, names, paper)
+    yield _total(done.summary, paper)
+    far = worst(done.predictions, WORST)
+    if far:
+        yield heading("Farthest off", paper)
+        yield table(
+            ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
+            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed(p.error)) for p in far],
+            paper,
+        )
+    missing = reasons(done.predictions)
+    if missing:
+        yield heading("Skipped", paper)
+        yield table([">rows", "why"], [(count, why) for why, count in missing[:MOST_REASONS]], paper)
+        if len(missing) > MOST_REASONS:
+            yield f"and {len(missing) - MOST_REASONS} more reasons (--json has all)"
+
+
+def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
+    titles = (*names, "quantity") if done.has_quantities else names
+    rows = [(*key, *_cells(figures)) for key, figures in done.grouped(names).items()]
+    return table([*titles, *_FIGURES], rows, paper)
+
+
+def _cells(s: Summary) -> tuple[Any, ...]:
+    return (
+        s.rows,
+        s.predicted_rows,
+        _share(s.median_abs_error),
+        _share(s.p90_abs_error),
+        _signed(s.bias),
+        _share(s.coverage),
+    )
+
+
+def _total(s: Summary, paper: Screen) -> str:
+    line = f"{s.predicted_rows:,} of {s.rows:,} predicted"
+    if s.median_abs_error is not None:
+        line += (
+            f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
+            f"bias {_signed(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
+        )
+    return heading(line, paper)
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else units.format_percent(value)
+
+
+def _signed(value: float | None) -> str | None:
+    return None if value is None else f"{value:+.1%}".replace("%", " %")
