@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 
 from flopwise.facts.models import model_from_config
 from flopwise.ops.activations import model_activation_bytes
+from flopwise.ops.shapes import Trainable
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "activations.json").read_text())
-TARGETS = {
+TARGETS: dict[str, Trainable] = {
     "": "all",
     "qv": frozenset({"q_proj", "v_proj"}),
     "all": frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
@@ -61,9 +62,6 @@ def test_fresh_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         pytest.skip("torch and transformers are not installed")
     monkeypatch.syspath_prepend(str(ORACLE))
-    sys.modules.pop("record_activations", None)
-    from record_activations import record
-
-    fresh = record()
+    fresh = importlib.import_module("record_activations").record()
     for row in fresh["rows"]:
         assert predicted(fresh, row) == pytest.approx(row["bytes"], rel=0.01), row

@@ -37,13 +37,13 @@ def deepseek() -> Model:
     )  # fmt: skip
 
 
-# 16-bit bytes a token. Llama-2: Kwon et al. 2023 style 2 * L * D * 2; DeepSeek-V3: 61 layers of 576 elements.
+# 16-bit bytes a token. Llama 2: 2 * L * D elements; DeepSeek-V3: 61 layers of 576; OPT-13B: 800 KB in Kwon et al. 2023.
 GOLDEN = {
     "llama-2-7b": (model("llama", 4096, 32, 32, 32), 524_288),
     "llama-3-8b": (model("llama", 4096, 32, 32, 8), 131_072),
     "llama-3-70b": (model("llama", 8192, 80, 64, 8), 327_680),
     "deepseek-v3": (deepseek(), 70_272),
-    "opt-13b": (model("opt", 5120, 40, 40, 40, ffn_dim=20480, word_embed_proj_dim=5120), 819_200),  # vLLM paper: 800 KB
+    "opt-13b": (model("opt", 5120, 40, 40, 40, ffn_dim=20480, word_embed_proj_dim=5120), 819_200),
     "falcon-7b": (model("falcon", 4544, 32, 71, 1, multi_query=True, new_decoder_architecture=False), 8_192),
 }
 
@@ -85,7 +85,7 @@ def test_gpt_oss_alternates_windows_of_128() -> None:
 def test_tensor_parallel_ranks_replicate_heads_and_latents() -> None:
     tp = np.array([1, 2, 4, 8, 16, 64])
     llama, expected = GOLDEN["llama-3-70b"]
-    assert (kv_bytes_per_token(llama, 2.0, tp=tp) == expected / np.array([1, 2, 4, 8, 8, 8])).all()
+    assert np.all(kv_bytes_per_token(llama, 2.0, tp=tp) == expected / np.array([1, 2, 4, 8, 8, 8]))
     assert np.all(kv_cache_bytes(deepseek(), 10, 1, 2.0, tp=tp) == 10 * 70_272)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,6 @@ def test_fresh_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         pytest.skip("torch and transformers are not installed")
     monkeypatch.syspath_prepend(str(ORACLE))
-    from record_flops import record
-
-    sys.modules.pop("record_flops", None)
-    fresh = record()
+    fresh = importlib.import_module("record_flops").record()
     for case in fresh["cases"].values():
         check(case)

@@ -1,4 +1,4 @@
-"""Small configurations of every family whose operations are counted: odd sizes, so that no two dimensions are mistaken."""
+"""Small configurations of the families whose operations are counted: odd sizes, so that no dimension passes for another."""
 
 from __future__ import annotations
 
