@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -122,14 +123,23 @@ def _items_bytes(
     return total
 
 
-def layer_prefix_bytes(
-    model: Model, fmt: Format, tp: Array, ep: Array, *, expert_tp: Array | None = None
-) -> Array:
+def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array, *, expert_tp: Array | None = None) -> Array:
     """Bytes of the first l layers of the first stack on one rank, (L + 1) x tp: differences give any stage.
 
     Source: as `weight_bytes`, cut as `sharded_parameters` says.
     Assumes: `tp` and `ep` are one-dimensional and equally long; an expert is cut by `expert_tp` (None: by `tp`).
     """
+    inner = None if expert_tp is None else tuple(np.asarray(expert_tp).tolist())
+    return _prefix(model, fmt.name, tuple(np.asarray(tp).tolist()), tuple(np.asarray(ep).tolist()), inner)
+
+
+@lru_cache(maxsize=512)
+def _prefix(
+    model: Model, name: str, tps: tuple[int, ...], eps: tuple[int, ...], expert_tps: tuple[int, ...] | None
+) -> Array:
+    """`layer_prefix_bytes` by value: a search asks for the same degrees on every machine."""
+    fmt, tp, ep = weight_format(name), np.array(tps), np.array(eps)
+    expert_tp = None if expert_tps is None else np.array(expert_tps)
     stack = model.stacks[0]
     place = _place(model, stack)
     known: dict[tuple[object, ...], Floats] = {}

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts import formats
+from flopwise.facts.architecture import Experts, Linear
+from flopwise.facts.formats import Place, cache_elem_bytes, format_names, tensor_role, weight_format
+from flopwise.facts.models import model_from_config
+from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import weight_bytes, weight_groups
+
+
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:
+    config = {
+        "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,
+        **more,
+    }  # fmt: skip
+    return model_from_config(config, name="llama-like")
+
+
+LLAMA_8B = llama(4096, 32, 32, 8, 14336, 128256)
+LLAMA_70B = llama(8192, 80, 64, 8, 28672, 128256)
+LLAMA_405B = llama(16384, 126, 128, 8, 53248, 128256)
+QWEN_72B = llama(8192, 80, 64, 8, 29568, 152064, model_type="qwen2")
+MIXTRAL = llama(4096, 32, 32, 8, 14336, 32000, model_type="mixtral", num_local_experts=8, num_experts_per_tok=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [  # llama.cpp, tools/quantize/README.md: bits a weight of Llama-3.1-8B
+        ("IQ1_S", 2.0042), ("IQ2_XXS", 2.3824), ("IQ2_M", 2.9294), ("IQ3_XXS", 3.2548), ("IQ3_M", 3.7628),
+        ("Q2_K", 3.1593), ("Q3_K_S", 3.6429), ("Q3_K_L", 4.2979), ("Q4_K_S", 4.6672), ("Q4_K_M", 4.8944),
+        ("Q5_K_S", 5.5704), ("Q5_K_M", 5.7036), ("Q6_K", 6.5633), ("Q8_0", 8.5008), ("F16", 16.0005),
+    ],
+)  # fmt: skip
+def test_gguf_files_of_an_8b_have_their_published_bits(name: str, bits: float) -> None:
+    assert 8 * weight_bytes(LLAMA_8B, name) / parameters(LLAMA_8B) == pytest.approx(bits, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "published_gb"),
+    [  # a public listing of a Llama-3.1-70B's files, decimal GB
+        ("Q8_0", 74.98), ("Q6_K", 57.89), ("Q5_K_L", 50.60), ("Q5_K_M", 49.95), ("Q5_K_S", 48.66), ("Q4_K_L", 43.30),
+        ("Q4_K_M", 42.52), ("Q4_K_S", 40.35), ("IQ4_XS", 37.90), ("Q3_K_XL", 38.06), ("Q3_K_L", 37.14),
+        ("Q3_K_M", 34.27), ("IQ3_M", 31.94), ("Q3_K_S", 30.91),
+    ],
+)  # fmt: skip
+def test_gguf_files_of_a_70b_have_their_published_size(name: str, published_gb: float) -> None:
+    assert weight_bytes(LLAMA_70B, name) / 1e9 == pytest.approx(published_gb, rel=0.001)
+
+
+def test_rows_that_do_not_divide_into_blocks_fall_back_to_larger_types() -> None:
+    # 29,568 is no multiple of 256: Qwen2.5-72B's Q4_K_M takes 5.22 bits a weight (gguf-parser-go's README)
+    assert weight_bytes(QWEN_72B, "Q4_K_M") == pytest.approx(47_405_701_530, rel=0.001)
+
+
+def test_meta_keeps_attention_in_16_bits_where_quark_does_not() -> None:
+    # vLLM prints 56.7677 GiB on each of 8 GPUs for Meta's FP8 checkpoint of Llama-3.1-405B
+    assert weight_bytes(LLAMA_405B, "FP8 (meta)") == pytest.approx(8 * 56.7677 * 2**30, rel=0.002)
+    # 97.4347 GiB on each of 4 for Quark's: ROCm pads the rows of fp8 weights, which is not the checkpoint's
+    assert weight_bytes(LLAMA_405B, "fp8-quark") == pytest.approx(4 * 97.4347 * 2**30, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("awq", 4 + 16 / 128 + 4 / 128),
+        ("nvfp4", 4.5),
+        ("nf4", 4.5),
+        ("nf4-dq", 4 + 8 / 64 + 32 / 64 / 256),
+        ("mxfp4", 4.25),
+    ],
+)
+def test_low_bit_matrices_carry_their_scales(name: str, bits: float) -> None:
+    form = weight_format(name)
+    item = Linear(name="mlp/up_proj", inputs=4096, outputs=14336)
+    size = form.tensor_bytes(item, tensor_role(item), Place(layer=3, layers=32), (1, 14336, 4096))
+    assert 8 * size / (14336 * 4096) == pytest.approx(bits, rel=1e-3)
+
+
+def test_block_scales_of_fp8_are_counted_by_128_by_128() -> None:
+    form = weight_format("fp8-block")
+    item = Linear(name="mlp/down_proj", inputs=7168, outputs=2048)
+    size = form.tensor_bytes(item, tensor_role(item), Place(), (1, 2048, 7168))
+    assert size == 2048 * 7168 + 4 * 16 * 56
+
+
+@pytest.mark.parametrize("name", ["fp8", "int8", "awq", "gptq", "nf4", "nvfp4"])
+def test_embeddings_and_head_stay_in_16_bits(name: str) -> None:
+    groups = weight_groups(LLAMA_8B, name)
+    assert groups["decoder/embed_tokens"] == groups["decoder/lm_head"] == 2 * 4096 * 128256
+    assert groups["decoder/block/mlp/up_proj"] < 1.1 * 32 * 4096 * 14336
+
+
+def by_item(model: Any, name: str) -> dict[str, float]:
+    return {path.split("/", 2)[-1]: size for path, size in weight_groups(model, name).items()}
+
+
+def test_mxfp4_quantises_experts_only() -> None:
+    groups = by_item(MIXTRAL, "mxfp4")
+    assert groups["attention/q_proj"] == 2 * 32 * 4096 * 4096
+    assert groups["experts/down_proj"] == pytest.approx(32 * 8 * 4096 * 14336 * 4.25 / 8)
+
+
+def test_eight_experts_get_wider_attention_in_gguf() -> None:
+    groups = by_item(MIXTRAL, "Q4_K_M")
+    assert groups["attention/v_proj"] == 32 * 4096 * 1024 * 34 / 32  # Q8_0
+    assert groups["attention/o_proj"] == 32 * 4096 * 4096 * 176 / 256  # Q5_K
+    assert groups["router"] == 32 * 4096 * 8 * 4  # F32
+
+
+@pytest.mark.parametrize("name", format_names())
+def test_every_format_holds_every_model_in_less_than_fp32(name: str) -> None:
+    form = weight_format(name)
+    assert form.source
+    for model in (LLAMA_8B, MIXTRAL):
+        assert 0 < weight_bytes(model, name) <= 4 * parameters(model)
+
+
+def test_every_type_named_by_a_rule_is_known() -> None:
+    data = formats._data()
+    types = set(data["types"])
+    assert set(data["fallback"]) | set(data["fallback"].values()) <= types
+    for row in data["gguf"].values():
+        assert {row["base"], row["output"], row["embedding"]} <= types
+        for rules in row["rules"].values():
+            assert {kind for _, kind in rules} <= types
+            for condition, _ in rules:
+                for term in condition.split(" and "):
+                    formats._holds(term, Place(), True)
+
+
+def test_spelling_is_forgiving_and_unknown_names_are_not() -> None:
+    assert weight_format("GGUF q4_k_m").name == weight_format("Q4_K_M").name == "Q4_K_M"
+    assert weight_format("AWQ-INT4").name == "awq"
+    with pytest.raises(UnknownNameError, match="Q4_K_M"):
+        weight_format("Q4_K_MM")
+    assert cache_elem_bytes("fp8_e4m3") == 1.0
+    with pytest.raises(SpecError, match="allowed"):
+        cache_elem_bytes("fp7")
+
+
+def test_roles_are_told_by_path() -> None:
+    assert tensor_role(Linear(name="shared/gate", inputs=8, outputs=1)) == "router"
+    assert tensor_role(Linear(name="latent/down_proj", inputs=8, outputs=4)) == "linear_other"
+    assert tensor_role(Experts(name="experts/gate_up_proj", experts=2, top_k=1, inputs=8, outputs=8)) == "gate"

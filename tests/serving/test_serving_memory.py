@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.models import model_from_config
+from flopwise.ops.weights import weight_bytes
+from flopwise.serving.memory import (
+    ServingLayout,
+    kv_capacity_tokens,
+    max_concurrency,
+    serving_memory,
+    weights_per_gpu,
+)
+from flopwise.serving.remedies import serving_remedies
+
+
+def model_of(model_type: str = "llama", **config: Any) -> Model:
+    base = {
+        "model_type": model_type, "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256, "tie_word_embeddings": False,
+    }  # fmt: skip
+    return model_from_config(base | config, name=model_type)
+
+
+LLAMA_70B = model_of()
+LLAMA_8B = model_of(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=14336)
+MIXTRAL = model_of(
+    "mixtral", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=14336,
+    vocab_size=32000, num_local_experts=8, num_experts_per_tok=2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "bytes_per_token"),
+    [(LLAMA_8B, 131072), (LLAMA_70B, 327680), (MIXTRAL, 131072)],  # 2 K H L of 2 bytes
+)
+def test_cache_bytes_of_grouped_heads(model: Model, bytes_per_token: int) -> None:
+    memory = serving_memory(model, concurrency=4, context=4096)
+    assert float(memory.items["KV cache"]) == 4 * 4096 * bytes_per_token
+
+
+def test_fp8_cache_is_half_and_blocks_are_whole() -> None:
+    wide = serving_memory(LLAMA_8B, concurrency=1, context=4096)
+    slim = serving_memory(LLAMA_8B, concurrency=1, context=4096, kv_dtype="fp8")
+    assert float(slim.items["KV cache"]) == float(wide.items["KV cache"]) / 2
+    odd = serving_memory(LLAMA_8B, concurrency=1, context=4081)
+    assert float(odd.items["KV cache"]) == float(wide.items["KV cache"])  # 16-token blocks
+
+
+def test_published_rule_of_vllm_leaves_about_what_it_logs() -> None:
+    # vLLM on one 80 GB A100 or H100 with Llama-3.1-8B in bf16 logs room for roughly 420 to 450 thousand tokens
+    tokens = float(kv_capacity_tokens(LLAMA_8B, 8192, 85.0e9))
+    assert 390_000 < tokens < 470_000
+
+
+def test_heads_are_replicated_when_tp_exceeds_them() -> None:
+    eight = serving_memory(LLAMA_70B, ServingLayout(tp=8), concurrency=8, context=2048)
+    sixteen = serving_memory(LLAMA_70B, ServingLayout(tp=16), concurrency=8, context=2048)
+    assert float(sixteen.items["KV cache"]) == float(eight.items["KV cache"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    tp=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=5),
+    pp=st.sampled_from([1, 2, 3, 4]),
+    concurrency=st.integers(1, 64),
+    engine=st.sampled_from(["vllm", "tensorrt-llm", "sglang", "llama.cpp"]),
+)
+def test_a_column_is_the_same_as_one_by_one(tp: list[int], pp: int, concurrency: int, engine: str) -> None:
+    def ask(degree: Any) -> Any:
+        layout = ServingLayout(tp=degree, pp=pp)
+        return serving_memory(
+            MIXTRAL, layout, concurrency=concurrency, context=2048, hbm_bytes=85e9, weights="fp8", engine_name=engine
+        )
+
+    column = ask(np.array(tp))
+    for i, degree in enumerate(tp):
+        one = ask(degree)
+        assert np.asarray(column.total_bytes)[i] == pytest.approx(one.total_bytes, rel=1e-12)
+        assert np.asarray(column.max_concurrency)[i] == one.max_concurrency
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8", "awq", "Q4_K_M"])
+def test_stages_and_shards_together_hold_the_whole_model(name: str) -> None:
+    whole = weight_bytes(LLAMA_70B, name)
+    assert float(weights_per_gpu(LLAMA_70B, name, ServingLayout())) == pytest.approx(whole, rel=1e-9)
+    eighth = float(weights_per_gpu(LLAMA_70B, name, ServingLayout(tp=8)))
+    assert whole / 8 <= eighth < 1.001 * whole / 8  # norms stand on every rank
+    staged = float(weights_per_gpu(LLAMA_70B, name, ServingLayout(pp=4)))
+    assert whole / 4 <= staged < whole / 4 + 2.2e9  # a stage with the embedding or the head
+
+
+def test_longer_contexts_leave_room_for_fewer_sequences_and_none_below_the_weights() -> None:
+    counts = [float(max_concurrency(LLAMA_8B, c, 85e9)) for c in (2048, 8192, 32768, 131072)]
+    assert counts == sorted(counts, reverse=True)
+    assert float(max_concurrency(LLAMA_70B, 2048, 85e9)) == 0
+    assert serving_memory(LLAMA_70B, context=2048, hbm_bytes=85e9).fits is False
+
+
+def test_remedies_fit_when_they_say_so() -> None:
+    layout = ServingLayout(tp=2)
+    found = serving_remedies(LLAMA_70B, layout, concurrency=32, context=4096, hbm_bytes=85e9)
+    named = {r.change: r for r in found}
+    assert named["weights in fp8"].fits
+    assert [r.fits for r in found] == sorted((r.fits for r in found), reverse=True)
+    after = serving_memory(LLAMA_70B, ServingLayout(tp=4), concurrency=32, context=4096, hbm_bytes=85e9)
+    assert named["tp 4"].total_bytes == pytest.approx(float(after.total_bytes))
+
+
+def test_fractions_outside_the_card_are_refused() -> None:
+    with pytest.raises(SpecError, match="fraction"):
+        serving_memory(LLAMA_8B, context=1024, memory_frac=1.5)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.architecture import Model
+from flopwise.facts.models import model_from_config
+from flopwise.ops.tensors import parameters
+from flopwise.training.adapters import trainable_parameters
+from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.memory import Memory, peak_bytes, step_memory
+from flopwise.training.remedies import training_remedies
+from flopwise.training.table import MemoryTable
+
+
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:
+    config = {
+        "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,
+        **more,
+    }  # fmt: skip
+    return model_from_config(config, name="llama-like")
+
+
+def gpt(width: int, layers: int, heads: int, vocab: int = 51200, positions: int = 2048) -> Model:
+    config = {
+        "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": vocab, "n_positions": positions,
+    }  # fmt: skip
+    return model_from_config(config, name="gpt-like")
+
+
+LLAMA_2_7B = llama(4096, 32, 32, 32, 11008, 32000)
+LLAMA_31_8B = llama(4096, 32, 32, 8, 14336, 128256)
+STATES = ("weights", "gradients", "master weights", "optimizer states")
+
+
+def states(memory: Memory) -> float:
+    return sum(float(memory.items[name]) for name in STATES)
+
+
+@pytest.mark.parametrize(("zero", "published_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_model_states_are_those_of_the_zero_paper(zero: int, published_gb: float) -> None:
+    # Rajbhandari et al. 2020, figure 1: 7.5 B parameters on 64 GPUs
+    recipe = Recipe(seq_len=128, global_batch=128, stack="deepspeed-zero3")
+    memory = step_memory(LLAMA_31_8B, recipe, Layout(dp=64, zero=zero, recompute=2))
+    scaled = states(memory) * 7.5e9 / parameters(LLAMA_31_8B)
+    assert scaled / 1e9 == pytest.approx(published_gb, rel=0.02)
+
+
+def test_sixteen_bytes_a_parameter_without_zero() -> None:
+    recipe = Recipe(seq_len=128, global_batch=2, stack="deepspeed-zero3")
+    memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
+    assert states(memory) == pytest.approx(16 * parameters(LLAMA_2_7B))
+
+
+def test_1_2_billion_parameters_fill_40_gb_without_zero() -> None:
+    # DeepSpeed's figure for data parallelism alone: 1.2 B parameters on a 40 GB GPU, that is up to 32 bytes a parameter
+    model = gpt(1536, 39, 16)
+    assert parameters(model) == pytest.approx(1.2e9, rel=0.03)
+    recipe = Recipe(seq_len=1024, global_batch=64, stack="hf-trainer")
+    memory = step_memory(model, recipe, Layout(dp=8, micro_batch=2))
+    assert 25 < float(memory.total_bytes) / parameters(model) < 34
+    assert float(step_memory(gpt(1920, 40, 20), recipe, Layout(dp=8, micro_batch=2)).total_bytes) > 42e9
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "recompute", "factor"),
+    [  # Korthikanti et al. 2022, table 2: bytes a layer over s b h, for h 6144, a 64, s 2048, t 8
+        (False, 0, 10 + 24 / 8 + 5 * 64 * 2048 / (6144 * 8)),
+        (True, 0, 34 / 8 + 5 * 64 * 2048 / (6144 * 8)),
+        (True, 1, 34 / 8),
+        (False, 2, 2.0),
+    ],
+)
+def test_activations_are_those_of_korthikanti(sequence_parallel: bool, recompute: int, factor: float) -> None:
+    model, seq, batch, width, layers = gpt(6144, 48, 64), 2048, 4, 6144, 48
+    recipe = Recipe(seq_len=seq, global_batch=batch, stack="megatron-2021", attention="eager", precision="fp16")
+    layout = Layout(tp=8, micro_batch=batch, recompute=recompute, sequence_parallel=sequence_parallel)
+    table = MemoryTable(model, recipe)
+    sums, index = table.sums(layout)
+    kept = sums.activations[recompute, layers, int(index)] * batch
+    assert kept == pytest.approx(seq * batch * width * layers * factor, rel=0.01)
+
+
+def test_pipeline_keeps_as_many_micro_batches_as_stages() -> None:
+    recipe = Recipe(seq_len=2048, global_batch=64, stack="megatron-te")
+    flat = step_memory(LLAMA_2_7B, recipe, Layout())
+    deep = step_memory(LLAMA_2_7B, recipe, Layout(pp=4))
+    # the first of 4 stages has a quarter of the layers and four micro-batches in flight
+    assert deep.worst_rank == "first pipeline stage"
+    per_layer = float(deep.items["activations"]) / 8 / 4
+    assert float(flat.items["activations"]) / 32 == pytest.approx(per_layer, rel=0.02)
+    # interleaving: 1 + (p - 1) / (p v) (Korthikanti et al. 2022, section 4.2.3)
+    turned = step_memory(LLAMA_2_7B, recipe, Layout(pp=4, interleave=2))
+    assert float(turned.items["activations"]) == pytest.approx(float(deep.items["activations"]) * (1 + 3 / 8), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "targets", "published"),
+    [  # torchtune and litgpt print these
+        (LLAMA_2_7B, 8, ("q", "v"), 4_194_304),
+        (llama(3072, 28, 24, 8, 8192, 128256, head_dim=128), 32, ("q", "v"), 9_175_040),
+        (llama(3072, 28, 24, 8, 8192, 128256, head_dim=128), 64, ("q", "v"), 18_350_080),
+    ],
+)
+def test_adapters_have_the_published_number_of_parameters(
+    model: Model, rank: int, targets: tuple[str, ...], published: int
+) -> None:
+    assert trainable_parameters(model, Lora(rank=rank, targets=targets)) == published
+
+
+def test_adapters_on_all_linear_layers_count_every_projection() -> None:
+    lora = Lora(rank=16, targets=TARGET_SETS["all-linear"])
+    per_layer = 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+    assert trainable_parameters(LLAMA_2_7B, lora) == 32 * per_layer
+
+
+def test_qlora_needs_less_than_lora_needs_less_than_full() -> None:
+    def total(lora: Lora | None) -> float:
+        recipe = Recipe(seq_len=1024, stack="hf-trainer", lora=lora)
+        return float(step_memory(LLAMA_2_7B, recipe, Layout(recompute=2)).total_bytes)
+
+    assert total(Lora(base="nf4")) < total(Lora()) - 8e9 < total(None) - 8e9
+
+
+def test_offload_moves_bytes_to_the_host() -> None:
+    recipe = Recipe(seq_len=1024, global_batch=16, stack="fsdp-eager")
+    here = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2))
+    away = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2, offload_optimizer=True))
+    assert float(away.host_bytes) == pytest.approx(parameters(LLAMA_2_7B))  # 8 bytes a parameter over 8 GPUs
+    assert float(away.total_bytes) < float(here.total_bytes) - 0.9 * float(away.host_bytes)
+
+
+layouts = st.fixed_dictionaries(
+    {
+        "dp": st.sampled_from([1, 2, 8, 64]),
+        "tp": st.sampled_from([1, 2, 4, 8]),
+        "pp": st.sampled_from([1, 2, 3, 4, 8, 12]),
+        "cp": st.sampled_from([1, 2]),
+        "ep": st.just(1),
+        "zero": st.integers(0, 3),
+        "micro_batch": st.sampled_from([1, 2, 4]),
+        "interleave": st.sampled_from([1, 2]),
+        "recompute": st.integers(0, 2),
+    }
+)
+MIXTRAL = model_from_config(
+    {
+        "model_type": "mixtral", "hidden_size": 512, "num_hidden_layers": 13, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "intermediate_size": 1024, "vocab_size": 32000, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    name="mixture",
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(layouts, min_size=1, max_size=6),
+    stack=st.sampled_from(["megatron-te", "fsdp-eager", "hf-trainer", "litgpt"]),
+    lora=st.sampled_from([None, Lora(base="nf4")]),
+)
+def test_a_column_of_layouts_is_the_same_as_one_by_one(
+    rows: list[dict[str, int]], stack: str, lora: Lora | None
+) -> None:
+    recipe = Recipe(seq_len=512, global_batch=64, stack=stack, lora=lora)
+    table = MemoryTable(MIXTRAL, recipe)
+    column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})
+    many = step_memory(MIXTRAL, recipe, column, table=table)
+    fast = np.asarray(peak_bytes(table, column))
+    assert np.asarray(many.total_bytes) == pytest.approx(sum(np.asarray(v) for v in many.items.values()), rel=1e-9)
+    for i in range(len(rows)):
+        one = step_memory(MIXTRAL, recipe, column.at(i))
+        assert np.asarray(many.total_bytes)[i] == pytest.approx(float(one.total_bytes), rel=1e-9)
+        assert fast[i] == pytest.approx(float(one.total_bytes), rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(row=layouts)
+def test_more_sharding_and_recompute_never_need_more_states(row: dict[str, int]) -> None:
+    recipe = Recipe(seq_len=512, global_batch=256, stack="megatron-te")
+    base = Layout(**row)
+
+    def size(**changes: int) -> float:
+        return float(step_memory(LLAMA_31_8B, recipe, Layout(**(row | changes))).items["optimizer states"])
+
+    assert size(zero=3) <= size(zero=0) * (1 + 1e-12)
+    assert size(dp=2 * int(base.dp), zero=1) <= size(zero=1) * (1 + 1e-12)
+    assert size(tp=2 * int(base.tp)) <= size() * (1 + 1e-12)
+
+
+def test_mixture_of_experts_shards_experts_over_ep() -> None:
+    recipe = Recipe(seq_len=512, global_batch=64, stack="megatron-te")
+    whole = step_memory(MIXTRAL, recipe, Layout(dp=8))
+    spread = step_memory(MIXTRAL, recipe, Layout(dp=8, ep=8))
+    experts = 13 * 8 * 3 * 512 * 1024
+    assert float(whole.items["weights"]) - float(spread.items["weights"]) == pytest.approx(2 * experts * 7 / 8)
+
+
+def test_remedies_save_what_they_say_and_come_fitting_first() -> None:
+    recipe, layout = Recipe(seq_len=8192, global_batch=16), Layout(dp=8, zero=3, micro_batch=2)
+    now = float(step_memory(LLAMA_31_8B, recipe, layout).total_bytes)
+    found = training_remedies(LLAMA_31_8B, recipe, layout, 85e9)
+    assert found
+    assert all(r.saves_bytes == pytest.approx(now - r.total_bytes) for r in found)
+    assert [r.fits for r in found] == sorted((r.fits for r in found), reverse=True)
+    full = float(step_memory(LLAMA_31_8B, recipe, Layout(dp=8, zero=3, micro_batch=2, recompute=2)).total_bytes)
+    named = {r.change: r for r in found}
+    assert named["recompute activations (full)"].total_bytes == pytest.approx(full)
+
+
+def test_wrong_names_say_what_is_allowed() -> None:
+    with pytest.raises(UnknownNameError, match="adamw"):
+        step_memory(LLAMA_2_7B, Recipe(seq_len=128, optimizer="adamww"), Layout())
+    with pytest.raises(UnknownNameError, match="fsdp"):
+        step_memory(LLAMA_2_7B, Recipe(seq_len=128, stack="fsdpp"), Layout())
+    with pytest.raises(SpecError, match="all-linear"):
+        Lora(targets=("qq",))
