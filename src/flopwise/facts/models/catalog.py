@@ -1,38 +1,244 @@
-"""The catalog of known models, and the one door to all of them: `load_model`."""
+"""The catalog of known models (`data/models.jsonl`), and the one door to all of them: `load_model`.
+
+A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`, and either
+`config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for networks known by published figures.
+`FOLDER/models.jsonl` of one's own adds and overrides lines.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.architecture import Attend, Model, Published
 from flopwise.facts.models.config import model_from_config, read_json
+from flopwise.facts.models.hub import hub_config, is_hub_id
+from flopwise.facts.models.sizes import size_of, typical_model
+
+Record = Mapping[str, Any]
+_VARIANTS = re.compile(r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|v1\.0)$", re.IGNORECASE)
+_FORMATS = re.compile(
+    r"([-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|mtp|qat|bnb|fp8|nvfp4|mxfp4|int4|int8|bf16|f16|[48]bit|(ud[-_])?i?q\d+(_[a-z0-9]+)*))$", re.IGNORECASE
+)
+_OTHER = re.compile(r"[\W_]+")
+_FIELDS = ("name", "hf_id", "source", "date", "confidence", "parameters", "active_parameters", "config", "kind", "published", "notes")
+_PUBLISHED = ("parameters", "forward_flops_per_sample", "training_flops_per_sample", "sample_bytes", "sample")
+_KINDS = ("decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional")
 
 
-def load_model(
-    spec: str, *, facts_folder: Path | None = None, assume_family: str | None = None, offline: bool = False
-) -> Model:
-    """The model that `spec` names: a catalog name, a hub id, a folder, a `config.json`, or a size such as `7B`."""
-    _ = facts_folder, offline
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if path.is_file():
-        return model_from_config(read_json(path), name=path.parent.name, assume_family=assume_family)
-    from flopwise.facts.models.starters import STARTERS  # noqa: PLC0415
+def load_model(spec: str, *, facts_folder: Path | None = None, assume_family: str | None = None, offline: bool = False) -> Model:
+    """The model that `spec` names: a catalog name, a folder, a `config.json`, a size such as `7B`, or a hub id.
 
-    key = spec.lower().split("/")[-1]
-    if key in STARTERS:
-        return model_from_config(STARTERS[key], name=spec)
-    raise SpecError(f"unknown model {spec!r}")
+    Raises: UnknownNameError: no model of that name; the nearest are listed.
+            SpecError: a configuration that cannot be read or cannot be right.
+    """
+    if not isinstance(spec, str) or not spec.strip() or "\0" in spec:
+        raise SpecError("a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size such as 7B")
+    spec = spec.strip()
+    index = _index(_folder(facts_folder))
+    record = _find(spec, index)
+    if record is not None:
+        return model_of_record(record)
+    local = _local_config(spec)
+    if local is not None:
+        name = local.parent.name if local.name == "config.json" else local.stem
+        return model_from_config(read_json(local), name=name or spec, assume_family=assume_family)
+    size = size_of(spec)
+    if size is not None:
+        return typical_model(spec, size)
+    if is_hub_id(spec):
+        model = model_from_config(hub_config(spec, offline=offline), name=spec, assume_family=assume_family)
+        return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
+    if spec.endswith(".json") or spec.startswith((".", "/", "~")):
+        raise SpecError(f"{spec}: no such file or folder")
+    raise UnknownNameError("model", spec, (r["name"] for r in index.records), "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too")
 
 
-def model_names() -> list[str]:
-    """Names of the catalog."""
-    return []
+def _local_config(spec: str) -> Path | None:
+    """The configuration file that a path means, or None where nothing stands there."""
+    try:
+        path = Path(spec).expanduser()
+        if path.is_dir():
+            inside = path / "config.json"
+            if not inside.is_file():
+                raise SpecError(f"{spec}: the folder has no config.json")
+            return inside
+        return path if path.is_file() else None
+    except (OSError, RuntimeError):
+        return None
 
 
-def model_rows() -> list[dict[str, Any]]:
-    """One row a model."""
-    return []
+def _folder(given: Path | None) -> Path | None:
+    """The folder of one's own facts: the one given, else that of FLOPWISE_FACTS."""
+    named = os.environ.get("FLOPWISE_FACTS")
+    return given or (Path(named) if named else None)
+
+
+class _Index:
+    """The records of a catalog, found by folded names."""
+
+    def __init__(self, records: list[Record], aliases: Mapping[str, str]) -> None:
+        self.records = records
+        self.exact: dict[str, Record] = {}
+        for record in records:
+            self.exact.setdefault(_key(record["name"]), record)
+            hf_id = record.get("hf_id")
+            if hf_id:
+                self.exact.setdefault(_key(hf_id), record)
+                self.exact.setdefault(_key(hf_id.split("/")[-1]), record)
+        for alias, name in aliases.items():
+            target = self.exact.get(_key(name))
+            if target is not None:
+                self.exact.setdefault(_key(alias), target)
+
+    @cached_property
+    def short(self) -> dict[str, Record]:
+        """Records by their names without endings such as `-Instruct`, the first of a kind winning."""
+        out: dict[str, Record] = {}
+        for record in self.records:
+            out.setdefault(_key(stem(record["name"])), record)
+        for record in self.records:
+            if record.get("hf_id"):
+                out.setdefault(_key(stem(record["hf_id"].split("/")[-1])), record)
+        return out
+
+    def find(self, name: str) -> Record | None:
+        """The record of that name, of that name without its endings, or whose own name without endings is that."""
+        bare = _key(stem(name))
+        return self.exact.get(_key(name)) or (self.exact.get(bare) or self.short.get(bare) if bare else None)
+
+
+def _key(name: str) -> str:
+    """As `errors.fold`, faster: names are compared by letters and digits in lower case."""
+    return _OTHER.sub("", name.lower())
+
+
+def stem(name: str) -> str:
+    """A name without what variants and quantised files add: `-Instruct`, `-hf`, `(text)`, `-Q4_K_M.gguf`, `-AWQ` ..."""
+    while (shorter := _VARIANTS.sub("", _FORMATS.sub("", name))) != name and shorter:
+        name = shorter
+    return name
+
+
+def _find(spec: str, index: _Index) -> Record | None:
+    """The record that `spec` names; a hub id only within its organisation, but for re-packed weights."""
+    if "/" not in spec:
+        return index.find(spec)
+    found = index.exact.get(_key(spec))
+    organisation, _, tail = spec.rpartition("/")
+    if found is not None or not _key(tail):
+        return found
+    near = index.find(tail)
+    if near is None or (tail == _FORMATS.sub("", tail) and "/" in organisation):
+        return None
+    repacked = tail != _FORMATS.sub("", tail) and not Path(spec).exists()
+    same = bool(near.get("hf_id")) and _key(near["hf_id"].split("/")[0]) == _key(organisation)
+    return near if same or repacked else None
+
+
+def model_of_record(record: Record) -> Model:
+    """The model that a line of the catalog describes."""
+    facts = {k: record.get(k) or "" for k in ("source", "date", "confidence")}
+    notes = (record["notes"],) if record.get("notes") else ()
+    config = record.get("config")
+    if config is not None:
+        model = model_from_config(config, name=record["name"])
+        return replace(model, hf_id=record.get("hf_id"), notes=(*model.notes, *notes), **facts)
+    figures = record.get("published") or {}
+    published = Published(**{k: figures.get(k) for k in _PUBLISHED[:-1]}, sample=figures.get("sample") or "one sample")
+    kind = record.get("kind")
+    return Model(name=record["name"], model_type="published", kind=kind if kind in _KINDS else "scientific", stacks=(), published=published, hf_id=record.get("hf_id"), notes=notes, **facts)  # type: ignore[arg-type]
+
+
+def _records(text: str, where: str) -> list[Record]:
+    """The lines of a catalog, checked. Raises SpecError naming file, line and key."""
+    records: list[Record] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        place = f"{where}, line {number}"
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as problem:
+            raise SpecError(f"{place}: not valid JSON; one object a line is needed ({problem})") from problem
+        if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not _key(record["name"]):
+            raise SpecError(f"{place}: an object with a 'name' is needed")
+        unknown = sorted(set(record) - set(_FIELDS))
+        if unknown:
+            raise SpecError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+        for key, kind in (("config", dict), ("published", dict), ("hf_id", str), ("source", str), ("date", str), ("confidence", str), ("notes", str), ("kind", str)):
+            if record.get(key) is not None and not isinstance(record[key], kind):
+                raise SpecError(f"{place}: {key!r} is {record[key]!r:.60}; {'an object' if kind is dict else 'a text'} is needed")
+        if record.get("config") is None and record.get("published") is None:
+            raise SpecError(f"{place}: 'config' (Hugging Face layout) or 'published' (figures) is needed")
+        for key in ("parameters", "active_parameters"):
+            value = record.get(key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+                raise SpecError(f"{place}: {key!r} is {value!r:.60}; a whole number is needed")
+        records.append(record)
+    return records
+
+
+def _shipped(name: str) -> str:
+    return resources.files("flopwise").joinpath(f"data/{name}").read_text(encoding="utf-8")
+
+
+@cache
+def _index(folder: Path | None) -> _Index:
+    """The shipped catalog with the lines of a folder before it, so that they win."""
+    # the shipped lines are checked by the tests
+    records: list[Record] = json.loads("[" + ",".join(_shipped("models.jsonl").splitlines()) + "]")
+    aliases: dict[str, str] = json.loads(_shipped("model_aliases.json"))
+    if folder is not None:
+        own = folder / "models.jsonl"
+        if own.is_file():
+            try:
+                text = own.read_bytes().decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as problem:
+                raise SpecError(f"{own}: cannot be read as text ({problem})") from problem
+            mine = _records(text, str(own))
+            taken = {_key(r["name"]) for r in mine}
+            records = [*mine, *(r for r in records if _key(r["name"]) not in taken)]
+    return _Index(records, aliases)
+
+
+def model_names(facts_folder: Path | None = None) -> list[str]:
+    """Names of the catalog, in its order."""
+    return [r["name"] for r in _index(_folder(facts_folder)).records]
+
+
+def model_rows(facts_folder: Path | None = None) -> list[dict[str, Any]]:
+    """One row a model of the catalog: name, hf_id, model_type, parameters, active_parameters, layers, width, heads ..."""
+    return [_row(record) for record in _index(_folder(facts_folder)).records]
+
+
+def _row(record: Record) -> dict[str, Any]:
+    model = model_of_record(record)
+    stack = model.stacks[0] if model.stacks else None
+    items = [i for layer in stack.kinds for i in layer.items] if stack else []
+    attend = next((i for i in items if isinstance(i, Attend) and not i.name.startswith("indexer")), None)
+    return {
+        "name": model.name,
+        "hf_id": model.hf_id,
+        "model_type": model.model_type,
+        "kind": model.kind,
+        "parameters": record.get("parameters"),
+        "active_parameters": record.get("active_parameters") or record.get("parameters"),
+        "layers": stack.num_layers if stack else None,
+        "width": stack.width if stack else None,
+        "heads": attend.heads if attend else None,
+        "kv_heads": attend.kv_heads if attend else None,
+        "context": model.max_position,
+        "source": model.source,
+        "date": model.date,
+        "confidence": model.confidence,
+        "notes": record.get("notes") or "",
+    }

@@ -27,11 +27,23 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 @cache
-def class_defaults() -> dict[str, Any]:
-    """Per model type of transformers: `defaults`, `same` (other spellings of a key) and `nested` (types of nested configurations)."""
-    text = resources.files("flopwise").joinpath("data/model_defaults.json").read_text(encoding="utf-8")
-    types: dict[str, Any] = json.loads(text)["types"]
-    return types
+def _defaults_text() -> str:
+    return resources.files("flopwise").joinpath("data/model_defaults.json").read_text(encoding="utf-8")
+
+
+@cache
+def class_defaults(model_type: str) -> dict[str, Any]:
+    """Of one model type of transformers: `defaults`, `same` (other spellings of a key), `nested` (types of nested configurations).
+
+    The file has a line a type, of which only the one asked for is parsed.
+    """
+    text, mark = _defaults_text(), f'\n  "{model_type}": '
+    start = text.find(mark)
+    if start < 0 or '"' in model_type:
+        return {}
+    start += len(mark)
+    entry: dict[str, Any] = json.loads(text[start : text.index("\n", start)].rstrip(","))
+    return entry
 
 
 class Fields:
@@ -42,7 +54,7 @@ class Fields:
     ) -> None:
         """Wrap `given`; a `nested` configuration may leave out even its sizes, as the hub's files do."""
         self.given, self.model_type, self.where, self.nested = given, model_type, where, nested
-        entry = class_defaults().get(model_type, {})
+        entry = class_defaults(model_type)
         self._defaults: Mapping[str, Any] = entry.get("defaults", {})
         self._same: Mapping[str, str] = entry.get("same", {})
         self._types: Mapping[str, str] = entry.get("nested", {})
