@@ -11,10 +11,19 @@ import flopwise
 from flopwise.errors import InfeasibleError, nearest_names
 
 COMMANDS: dict[str, dict[str, str]] = {
+    "Questions": {
+        "memory": "Memory per accelerator, item by item, and what would make it fit.",
+        "train": "Step time, throughput, utilisation, memory, and the run's cost.",
+        "serve": "Latency, throughput, maximum concurrency and cost per token.",
+        "roofline": "Compute time against memory time of any piece of work.",
+    },
     "Facts": {
         "models": "What is known of a model: parameters, FLOPs, operations.",
         "gpus": "What is known of an accelerator: rates, memory, links.",
         "instances": "Cloud offers: what they hold and what they cost.",
+    },
+    "Plans": {
+        "plan": "Ranked ways of running a workload: instances, layouts, cost.",
     },
     "Accuracy": {
         "backtest": "Predictions for a measurement file: errors and coverage.",

@@ -36,7 +36,11 @@ DEFAULT_POWER = PowerModel()
 
 
 def device_watts(
-    tdp_w: Floats, compute_frac: Floats, memory_frac: Floats, communication_frac: Floats, power: PowerModel = DEFAULT_POWER
+    tdp_w: Floats,
+    compute_frac: Floats,
+    memory_frac: Floats,
+    communication_frac: Floats,
+    power: PowerModel = DEFAULT_POWER,
 ) -> Floats:
     """Mean draw of one device whose time divides into these shares (the rest idles), in W; broadcasts.
 

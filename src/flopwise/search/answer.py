@@ -90,7 +90,9 @@ def from_json(data: bytes, where: str = "plan") -> Plan:
     try:
         plan = msgspec.json.decode(data, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{where}: not a plan file ({str(error)[:160]}); write one with `flopwise plan ... -o plan.json`") from None
+        raise SpecError(
+            f"{where}: not a plan file ({str(error)[:160]}); write one with `flopwise plan ... -o plan.json`"
+        ) from None
     if plan.version != FORMAT:
         raise SpecError(f"{where}: plan format {plan.version}; this flopwise reads format {FORMAT}")
     return plan

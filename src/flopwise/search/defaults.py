@@ -22,7 +22,9 @@ FINETUNE_BATCH = 64
 
 def default_stack(workload: Resolved) -> str:
     """The training software where none is named."""
-    return workload.source.constraints.stack or ("megatron-te" if workload.source.task == "pretrain" else "fsdp-compile")
+    return workload.source.constraints.stack or (
+        "megatron-te" if workload.source.task == "pretrain" else "fsdp-compile"
+    )
 
 
 def seq_len(workload: Resolved, model: Model) -> int:

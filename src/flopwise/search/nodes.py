@@ -73,7 +73,9 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[No
         if kind is not None:
             kinds.append(kind)
     if not kinds:
-        raise InfeasibleError("no offer satisfies the constraints", [f"{r.count} offers: {r.reason}" for r in ruled_out.rows()])
+        raise InfeasibleError(
+            "no offer satisfies the constraints", [f"{r.count} offers: {r.reason}" for r in ruled_out.rows()]
+        )
     return kinds
 
 

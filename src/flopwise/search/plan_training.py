@@ -14,8 +14,8 @@ from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.ruled import RuledOut
 from flopwise.search.training import MODES, Searched, gpu_counts, searched, timed
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
@@ -32,30 +32,14 @@ FRONT = 24
 """Points of the front that are kept; more are thinned evenly."""
 
 
-class TrainingPlan:
-    """The pieces of a plan as the search leaves them."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.plans: list[Candidate] = []
-        self.front: list[Candidate] = []
-        self.misses: list[Candidate] = []
-        self.levers: list[Lever] = []
-        self.assumptions: list[str] = []
-        self.ruled_out = RuledOut()
-        self.evaluated = 0
-
-
-def plan_training(
-    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None
-) -> TrainingPlan:
+def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None) -> Answer:
     """Search every offer for the layouts that meet the workload's targets.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
-    answer = TrainingPlan()
+    answer = Answer()
     wanted, told = recipes(workload, model)
     answer.assumptions += told
     nodes = node_kinds(workload, facts, answer.ruled_out)
@@ -96,7 +80,7 @@ def _options(
     wanted: list[Recipe],
     nodes: list[NodeKind],
     counts: np.ndarray[tuple[int], np.dtype[np.int64]],
-    answer: TrainingPlan,
+    answer: Answer,
     advance: Advance | None,
 ) -> list[Option]:
     """Every recipe on every kind of node and way to buy it."""
@@ -124,14 +108,14 @@ def _options(
     return options
 
 
-def _count_unfit(
-    job: Searched, node: NodeKind, too_big: int, considered: int, smallest: float, answer: TrainingPlan
-) -> None:
+def _count_unfit(job: Searched, node: NodeKind, too_big: int, considered: int, smallest: float, answer: Answer) -> None:
     device = node.cluster.accelerator
     if too_big:
         has = format_bytes(device.hbm_bytes)
         answer.ruled_out.add(
-            "does not fit in memory", too_big, f"{device.name} ({node.name}): the smallest layout needs {format_bytes(smallest)} of {has}"
+            "does not fit in memory",
+            too_big,
+            f"{device.name} ({node.name}): the smallest of them needs {format_bytes(smallest)} of {has}",
         )
     if not node.networked:
         skipped = int((job.space.num_gpus[::MODES] > node.count).sum()) * MODES
@@ -141,14 +125,14 @@ def _count_unfit(
     del considered
 
 
-def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: TrainingPlan) -> None:
+def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: Answer) -> None:
     for _, option, row, met in missed:
         failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
         example = f"{option.priced.offer.instance}: {format_seconds(float(option.result.run_s[row]))} at ${option.cost_usd[row]:,.0f}"
         answer.ruled_out.add(f"misses {failed}", int(option.result.rows.size), example)
 
 
-def levers(workload: Resolved, best: Option, answer: TrainingPlan) -> list[Lever]:
+def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen = answer.plans[0]
     layout = _layout(chosen)
@@ -180,7 +164,11 @@ def levers(workload: Resolved, best: Option, answer: TrainingPlan) -> list[Lever
         if other.gpu != chosen.gpu and len([lv for lv in found if lv.change.startswith("on ")]) < 3:
             change = f"on {other.num_gpus} x {other.gpu} ({other.provider} {other.instance})"
             if not any(lv.change.split(" x ")[-1].startswith(other.gpu) for lv in found):
-                ratio = (other.memory_bytes / chosen.memory_bytes, other.seconds / chosen.seconds, other.cost_usd / chosen.cost_usd)
+                ratio = (
+                    other.memory_bytes / chosen.memory_bytes,
+                    other.seconds / chosen.seconds,
+                    other.cost_usd / chosen.cost_usd,
+                )
                 found.append(Lever(change, *ratio, fits=True))
     return found
 
@@ -212,7 +200,9 @@ def _changes(base: TrainJob) -> list[tuple[str, TrainJob]]:
             changes.append((f"recompute {name}", replace(base, layout=replace(layout, recompute=mode))))
     batch = int(recipe.global_batch)
     if batch % (2 * int(layout.dp) * int(layout.micro_batch)) == 0:
-        changes.append(("twice the micro-batch", replace(base, layout=replace(layout, micro_batch=2 * int(layout.micro_batch)))))
+        changes.append(
+            ("twice the micro-batch", replace(base, layout=replace(layout, micro_batch=2 * int(layout.micro_batch))))
+        )
         zero = layout.zero or 1
         changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
     changes.append(("optimizer adamw-8bit", replace(base, recipe=replace(recipe, optimizer="adamw-8bit"))))
@@ -223,5 +213,3 @@ def _changes(base: TrainJob) -> list[tuple[str, TrainJob]]:
         adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
         changes.append(("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters))))
     return changes
-
-

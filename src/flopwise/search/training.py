@@ -58,7 +58,7 @@ class Timed:
     table: StepTable
     considered: int
     too_big: int
-    smallest_bytes: float
+    smallest_bytes: float  # of the rows that do not fit
 
 
 def gpu_counts(most: int, least: int = 1) -> NDArray[np.int64]:
@@ -118,7 +118,8 @@ def timed(job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[
     first = fits.argmax(axis=1)
     any_fits = fits.any(axis=1)
     rows = candidates[any_fits] * MODES + first[any_fits]
-    smallest = float(job.memory_bytes.reshape(-1, MODES)[candidates].min()) if candidates.size else float("inf")
+    unfit = job.memory_bytes.reshape(-1, MODES)[candidates[~any_fits]]
+    smallest = float(unfit.min()) if unfit.size else 0.0
     table = step_table(
         job.model,
         job.recipe,

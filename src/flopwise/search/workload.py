@@ -18,7 +18,9 @@ from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_sec
 
 MAX_FILE_BYTES = 1_000_000
 
-Quantity = Annotated[str | float | int, msgspec.Meta(description="a number, or text with a unit such as 1T, 500ms, $2k")]
+Quantity = Annotated[
+    str | float | int, msgspec.Meta(description="a number, or text with a unit such as 1T, 500ms, $2k")
+]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Task = Literal["pretrain", "finetune", "serve", "batch", "encode"]
 Percentile = Literal["p50", "p90", "p95", "p99", "mean"]
@@ -154,25 +156,35 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flopwise workload", **document}
 
 
-def load_workload(path: Path | str) -> Resolved:
-    """Read, validate and resolve a workload file (YAML or JSON, which is YAML too).
+def read_text(path: Path | str) -> str:
+    """The text of a workload file.
 
     Raises:
-        SpecError: with file and line, what was given and what is allowed.
+        SpecError: it cannot be read, is too large or is no text.
     """
     file = Path(path)
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
-        text = file.read_bytes().decode("utf-8")
+        return file.read_bytes().decode("utf-8")
     except OSError as error:
-        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload") from None
+        raise SpecError(
+            f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload"
+        ) from None
     except UnicodeDecodeError:
         raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
-    return parse_workload(text, str(file))
 
 
-def parse_workload(text: str, where: str = "workload") -> Resolved:
+def load_workload(path: Path | str, changes: dict[str, Any] | None = None) -> Resolved:
+    """Read, validate and resolve a workload file (YAML, or JSON, which is YAML too), with `changes` laid over it.
+
+    Raises:
+        SpecError: with file and line, what was given and what is allowed.
+    """
+    return parse_workload(read_text(path), str(path), changes)
+
+
+def parse_workload(text: str, where: str = "workload", changes: dict[str, Any] | None = None) -> Resolved:
     """Validate and resolve the text of a workload; `where` names it in messages.
 
     Raises:
@@ -181,6 +193,28 @@ def parse_workload(text: str, where: str = "workload") -> Resolved:
     node, data = _yaml(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {type(data).__name__}")
+    return _resolved(_merged(data, changes or {}), node, where)
+
+
+def workload_from(data: dict[str, Any], where: str = "workload") -> Resolved:
+    """Validate and resolve a workload given as plain data.
+
+    Raises:
+        SpecError: as `load_workload`, without a line.
+    """
+    return _resolved(data, None, where)
+
+
+def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`data` with `changes` laid over it, section by section."""
+    merged = dict(data)
+    for key, value in changes.items():
+        below = merged.get(key)
+        merged[key] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _resolved(data: dict[str, Any], node: yaml.Node | None, where: str) -> Resolved:
     try:
         workload = msgspec.convert(data, Workload)
     except msgspec.ValidationError as error:
@@ -189,8 +223,12 @@ def parse_workload(text: str, where: str = "workload") -> Resolved:
         return resolve(workload)
     except SpecError as error:
         path = str(error).split(":", 1)[0]
-        line = _line(node, path.split("."))
-        raise SpecError(f"{where}:{line}: {error}") from None
+        raise SpecError(f"{_place(node, where, path.split('.'))}: {error}") from None
+
+
+def _place(node: yaml.Node | None, where: str, path: list[str]) -> str:
+    """File and line of a key, or just what was read where there are no lines."""
+    return where if node is None else f"{where}:{_line(node, path)}"
 
 
 def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
@@ -243,12 +281,14 @@ def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, A
         struct = _struct_at(path)
         allowed = [f.name for f in msgspec.structs.fields(struct)]
         near = nearest_names(unknown[1], allowed)
-        text = f"unknown key {unknown[1][:60]!r}; allowed: {', '.join(allowed)}" + (f"; nearest: {near[0]}" if near else "")
+        text = f"unknown key {unknown[1][:60]!r}; allowed: {', '.join(allowed)}" + (
+            f"; nearest: {near[0]}" if near else ""
+        )
         path = [*path, unknown[1]]
     given = _value_at(data, path)
     shown = f"{'.'.join(path)}: " if path else ""
     what = "" if given is None or unknown else f" (given: {str(given)[:60]!r})"
-    return f"{where}:{_line(node, path)}: {shown}{text}{what}"
+    return f"{_place(node, where, path)}: {shown}{text}{what}"
 
 
 def _struct_at(path: list[str]) -> type[msgspec.Struct]:
@@ -312,7 +352,9 @@ def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
     if data.global_batch_tokens is not None:
         if batch is not None:
             raise SpecError("data.global_batch_tokens: give either global_batch (sequences) or global_batch_tokens")
-        per_step = _positive(parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens")
+        per_step = _positive(
+            parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens"
+        )
         batch = max(1, round(per_step / (seq or 4096)))
     return (None if tokens is None else tokens * epochs), seq, batch
 
@@ -362,5 +404,7 @@ def resolve(workload: Workload) -> Resolved:
         min_gpus=least,
         max_gpus=most,
         max_usd_per_hour=_maybe(limits.max_usd_per_hour, parse_usd, "constraints.max_usd_per_hour"),
-        inter_node_bytes_per_s=_maybe(limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"),
+        inter_node_bytes_per_s=_maybe(
+            limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"
+        ),
     )

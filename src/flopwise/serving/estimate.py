@@ -92,7 +92,9 @@ def check(job: ServeJob) -> None:
     """
     model, layout = job.model, job.layout
     if not model.stacks:
-        raise SpecError(f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it")
+        raise SpecError(
+            f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
+        )
     if int(layout.pp) > model.stacks[0].num_layers:
         raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
     longest = job.input_tokens + job.output_tokens
@@ -102,7 +104,9 @@ def check(job: ServeJob) -> None:
             f"({model.max_position}); shorten them"
         )
     if int(layout.tp) * int(layout.dp) % int(layout.ep):
-        raise SpecError(f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts")
+        raise SpecError(
+            f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts"
+        )
 
 
 def runner(job: ServeJob) -> Runner:

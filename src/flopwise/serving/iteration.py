@@ -85,9 +85,7 @@ class Runner:
 
     def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
         """Kernels and collectives of one block."""
-        cut = Split(
-            tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False
-        )
+        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
         for item in items:
             for work in _works(item, load, cut, split.dp, inside=inside):

@@ -64,5 +64,7 @@ def compute_path(model: Model, name: str, rates: Rates) -> ComputePath:
     wanted = ACTIVATION_TOO.get(known)
     if wanted is not None and PRECISIONS[wanted].peak in rates.peak:
         return ComputePath(wanted, bits, None)
-    note = f"{rates.name} has no {PRECISIONS[wanted].peak} units: {known} runs weight-only in 16 bits" if wanted else None
+    note = (
+        f"{rates.name} has no {PRECISIONS[wanted].peak} units: {known} runs weight-only in 16 bits" if wanted else None
+    )
     return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note)

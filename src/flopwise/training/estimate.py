@@ -87,7 +87,9 @@ def check(job: TrainJob) -> None:
     """
     layout, model, recipe = job.layout, job.model, job.recipe
     if not model.stacks:
-        raise SpecError(f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it")
+        raise SpecError(
+            f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
+        )
     layers = model.stacks[0].num_layers
     replicas = int(layout.dp) * int(layout.micro_batch)
     if int(recipe.global_batch) % replicas:
@@ -100,7 +102,9 @@ def check(job: TrainJob) -> None:
     if int(layout.dp) * int(layout.cp) % int(layout.ep):
         raise SpecError(f"ep {layout.ep} does not divide dp x cp = {int(layout.dp) * int(layout.cp)}")
     if int(layout.interleave) > 1 and layers % (int(layout.pp) * int(layout.interleave)):
-        raise SpecError(f"interleave {layout.interleave} x pp {layout.pp} does not divide the {layers} layers of {model.name}")
+        raise SpecError(
+            f"interleave {layout.interleave} x pp {layout.pp} does not divide the {layers} layers of {model.name}"
+        )
     if int(recipe.seq_len) % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
@@ -242,13 +246,15 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     return max(shares, key=lambda name: shares[name])
 
 
-def whole_run(
-    job: TrainJob, parts: dict[str, float], table: StepTable, memory: Memory, tokens_per_s: float
-) -> Run:
+def whole_run(job: TrainJob, parts: dict[str, float], table: StepTable, memory: Memory, tokens_per_s: float) -> Run:
     """Time, GPU-hours, money and energy of `job.tokens` tokens."""
     assert job.tokens is not None
     gpus, cluster = int(job.layout.num_gpus), job.cluster
-    states = sum(float(np.asarray(memory.items[k])) for k in ("weights", "master weights", "optimizer states") if k in memory.items)
+    states = sum(
+        float(np.asarray(memory.items[k]))
+        for k in ("weights", "master weights", "optimizer states")
+        if k in memory.items
+    )
     good = float(goodput_frac(gpus, states)) if gpus > 1 else 1.0
     seconds = job.tokens / tokens_per_s / good
     machines = num_instances(gpus, cluster.gpus_per_node)

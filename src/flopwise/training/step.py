@@ -318,9 +318,7 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     return 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
 
 
-def _optimizer_s(
-    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], dp: Ints, zero: Ints
-) -> Floats:
+def _optimizer_s(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], dp: Ints, zero: Ints) -> Floats:
     """Seconds to read gradients and states and write states and weights.
 
     Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`).

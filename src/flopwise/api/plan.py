@@ -1,0 +1,76 @@
+"""`plan`: from a workload to ranked ways of running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.search.answer import Plan
+    from flopwise.search.workload import Resolved
+
+Advance = Callable[[int, int], None]
+MAX_PLAN_BYTES = 50_000_000
+
+
+def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None = None) -> Resolved:
+    """A workload from a YAML or JSON file, or from plain data with the same keys, with `changes` laid over it.
+
+    Raises:
+        SpecError: what is wrong, and where.
+    """
+    from flopwise.search.workload import load_workload, workload_from
+
+    if isinstance(source, dict):
+        return workload_from({**source, **(changes or {})})
+    return load_workload(source, changes)
+
+
+def plan(
+    source: str | Path | dict[str, Any] | Resolved,
+    *,
+    facts: str | Path | None = None,
+    assume_family: str | None = None,
+    advance: Advance | None = None,
+) -> Plan:
+    """Plan a workload (a file, plain data or one already read) over all offers.
+
+    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done, whole)`
+    is called as the search goes.
+
+    Raises:
+        SpecError, UnknownNameError: something in the workload is wrong.
+        InfeasibleError: the constraints leave no offer at all.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.search.plan import plan as searched
+
+    wanted = workload(source) if isinstance(source, str | Path | dict) else source
+    return searched(wanted, load_facts(facts), advance, assume_family=assume_family)
+
+
+def write_plan(answer: Plan, path: str | Path) -> None:
+    """Write the whole plan as JSON; `read_plan` reads it back."""
+    from flopwise.search.answer import to_json
+
+    Path(path).write_bytes(to_json(answer) + b"\n")
+
+
+def read_plan(path: str | Path) -> Plan:
+    """A plan that `write_plan` wrote.
+
+    Raises:
+        SpecError: the file cannot be read or is no plan.
+    """
+    from flopwise.search.answer import from_json
+
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_PLAN_BYTES:
+            raise SpecError(f"{file}: larger than {MAX_PLAN_BYTES:,} bytes; not a plan file")
+        return from_json(file.read_bytes(), str(file))
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None

@@ -1,0 +1,208 @@
+"""`flopwise plan`: ranked ways of running a workload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flopwise.cli import options
+from flopwise.cli.app import usage_error
+from flopwise.cli.progress import Progress
+from flopwise.errors import InfeasibleError
+
+WORKLOAD_ENDINGS = (".yaml", ".yml")
+SECTIONS: dict[str, str] = {
+    "tokens": "data", "samples": "data", "epochs": "data", "seq_len": "data", "global_batch": "data",
+    "requests_per_s": "traffic", "concurrency": "traffic", "requests": "traffic", "input_tokens": "traffic",
+    "output_tokens": "traffic", "ttft": "targets", "tpot": "targets", "latency": "targets", "throughput": "targets",
+    "deadline": "targets", "budget": "targets", "confidence": "targets", "providers": "constraints",
+    "regions": "constraints", "gpus": "constraints", "instances": "constraints", "purchase": "constraints",
+    "max_gpus": "constraints", "min_gpus": "constraints", "precision": "constraints", "weight_formats": "constraints",
+    "kv_dtype": "constraints", "engine": "constraints", "stack": "constraints", "inter_node_bandwidth": "constraints",
+    "max_usd_per_hour": "constraints",
+}  # fmt: skip
+"""Where each option stands in a workload file."""
+
+
+def _text(name: str, key: str, help_text: str, **more: Any) -> Any:
+    return click.option(f"--{name}", key, type=options.Name(name), help=help_text, **more)
+
+
+@options.command(
+    "plan",
+    "flopwise plan Llama-3.1-8B --task finetune --lora 16 --tokens 100M --budget 200",
+    "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1000 --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
+)
+@click.argument("workload", type=options.Name("workload"), required=False)
+@click.option("--task", type=click.Choice(["pretrain", "finetune", "serve", "batch", "encode"]), help="What is done.")
+@_text("tokens", "tokens", "Training: tokens of the whole run, such as 1T.")
+@_text("samples", "samples", "Training: samples instead of tokens; needs --seq.")
+@_text("epochs", "epochs", "Training: passes over the data.")
+@_text("seq", "seq_len", "Training: tokens of a sequence.")
+@_text("global-batch", "global_batch", "Training: sequences of an optimizer step.")
+@click.option("--lora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank.")
+@click.option("--qlora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank on a 4-bit base.")
+@_text("optimizer", "optimizer", "Training: adamw, adamw-8bit, adafactor, sgd, lion, muon ...")
+@_text("rate", "requests_per_s", "Serving: requests that arrive, such as 20 or 5k/hour.")
+@_text("concurrency", "concurrency", "Serving: users who each wait for an answer before they ask again.")
+@_text("requests", "requests", "Batch inference: requests in all.")
+@_text("input", "input_tokens", "Tokens of a prompt.")
+@_text("output", "output_tokens", "Tokens of an answer.")
+@_text("ttft", "ttft", "Target: time to the first token, such as p95=1s.")
+@_text("tpot", "tpot", "Target: time per output token, such as p95=50ms.")
+@_text("latency", "latency", "Target: whole request, such as p99=5s.")
+@_text("throughput", "throughput", "Target: tokens per second, all GPUs together.")
+@_text("deadline", "deadline", "Target: the run is over within this time, such as 30d.")
+@_text("budget", "budget", "Target: USD of the run, or of a month of service.")
+@click.option("--confidence", type=options.FRACTION, help="Probability with which each target has to be met [0.5].")
+@_text("provider", "providers", "Only this provider; may be repeated.", multiple=True)
+@_text("region", "regions", "Only this region; may be repeated.", multiple=True)
+@_text("gpu", "gpus", "Only this accelerator; may be repeated.", multiple=True)
+@_text("instance", "instances", "Only this instance type; may be repeated.", multiple=True)
+@click.option("--purchase", type=options.PURCHASE, multiple=True, help="Way to buy; may be repeated [on_demand].")
+@click.option("--max-gpus", type=options.DEGREE, help="At most so many accelerators.")
+@click.option("--min-gpus", type=options.DEGREE, help="At least so many accelerators.")
+@_text("precision", "precision", "Training precision to search; may be repeated [bf16].", multiple=True)
+@_text("weights", "weight_formats", "Serving weight format to search; may be repeated.", multiple=True)
+@_text("kv-dtype", "kv_dtype", "Serving: type of the KV cache [bf16].")
+@_text("engine", "engine", "Serving engine [vllm].")
+@_text("stack", "stack", "Training software.")
+@_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")
+@_text("max-hourly", "max_usd_per_hour", "At most so many USD an hour.")
+@click.option("--objective", type=click.Choice(["cost", "time", "energy"]), help="What to rank by [cost].")
+@click.option("--top", type=options.Whole(high=1000), default=10, show_default=True, help="Plans to show.")
+@click.option("-o", "--output-file", type=click.Path(path_type=Path), help="Write the whole plan as JSON.")
+@click.option("--from", "from_file", type=click.Path(path_type=Path), help="Show a plan written before.")
+@click.option("--compare", type=click.Path(path_type=Path), help="Compare with a plan written before.")
+@options.explain_option
+@options.family_option
+@options.facts_option
+def command(
+    *,
+    workload: str | None,
+    top: int,
+    output_file: Path | None,
+    from_file: Path | None,
+    compare: Path | None,
+    explain: bool,
+    assume_family: str | None,
+    facts: Path | None,
+    **flags: Any,
+) -> None:
+    """Rank the ways of running a workload over all offers.
+
+    WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it.
+    """
+    from flopwise.api import plan as api
+
+    if from_file is not None:
+        if workload is not None:
+            usage_error("--from shows a plan written before; leave WORKLOAD out")
+        answer = api.read_plan(from_file)
+    else:
+        if workload is None:
+            usage_error("give a workload file, or a model with --task; or --from a plan written before")
+        wanted = _wanted(workload, flags)
+        with Progress("searching offers and layouts") as progress:
+            answer = api.plan(wanted, facts=facts, assume_family=assume_family, advance=progress)
+    if output_file is not None:
+        api.write_plan(answer, output_file)
+    other = None if compare is None else api.read_plan(compare)
+    _show(answer, other, top, facts if explain else None, explain=explain)
+    if not answer.plans:
+        raise InfeasibleError("no plan meets every target", _reasons(answer))
+
+
+def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: bool) -> None:
+    import msgspec
+
+    from flopwise.cli.render import tree
+    from flopwise.cli.views import plan as view
+
+    figures = None
+    if explain and answer.plans:
+        from flopwise.api.explain import explain_candidate
+
+        figures = explain_candidate(answer, answer.plans[0], facts=facts)
+
+    def text(paper: Any) -> Any:
+        yield from view.comparison(answer, other, paper) if other is not None else view.blocks(answer, paper, top)
+        if figures is not None:
+            yield tree(figures, paper)
+
+    def document() -> Any:
+        plain = msgspec.to_builtins(answer)
+        if other is not None:
+            plain["compared_with"] = msgspec.to_builtins(other)
+        if figures is not None:
+            from flopwise.provenance import to_json
+
+            plain["provenance"] = to_json(figures)
+        return plain
+
+    options.answer(document, text)
+
+
+def _wanted(workload: str, flags: dict[str, Any]) -> Any:
+    """The workload of a file or of the options."""
+    from flopwise.api import plan as api
+
+    changes = _changes(flags)
+    if workload.lower().endswith(WORKLOAD_ENDINGS) or _is_workload_json(workload):
+        return api.workload(workload, changes)
+    if "task" not in changes:
+        usage_error("a model needs --task: pretrain, finetune, serve, batch or encode")
+    return api.workload({"model": workload, **changes})
+
+
+def _is_workload_json(name: str) -> bool:
+    """Whether a .json file is a workload (has a task) and not a model's configuration."""
+    from flopwise.search.workload import read_text
+
+    if not name.lower().endswith(".json") or not Path(name).is_file():
+        return False
+    text = read_text(name)
+    return '"task"' in text and '"model_type"' not in text
+
+
+def _changes(flags: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, in the shape of a workload file."""
+    changes: dict[str, Any] = {}
+    for key, value in flags.items():
+        if value is None or value == ():
+            continue
+        if key in ("lora", "qlora"):
+            if "method" in changes:
+                usage_error("give either --lora or --qlora")
+            changes["method"] = {"kind": key, "rank": value}
+            continue
+        plain = (
+            list(value)
+            if isinstance(value, tuple)
+            else _latency(value)
+            if key in ("ttft", "tpot", "latency")
+            else value
+        )
+        section = SECTIONS.get(key)
+        if section is None:
+            changes[key] = plain
+        else:
+            changes.setdefault(section, {})[key] = plain
+    return changes
+
+
+def _latency(value: str) -> Any:
+    """`p95=1s` as a percentile with its time; a bare time as it is."""
+    percentile, equals, seconds = value.partition("=")
+    return {percentile.strip(): seconds.strip()} if equals else value
+
+
+def _reasons(answer: Any) -> list[str]:
+    """How the nearest misses miss, for the message."""
+    reasons = []
+    for miss in answer.misses[:3]:
+        odds = ", ".join(f"{name} met with {100 * p:.0f} % probability" for name, p in miss.meets.items())
+        reasons.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {odds}")
+    return reasons + [f"{r.count:,} candidates: {r.reason}" for r in answer.ruled_out[:5]]

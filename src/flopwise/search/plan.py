@@ -1,0 +1,58 @@
+"""One workload, planned: the search behind `flopwise plan`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flopwise.errors import SpecError
+from flopwise.facts.models import load_model
+from flopwise.search.answer import Plan
+from flopwise.search.outcome import Answer
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.search.workload import Resolved
+
+Advance = Callable[[int, int], None]
+TRAINING = ("pretrain", "finetune")
+
+
+def plan(workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None) -> Plan:
+    """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
+
+    A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest.
+
+    Raises:
+        SpecError, UnknownNameError: something in the workload is wrong.
+        InfeasibleError: the constraints leave no offer at all.
+    """
+    started = time.perf_counter()
+    model = load_model(workload.source.model, facts_folder=facts.folder, assume_family=assume_family)
+    if not model.stacks:
+        raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
+    answer: Answer
+    if workload.source.task in TRAINING:
+        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each
+
+        answer = plan_training(workload, model, facts, advance)
+    else:
+        from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
+
+        answer = plan_serving(workload, model, facts, advance)
+    return Plan(
+        workload=msgspec.to_builtins(workload.source),
+        task=workload.source.task,
+        objective=workload.source.objective,
+        plans=answer.plans,
+        front=answer.front,
+        misses=answer.misses,
+        ruled_out=answer.ruled_out.rows(),
+        levers=answer.levers,
+        assumptions=[*model.notes, *answer.assumptions],
+        evaluated=answer.evaluated,
+        elapsed_s=time.perf_counter() - started,
+    )

@@ -1,0 +1,244 @@
+"""The cheapest deployments of a service, a batch job or an encoder on every kind of node: layouts x formats x batch sizes, in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.energy import device_watts
+from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.software import engine
+from flopwise.search.space import powers_of_two
+from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.memory import ServingLayout, generates, serving_memory
+from flopwise.serving.precision import ComputePath, compute_path
+from flopwise.serving.steady import closed_loop, open_loop_percentile
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.search.nodes import NodeKind
+    from flopwise.search.workload import Resolved
+
+Floats = NDArray[np.float64]
+Column = NDArray[np.int64]
+MAX_TP = 16
+MAX_PP = 8
+MAX_REPLICA_GPUS = 64
+PREFILL_BUSY = 0.85
+"""Share of its time that a replica may spend on prompts before queues grow out of hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployments:
+    """Candidate replicas of one format on one kind of node, each at one batch size; arrays of one length.
+
+    `replicas` is how many carry the workload; latencies are those at the target percentile.
+    """
+
+    weights: str
+    path: ComputePath
+    tp: Column
+    pp: Column
+    batch: Floats  # sequences in flight on one replica
+    replicas: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    requests_per_s: Floats  # of one replica, at this batch
+    tokens_per_s: Floats  # output (or encoded) tokens of all replicas under the workload
+    memory_bytes: Floats
+    busy_frac: Floats
+    watts_frac: Floats  # mean draw of a device over its power limit
+    considered: int
+    too_big: int
+    smallest_bytes: float
+
+
+def replica_grid(node: NodeKind, model: Model, max_gpus: int) -> tuple[Column, Column]:
+    """(tp, pp) of the replicas worth asking about: tp inside the fast links of a node, pp across nodes where they are networked."""
+    items = [i for kind in model.stacks[0].kinds for i in kind.items]
+    heads = min((i.heads for i in items if hasattr(i, "kv_heads")), default=1)
+    inside = min(node.count, MAX_TP)
+    tp = powers_of_two(inside)
+    tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
+    pp = powers_of_two(min(MAX_PP, model.stacks[0].num_layers) if node.networked else 1)
+    grid_tp, grid_pp = (g.ravel() for g in np.meshgrid(tp, pp, indexing="ij"))
+    gpus = grid_tp * grid_pp
+    whole = (gpus <= node.count) | ((gpus % node.count == 0) & (grid_tp == inside))
+    keep = whole & (gpus <= min(MAX_REPLICA_GPUS, max_gpus)) & ((grid_pp == 1) | (grid_tp == inside))
+    return grid_tp[keep].astype(np.int64), grid_pp[keep].astype(np.int64)
+
+
+def batches(most: Floats) -> Floats:
+    """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
+    top = max(1.0, float(most.max(initial=1.0)))
+    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5)), [top]])).astype(
+        float
+    )
+    sizes: Floats = np.minimum(steps[:, None], np.maximum(most, 1.0)[None, :])
+    return sizes
+
+
+def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str) -> Deployments | None:
+    """Every replica of `weights` on `node` at every batch, with how many of them the workload takes; None where none fits.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the format needs.
+    """
+    name = workload.source.constraints.engine or "vllm"
+    tp, pp = replica_grid(node, model, workload.max_gpus)
+    if not tp.size:
+        return None
+    path = compute_path(model, weights, node.cluster.rates)
+    output = workload.output_tokens if generates(model) else 0
+    memory = serving_memory(
+        model,
+        ServingLayout(tp=tp, pp=pp),
+        concurrency=10**9,
+        context=workload.input_tokens + output,
+        hbm_bytes=node.cluster.accelerator.hbm_bytes,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        engine_name=name,
+    )
+    most = np.asarray(memory.max_concurrency, dtype=float)
+    fit = np.flatnonzero(most >= 1)
+    smallest = float(np.min(np.asarray(memory.items["weights"])))
+    considered = int(tp.size)
+    if not fit.size:
+        return Deployments(
+            weights=weights, path=path, considered=considered, too_big=considered, smallest_bytes=smallest,
+            **{f: np.array([]) for f in _COLUMNS},
+        )  # type: ignore[arg-type]  # fmt: skip
+    sizes = batches(most[fit])
+    tp, pp = (np.broadcast_to(a[fit], sizes.shape).ravel() for a in (tp, pp))
+    batch = sizes.ravel()
+    machine = Runner(
+        model=model,
+        rates=node.cluster.rates,
+        fabric=node.cluster.fabric,
+        engine=engine(name),
+        dtype=path.dtype,
+        weight_bits=path.weight_bits,
+        kv_bytes=cache_elem_bytes(kv_dtype),
+    )
+    layout = ServingLayout(tp=tp, pp=pp)
+    served = _generated if generates(model) else _encoded
+    columns = served(machine, layout, batch, workload)
+    cache = np.asarray(memory.items["KV cache"])[fit] / engine(name).max_batch  # of one sequence
+    fixed = np.asarray(memory.total_bytes)[fit] - np.asarray(memory.items["KV cache"])[fit]
+    held = (fixed + sizes * cache).ravel()
+    return Deployments(
+        weights=weights,
+        path=path,
+        tp=tp,
+        pp=pp,
+        batch=batch,
+        memory_bytes=held,
+        considered=int(batch.size + considered - fit.size),
+        too_big=considered - int(fit.size),
+        smallest_bytes=smallest,
+        **columns,
+    )
+
+
+_COLUMNS = (
+    "tp", "pp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s", "memory_bytes", "busy_frac",
+    "watts_frac",
+)  # fmt: skip
+
+
+def _generated(machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved) -> dict[str, Floats]:
+    """Latency and number of replicas of models that generate."""
+    inputs, outputs = workload.input_tokens, workload.output_tokens
+    steady = closed_loop(machine, layout, batch, inputs, outputs)
+    capacity = np.asarray(steady.requests_per_s)
+    replicas = _replicas(capacity, batch, workload)
+    if workload.requests_per_s is None:
+        ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s)
+        busy = np.ones(batch.size)
+        total = replicas * np.asarray(steady.output_tokens_per_s)
+    else:
+        arrivals = workload.requests_per_s / replicas
+        percentile = _percentile(workload)
+        seen = open_loop_percentile(machine, layout, steady, arrivals, inputs, outputs, percentile)
+        ttft, tpot = np.asarray(seen.ttft_s), np.asarray(seen.tpot_s)
+        busy = arrivals / capacity
+        total = np.full(batch.size, workload.requests_per_s * outputs)
+    return {
+        "replicas": replicas,
+        "ttft_s": ttft,
+        "tpot_s": tpot,
+        "e2e_s": ttft + (outputs - 1) * tpot,
+        "requests_per_s": capacity,
+        "tokens_per_s": total,
+        "busy_frac": busy,
+        "watts_frac": _watts_frac(steady.decode, busy),
+    }
+
+
+def _watts_frac(step: StepTime, busy: Floats) -> Floats:
+    """Mean draw over the power limit of devices that spend `busy` of their time on such steps."""
+    shares = [
+        np.asarray(part) / np.asarray(step.seconds) * busy
+        for part in (step.compute_s, step.memory_s, step.communication_s)
+    ]
+    drawn: Floats = np.asarray(device_watts(1.0, *shares))
+    return drawn
+
+
+def _replicas(capacity: Floats, batch: Floats, workload: Resolved) -> Floats:
+    """Replicas that carry the arrivals, the users, or a batch job before its deadline."""
+    if workload.requests_per_s is not None:
+        return np.maximum(np.ceil(workload.requests_per_s / (capacity * PREFILL_BUSY)), 1.0)
+    if workload.concurrency is not None:
+        return np.maximum(np.ceil(workload.concurrency / batch), 1.0)
+    if workload.requests is not None and workload.deadline_s is not None:
+        return np.maximum(np.ceil(workload.requests / workload.deadline_s / capacity), 1.0)
+    return np.ones(batch.size)
+
+
+def _percentile(workload: Resolved) -> str:
+    """The strictest percentile that a latency target names."""
+    order = ("mean", "p50", "p90", "p95", "p99")
+    named = [t.percentile for t in (workload.ttft, workload.tpot, workload.latency) if t is not None]
+    return max(named, key=order.index) if named else "p95"
+
+
+def _encoded(machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved) -> dict[str, Floats]:
+    """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
+
+    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
+    Assumes: inputs of one length.
+    """
+    step = machine.step(
+        Load(prefill_tokens=batch * workload.input_tokens, prefill_context=workload.input_tokens, prompts=batch), layout
+    )
+    service = np.asarray(step.seconds, dtype=float)
+    capacity = batch / service
+    replicas = _replicas(capacity, batch, workload)
+    if workload.requests_per_s is None:
+        wait, busy = np.zeros(batch.size), np.ones(batch.size)
+        total = replicas * capacity
+    else:
+        arrivals = workload.requests_per_s / replicas
+        busy = np.minimum(arrivals / capacity, 0.999)
+        tail = {"mean": 1.0, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}[_percentile(workload)]
+        queue = busy * service / (2 * (1 - busy)) / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
+        fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (1 - tail)
+        wait = queue + fill
+        total = np.full(batch.size, workload.requests_per_s)
+    latency = machine.engine.request_s + wait + service
+    return {
+        "replicas": replicas,
+        "ttft_s": latency,
+        "tpot_s": np.zeros(batch.size),
+        "e2e_s": latency,
+        "requests_per_s": capacity,
+        "tokens_per_s": total * workload.input_tokens,
+        "busy_frac": busy,
+        "watts_frac": _watts_frac(step, busy),
+    }
