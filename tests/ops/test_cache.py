@@ -30,11 +30,11 @@ def model(model_type: str, width: int, layers: int, heads: int, kv_heads: int, *
 
 
 def deepseek() -> Model:
-    return model(
-        "deepseek_v3", 7168, 61, 128, 128, kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64,
-        v_head_dim=128, n_routed_experts=256, num_experts_per_tok=8, n_shared_experts=1, moe_intermediate_size=2048,
-        first_k_dense_replace=3, n_group=8, topk_group=4,
-    )  # fmt: skip
+    heads = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    latent = {"kv_lora_rank": 512, "q_lora_rank": 1536, **heads}
+    experts = {"n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "moe_intermediate_size": 2048}
+    groups = {"first_k_dense_replace": 3, "n_group": 8, "topk_group": 4}
+    return model("deepseek_v3", 7168, 61, 128, 128, **latent, **experts, **groups)
 
 
 # 16-bit bytes a token. Llama 2: 2 * L * D elements; DeepSeek-V3: 61 layers of 576; OPT-13B: 800 KB in Kwon et al. 2023.

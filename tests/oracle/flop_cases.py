@@ -1,4 +1,4 @@
-"""Small configurations of the families whose operations are counted: odd sizes, so that no dimension passes for another."""
+"""Small configurations of the families whose operations are counted; sizes differ, so that none passes for another."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Bytes that autograd keeps for the backward pass of real models, on the CPU: `python record_activations.py`.
 
 Every tensor that an operation saves is caught by a hook; storages count once, parameters and buffers not at all.
-bfloat16, training mode, with dropout where the configuration has it, with labels. Checkpointing is the reentrant kind, which
-saves its inputs where the hook sees them. Attention dropout is off under SDPA: the CPU's fused kernel has none.
+bfloat16, training mode, with dropout where the configuration has it, with labels. Checkpointing is the reentrant kind,
+which saves its inputs where the hook sees them. Attention dropout is off under SDPA: the CPU's fused kernel has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORD = Path(__file__).with_name("activations.json")
 BATCH, SEQ = 3, 40
 NAMES = (
     "llama", "mistral", "qwen2", "qwen3", "granite", "gemma", "gemma2", "gemma3", "phi3", "starcoder2", "olmo2", "gpt2",
-    "gpt_neox", "opt", "bert",
+    "gpt_neox", "opt", "bert", "mixtral", "qwen3_moe", "deepseek_v3",
 )  # fmt: skip
 EAGER_ONLY = ("gemma2",)
 ATTENTION_DROPOUT = {"gpt2": "attn_pdrop", "bert": "attention_probs_dropout_prob"}
@@ -37,7 +37,7 @@ def _add_adapters(model: Any, targets: tuple[str, ...]) -> None:
     import torch
     from torch import nn
 
-    class LoraLinear(nn.Module):
+    class LoraLinear(nn.Module):  # type: ignore[misc]
         def __init__(self, base: nn.Linear) -> None:
             super().__init__()
             self.base = base

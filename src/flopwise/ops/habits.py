@@ -19,6 +19,7 @@ class Habit:
     head_softcap: bool = False  # so do the logits
     gelu_tensors: int = 1  # tensors that GELU keeps: its input, or the intermediate ones of a composed form
     rope_concat: bool = False  # rotated heads are concatenated even where nothing stays unrotated
+    router_fp32: bool = False  # the router multiplies an fp32 copy of its input
     mask_argument: bool = False  # the mask is an argument of each layer: checkpointing keeps it (once)
 
 
@@ -46,6 +47,10 @@ HABITS: dict[str, Habit] = {
         Habit(softmax_fp32=False),
     ),
     "phi3": Habit(rope_concat=True),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "dots1"),
+        Habit(router_fp32=True),
+    ),
     "gpt2": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU, mask_argument=True),
     "gptj": Habit(softmax_fp32=False, gelu_tensors=_COMPOSED_GELU),
     "gpt_neo": Habit(gelu_tensors=_COMPOSED_GELU),

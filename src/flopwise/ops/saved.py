@@ -97,9 +97,9 @@ class Trace:
         """Register the output of an item."""
         self.last = self.made[name] = _Tensor(name, nbytes, grad)
 
-    def trained(self, name: str) -> bool:
-        """Whether the item's own weight gets a gradient."""
-        del name
+    @property
+    def trained(self) -> bool:
+        """Whether the items' own weights get gradients."""
         return self.setting.trainable == "all"
 
     def adapted(self, name: str) -> bool:
@@ -125,10 +125,12 @@ def inside(dim: Ints, stream: Stream, s: Setting, unit: int = 1) -> Floats:
 
 
 def _linear(t: Trace, item: Linear) -> None:
-    s, x = t.setting, t.source(item.reads)
-    trained, adapted = t.trained(item.name), t.adapted(item.name)
+    s, x, trained, adapted = t.setting, t.source(item.reads), t.trained, t.adapted(item.name)
     if (trained or adapted) and item.reads != "encoder":  # the encoder's output is kept once for all layers
-        t.keep(x)
+        if item.name == "router" and s.habit.router_fp32 and s.wide and s.implementation != "fused":
+            t.note(f"{item.name}/fp32", (rows(item.stream, s.shape, s.split) + item.outputs) * item.inputs * 4)
+        else:
+            t.keep(x)
     if adapted:
         t.note(f"{item.name}/lora_a", rows(item.stream, s.shape, s.split) * s.rank * s.elem_bytes)
     _, n = linear_dims(item, s.split)
@@ -140,15 +142,19 @@ def _experts(t: Trace, item: Experts) -> None:
     s, x = t.setting, t.source(item.reads)
     _, k, n = expert_dims(item, s.split)
     m = rows("tokens", s.shape, s.split) * item.top_k
-    trained = t.trained(item.name)
-    if trained:
-        t.note(f"{item.name}/permuted", m * k * s.elem_bytes) if item.shard == "column" else t.keep(x)
+    trained = t.trained
+    if trained and item.shard == "column":
+        t.note(f"{item.name}/permuted", m * k * s.elem_bytes)
+        if s.implementation != "fused":  # chosen experts and their weights; where each row came from and goes
+            t.note(f"{item.name}/indices", m * (4 * 8 + 2 * 4))
+    elif trained:
+        t.keep(x)
     t.put(item.name, m * n * s.elem_bytes, grad=x.grad or trained)
 
 
 def _norm(t: Trace, item: Norm) -> None:
     s, x = t.setting, t.source(item.reads)
-    trained = t.trained(item.name) and item.affine
+    trained = t.trained and item.affine
     groups: Ints = local_heads(item.groups, s.split.tp) if item.shard else item.groups
     elems = (
         rows(item.stream, s.shape, s.split) * groups * item.dim
@@ -234,7 +240,7 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: _Tensor, size: Floats) -> 
 
 
 def _table(t: Trace, item: Table) -> None:
-    s, trained = t.setting, t.trained(item.name)
+    s, trained = t.setting, t.trained
     if trained:
         sequences = 1 if item.position else s.shape.batch
         t.note(f"{item.name}/ids", rows(item.stream, s.shape, s.split) / s.shape.batch * sequences * 8)
@@ -243,11 +249,11 @@ def _table(t: Trace, item: Table) -> None:
 
 def _convolution(t: Trace, item: Convolution) -> None:
     s, x = t.setting, t.last
-    if t.trained(item.name):
+    if t.trained:
         t.keep(x)
     width = item.channels if item.outputs is None else item.outputs
     elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
-    t.put(item.name, elems * s.elem_bytes, grad=x.grad or t.trained(item.name))
+    t.put(item.name, elems * s.elem_bytes, grad=x.grad or t.trained)
 
 
 def _recurrence(t: Trace, item: Recurrence) -> None:
@@ -308,16 +314,12 @@ def _concatenated(t: Trace, item: Attend) -> bool:
     return partly or (turned > 0 and t.setting.habit.rope_concat)
 
 
-def _key_rows(s: Setting, item: Attend) -> Floats:
-    return rows("encoder" if item.cross else "tokens", s.shape, s.split)
-
-
 def _keep_copied_operands(t: Trace, item: Attend, given: _Operands) -> None:
     """Queries, keys and values as tensors of their own; eager code repeats keys and values to all heads first."""
     s, eager = t.setting, t.setting.implementation == "eager"
     heads = ceil_div(item.heads, s.split.tp)
     kv_heads = heads if eager else local_heads(item.kv_heads, s.split.tp)
-    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
+    tokens, keys = rows("tokens", s.shape, s.split), rows("encoder" if item.cross else "tokens", s.shape, s.split)
     if given.k_grad or not eager:
         t.note(f"{item.name}/q", tokens * heads * item.qk_dim * s.elem_bytes)
     if given.q_grad or not eager:
@@ -334,7 +336,7 @@ def _keep_kernel_operands(t: Trace, item: Attend, given: _Operands) -> None:
     """
     s = t.setting
     heads, kv_heads = ceil_div(item.heads, s.split.tp), local_heads(item.kv_heads, s.split.tp) * 1.0
-    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
+    tokens, keys = rows("tokens", s.shape, s.split), rows("encoder" if item.cross else "tokens", s.shape, s.split)
     cap = None if item.cross else item.window or item.chunk
     repeated = False
     if cap is not None:
