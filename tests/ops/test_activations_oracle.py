@@ -36,6 +36,7 @@ def predicted(record: dict[str, Any], row: dict[str, Any]) -> float:
         record["seq"],
         implementation=row["attention"],
         recompute="full" if row["full"] else "none",
+        elem_bytes=row["elem_bytes"],
         cpu=True,
         trainable=TARGETS[row["lora"]],
         rank=record["rank"],
@@ -43,7 +44,7 @@ def predicted(record: dict[str, Any], row: dict[str, Any]) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize("row", RECORD["rows"], ids=lambda r: f"{r['case']}-{r['attention']}-{r['full']}-{r['lora']}")
+@pytest.mark.parametrize("row", RECORD["rows"], ids=lambda r: "-".join(str(v) for v in r.values()))
 def test_recorded_bytes(row: dict[str, Any]) -> None:
     assert predicted(RECORD, row) == pytest.approx(row["bytes"], rel=0.01)
 

@@ -30,6 +30,7 @@ LORA = {
     "mlp": ("gate_proj", "up_proj", "down_proj"),
 }
 RANK = 4
+FULL_PRECISION = ("llama", "gpt2", "gemma")
 
 
 def _add_adapters(model: Any, targets: tuple[str, ...]) -> None:
@@ -55,7 +56,9 @@ def _add_adapters(model: Any, targets: tuple[str, ...]) -> None:
                 setattr(module, name, LoraLinear(getattr(module, name)))
 
 
-def saved_bytes(case: dict[str, Any], attention: str, checkpointing: bool, targets: tuple[str, ...] = ()) -> int:
+def saved_bytes(
+    case: dict[str, Any], attention: str, *, full: bool = False, targets: tuple[str, ...] = (), elem_bytes: int = 2
+) -> int:
     """Bytes of the distinct storages that the forward pass leaves for the backward pass."""
     import torch
     import transformers
@@ -66,10 +69,12 @@ def saved_bytes(case: dict[str, Any], attention: str, checkpointing: bool, targe
         fields[ATTENTION_DROPOUT[kind]] = 0.0
     config = transformers.AutoConfig.for_model(kind, **fields)
     auto = transformers.AutoModel if kind == "bert" else transformers.AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation=attention, dtype=torch.bfloat16).train()
+    model = auto.from_config(
+        config, attn_implementation=attention, dtype=torch.bfloat16 if elem_bytes == 2 else torch.float32
+    ).train()
     if targets:
         _add_adapters(model, targets)
-    if checkpointing:
+    if full:
         model.gradient_checkpointing_enable({"use_reentrant": True})
     own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
     kept: dict[int, tuple[Any, int]] = {}  # the tensor is held, so that its address is not used again
@@ -95,22 +100,31 @@ def record() -> dict[str, Any]:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    rows = []
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, attention: str, *, full: bool = False, lora: str = "", elem_bytes: int = 2) -> None:
+        size = saved_bytes(CASES[name], attention, full=full, targets=LORA.get(lora, ()), elem_bytes=elem_bytes)
+        row = {
+            "case": name,
+            "attention": attention,
+            "full": full,
+            "lora": lora,
+            "elem_bytes": elem_bytes,
+            "bytes": size,
+        }
+        rows.append(row)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in NAMES:
-            for attention in ("eager", "sdpa"):
-                if attention == "sdpa" and name in EAGER_ONLY:
-                    continue
-                for checkpointing in (False, True):
-                    size = saved_bytes(CASES[name], attention, checkpointing)
-                    rows.append(
-                        {"case": name, "attention": attention, "full": checkpointing, "lora": "", "bytes": size}
-                    )
-        for lora, targets in LORA.items():
-            for attention in ("eager", "sdpa"):
-                size = saved_bytes(CASES["llama"], attention, checkpointing=False, targets=targets)
-                rows.append({"case": "llama", "attention": attention, "full": False, "lora": lora, "bytes": size})
+        for attention in ("eager", "sdpa"):
+            for name in NAMES:
+                if attention == "eager" or name not in EAGER_ONLY:
+                    add(name, attention)
+                    add(name, attention, full=True)
+            for lora in LORA:
+                add("llama", attention, lora=lora)
+            for name in FULL_PRECISION:
+                add(name, attention, elem_bytes=4)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     return {**versions, "batch": BATCH, "seq": SEQ, "rank": RANK, "configs": {n: CASES[n] for n in NAMES}, "rows": rows}
 
