@@ -1,7 +1,7 @@
 """Rows of published training budgets, predicted: GPU-hours of a whole run, on the best layout that the search finds.
 
-Model cards give tokens, GPUs and hours, not the recipe: what they leave open is filled in as a plan would, and restarts and
-evaluation runs are in their hours.
+Model cards give tokens, GPUs and hours, not the recipe: what they leave open is filled in as a plan would, and restarts
+and evaluation runs are in their hours.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import cast
 
 import numpy as np
 
+from flopwise.backtest.names import named_model
 from flopwise.backtest.prediction import Prediction, banded, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.facts.models import load_model
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
 from flopwise.search.nodes import NodeKind
@@ -71,7 +71,7 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         return skipped(name, UNIT, "tokens_b is missing", measured)
     gpus = whole(row, "n_gpus", DEFAULT_GPUS)
     try:
-        model = load_model(row.get("model", ""), facts_folder=facts.folder, offline=True)
+        model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
         hours = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus)
     except FlopwiseError as error:

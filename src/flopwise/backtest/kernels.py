@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flopwise.cost import attention, collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
-from flopwise.cost.rates import Rates, rates
+from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import Calibration, load_calibration
 from flopwise.facts.catalog import Facts
@@ -63,18 +63,28 @@ def _warm(row: Row) -> bool:
     return (row.get("cache_regime") or "").strip() == "l2_possible"
 
 
-def _wrapper_s(table: Calibration, row: Row, kind: str) -> float:
-    """Time that the measured software adds to its kernels: `wrapper_s.<kind>` by framework, zero where none is known."""
-    name = f"wrapper_s.{kind}"
-    scopes = ((row.get("impl") or "").strip().lower(), (row.get("framework") or "").strip().lower())
-    return next((table.find(name, (s,)).value for s in scopes if s and table.has(name, s)), 0.0)
+def _software(row: Row) -> tuple[str, ...]:
+    """Scopes of the measured software, nearest first: the implementation, its words, the framework."""
+    impl = (row.get("impl") or "").strip().lower()
+    return (impl, *impl.split("_"), (row.get("framework") or "").strip().lower())
+
+
+def _looked_up(table: Calibration, name: str, row: Row, otherwise: float) -> float:
+    return next((table.find(name, (s,)).value for s in _software(row) if s and table.has(name, s)), otherwise)
+
+
+def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float:
+    """`seconds` of the kernels with what the measured software adds (`wrapper_s`), at least its host time (`host_s`)."""
+    slower = seconds + _looked_up(table, f"wrapper_s.{kind}", row, 0.0)
+    return max(slower, _looked_up(table, f"host_s.{kind}", row, 0.0))
 
 
 def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     m, n, k = (_positive(row, c) for c in ("m", "n", "k"))
     dtype = _dtype(row)
     seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=not _warm(row)).seconds
-    return float(seconds) + _wrapper_s(table, row, f"gemm.{dtype}")
+    p = precision(dtype)
+    return _wrapped_s(float(seconds), row, table, "scaled" if p.quantised else "unpacked" if p.unpacked else "gemm")
 
 
 def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -89,7 +99,8 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
-    return float(up.seconds + down.seconds + act.seconds) + _wrapper_s(table, row, "moe")
+    seconds = float(up.seconds + down.seconds + act.seconds)
+    return _wrapped_s(seconds * _looked_up(table, "wrapper_ratio.moe", row, 1.0), row, table, "moe")
 
 
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -100,7 +111,7 @@ def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     timing = attention.prefill_attention_s(
         r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
     )
-    return float(timing.seconds) + _wrapper_s(table, row, "attention_prefill")
+    return _wrapped_s(float(timing.seconds), row, table, "attention_prefill")
 
 
 def _kv_bytes(row: Row) -> float:
@@ -118,7 +129,7 @@ def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
     timing = attention.decode_attention_s(
         r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=not _warm(row)
     )
-    return float(timing.seconds) + _wrapper_s(table, row, "attention_decode")
+    return _wrapped_s(float(timing.seconds), row, table, "attention_decode")
 
 
 LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv 2405.04434, section 2.1)
@@ -130,7 +141,7 @@ def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     timing = attention.prefill_attention_s(
         r, pairs, batch, query, heads, heads, context, qk_dim=MLA_QK, v_dim=MLA_V, frac="latent_prefill_frac"
     )
-    return float(timing.seconds) + _wrapper_s(table, row, "mla_prefill")
+    return _wrapped_s(float(timing.seconds), row, table, "mla_prefill")
 
 
 def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -146,12 +157,12 @@ def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
         cached_dim=LATENT + ROPE,
         kv_bytes=_kv_bytes(row),
     )
-    return float(timing.seconds) + _wrapper_s(table, row, "mla_decode")
+    return _wrapped_s(float(timing.seconds), row, table, "mla_decode")
 
 
 def _elementwise_s(row: Row, r: Rates, table: Calibration) -> float:
     nbytes = _positive(row, "min_bytes")
-    return float(kernels.pointwise_s(r, nbytes).seconds) + _wrapper_s(table, row, "elementwise")
+    return _wrapped_s(float(kernels.pointwise_s(r, nbytes).seconds), row, table, "elementwise")
 
 
 KERNELS: dict[str, Callable[[Row, Rates, Calibration], float]] = {
@@ -190,14 +201,13 @@ def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -
         pairs="pairwise" in topology, node_bytes_per_s=NODES.get(topology), devices=per_node if spans else None
     )
     op = (row.get("op") or "").strip()
-    impl = (row.get("impl") or "").strip().lower()
     if op == "p2p":
         return float(collectives.p2p_s(links, nbytes, stride))
     if op == "allreduce" and "nccl" not in (row.get("framework") or "").lower():
         seconds = float(collectives.all_reduce_s(links, nbytes, n, stride, direct=True))
     else:
         seconds = float(collectives.COLLECTIVES[op](links, nbytes, n, stride))
-    return seconds + (_wrapper_s(table, row, "allreduce") if impl else 0.0)
+    return _wrapped_s(seconds, row, table, op)
 
 
 def predict_row(row: Row, facts: Facts, calibration: Calibration | None = None) -> Prediction:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from flopwise.backtest import gpu_hours, memory, serving, training, weights
+from flopwise.backtest.kernels import Predictor
 from flopwise.backtest.prediction import Prediction, banded, number, skipped
+from flopwise.cost.intervals import error_band
 from flopwise.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
+from flopwise.facts.catalog import Facts
 
 Row = Mapping[str, str]
 Predict = Callable[[Row], Sequence[Prediction]]
@@ -28,66 +28,48 @@ class Kind:
     predictor: Callable[[Facts], Predict]
 
 
-def _weights(facts: Facts) -> Predict:
-    from flopwise.backtest.weights import predict_row
-
-    return lambda row: [predict_row(row, facts)]
-
-
-def _memory(facts: Facts) -> Predict:
-    from flopwise.backtest.memory import predict_row
-
-    return lambda row: [predict_row(row, facts)]
+def _single(predict_row: Callable[[Row, Facts], Prediction]) -> Callable[[Facts], Predict]:
+    """The predictor of a kind whose rows have one quantity."""
+    return lambda facts: lambda row: [predict_row(row, facts)]
 
 
 def _kernels(facts: Facts) -> Predict:
-    from flopwise.backtest.kernels import Predictor
-    from flopwise.cost.intervals import error_band
-
     predictor = Predictor(facts)
 
     def predict(row: Row) -> Sequence[Prediction]:
-        measured_us = number(row, "measured_time_us")
+        name, measured_us = row.get("id", ""), number(row, "measured_time_us")
         measured = None if measured_us is None else measured_us / 1e6
         found = predictor.predict(row)
         if found.predicted_s is None:
-            return [skipped(row.get("id", ""), "s", found.skipped or "cannot be predicted", measured)]
-        band = error_band(f"kernels.{row.get('op', '').strip()}")
-        return [banded(row.get("id", ""), "s", measured, found.predicted_s, band)]
+            return [skipped(name, "s", found.skipped or "cannot be predicted", measured)]
+        return [banded(name, "s", measured, found.predicted_s, error_band(f"kernels.{row['op']}"))]
 
     return predict
 
 
-def _training(facts: Facts) -> Predict:
-    from flopwise.backtest.training import predict_row
-
-    return lambda row: [predict_row(row, facts)]
-
-
-def _gpu_hours(facts: Facts) -> Predict:
-    from flopwise.backtest.gpu_hours import predict_row
-
-    return lambda row: [predict_row(row, facts)]
-
-
 def _serving(facts: Facts) -> Predict:
-    from flopwise.backtest.serving import predict_row
-
-    return lambda row: predict_row(row, facts)
+    return lambda row: serving.predict_row(row, facts)
 
 
 _LATENCIES = tuple(f"{kind}_ms_{how}" for kind in ("ttft", "tpot") for how in ("mean", "p50", "p99"))
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("weights", ("model", "format"), ("bytes", "bytes_per_param"), ("source",), ("kind",), _weights),
+        Kind(
+            "weights",
+            ("model", "format"),
+            ("bytes", "bytes_per_param"),
+            ("source",),
+            ("kind",),
+            _single(weights.predict_row),
+        ),
         Kind(
             "memory",
             ("model", "memory_unit"),
             ("peak_memory_gb_per_gpu", "speed_reported"),
             ("source_key", "source"),
             ("method",),
-            _memory,
+            _single(memory.predict_row),
         ),
         Kind(
             "kernels",
@@ -109,7 +91,7 @@ KINDS: dict[str, Kind] = {
             ),
             ("source_key", "source"),
             ("stack", "precision"),
-            _training,
+            _single(training.predict_row),
         ),
         Kind(
             "gpu-hours",
@@ -117,7 +99,7 @@ KINDS: dict[str, Kind] = {
             ("gpu_hours", "implied_tokens_per_sec_per_gpu", "implied_mfu_6N"),
             ("source",),
             ("gpu",),
-            _gpu_hours,
+            _single(gpu_hours.predict_row),
         ),
         Kind(
             "serving",

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flopwise.backtest.prediction import Prediction, flag, number, skipped, whole
+from flopwise.backtest.names import named_model
+from flopwise.backtest.prediction import Prediction, banded, flag, number, skipped, whole
+from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import weight_format
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models import model_from_config
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import TARGET_SETS, Layout, Lora, Precision, Recipe
 from flopwise.training.memory import Memory, step_memory
 
 UNIT = "bytes/GPU"
 UNITS = {"gib": 2.0**30, "gb": 1e9}
-LOW, HIGH = 0.86, 1.18
-"""The 10-90 % band of measured over predicted, from benchmarks/fit_memory.py (leave one source out)."""
 
 STACK_WORDS: tuple[tuple[str, str], ...] = (
     ("torchtune", "torchtune-eager"),
@@ -84,7 +84,7 @@ def row_model(row: Mapping[str, str], facts: Facts) -> Model:
     shape = re.search(r"-h(\d+)-l(\d+)-a(\d+)", row.get("id", ""))
     if shape and "bloom" in row["model"].lower():
         return _shaped((int(shape[1]), int(shape[2]), int(shape[3]), 250_880))
-    return load_model(row["model"], facts_folder=facts.folder)
+    return named_model(row["model"], facts)
 
 
 def _degree(text: str, name: str) -> int:
@@ -197,19 +197,18 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     """Peak bytes per GPU of one row of training_memory.csv, with its interval."""
     name, printed = row.get("id", ""), number(row, "peak_memory_gb_per_gpu")
     scale = UNITS.get(row.get("memory_unit", "").strip().lower())
-    if printed is None or scale is None:
-        return skipped(name, UNIT, "the row has no peak memory in GB or GiB")
-    measured = printed * scale
+    if printed is not None and scale is None:
+        return skipped(name, UNIT, "memory_unit is neither GB nor GiB")
+    measured = None if printed is None or scale is None else printed * scale
     if "capacity limit" in row.get("memory_kind", "").lower():
         return skipped(name, UNIT, "a capacity limit (the largest that fits), not a peak", measured)
     try:
         memory = row_memory(row, facts)
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    predicted = read_bytes(row, memory)
-    return Prediction(
-        id=name, unit=UNIT, measured=measured, predicted=predicted, low=predicted * LOW, high=predicted * HIGH
-    )
+    adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
+    band = error_band("memory.adapters" if adapters else "memory.full")
+    return banded(name, UNIT, measured, read_bytes(row, memory), band)
 
 
 def row_memory(row: Mapping[str, str], facts: Facts) -> Memory:

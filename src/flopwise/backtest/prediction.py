@@ -59,7 +59,7 @@ def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
 
 
 def banded(
-    row_id: str, unit: str, measured: float | None, predicted: float, band: ErrorBand, quantity: str = ""
+    row_id: str, unit: str, measured: float | None, predicted: float, band: ErrorBand, *, quantity: str = ""
 ) -> Prediction:
     """A prediction with the 10-90 % interval of its class."""
     low, high = band.interval(predicted)

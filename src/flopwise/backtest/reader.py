@@ -14,7 +14,7 @@ Row = dict[str, str]
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
-    """The rows of a CSV file with a header that has at least the `needed` columns; a row without `id` is named by its line.
+    """The rows of a CSV file whose header has the `needed` columns; a row without `id` is named by its line.
 
     Raises:
         SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where.

@@ -1,10 +1,11 @@
-"""Rows of published serving results, predicted: tokens per second of all GPUs, time to first token, time per output token."""
+"""Rows of published serving results, predicted: tokens per second of all GPUs, times to the first token and a token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
 
+from flopwise.backtest.names import named_model
 from flopwise.backtest.prediction import Prediction, number, skipped, whole
 from flopwise.backtest.serving_cells import (
     DEFAULT_INPUT,
@@ -13,7 +14,6 @@ from flopwise.backtest.serving_cells import (
     row_cache_dtype,
     row_engine,
     row_format,
-    row_model,
     row_place,
 )
 from flopwise.cost.cluster import Cluster, cluster
@@ -81,7 +81,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
     software = row_engine(row)
     gpu = facts.resolve(row.get("gpu", ""))
-    model = row_model(row, facts)
+    model = named_model(row.get("model", ""), facts)
     place = row_place(row, model, software)
     weights = row_format(row, software)
     if weights == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:

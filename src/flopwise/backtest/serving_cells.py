@@ -1,4 +1,4 @@
-"""What the cells of a serving measurement mean: model, format, engine, layout and lengths, in the many ways people write them."""
+"""What the cells of a serving measurement mean: format, engine, layout, in the many ways people write them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from flopwise.backtest.names import BRACKETS, QUANT_SUFFIX
 from flopwise.backtest.prediction import number, whole
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.errors import UnknownNameError
 from flopwise.facts.architecture import Experts, Model
-from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import weight_format
-from flopwise.facts.models import load_model
 from flopwise.facts.software import Engine, engine
 
 Row = Mapping[str, str]
 
-_BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
-_QUANT_SUFFIX = re.compile(
-    r"[-._:](?:UD-)?((?:I?Q\d(?:_[0-9KMSLX]+)*)|F16|BF16|F32|FP8|MXFP4|NVFP4|AWQ|GPTQ|AWQ-INT4|4bit|8bit)(?:-Fast)?$",
-    re.IGNORECASE,
-)
 _SPELLED = {
     "fp16/bf16": "bf16",
     "fp4": "nvfp4",
@@ -50,15 +44,15 @@ class Place(NamedTuple):
 
 
 def row_engine(row: Row) -> Engine:
-    """The engine: `vllm`, `TensorRT-LLM (Triton backend)`, `NIM (TRT-LLM)`; old releases of vLLM are the engine before V1.
+    """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`; old releases of vLLM are apart.
 
     Raises:
         UnknownNameError: no such engine.
     """
     text = row.get("engine", "")
-    inner = _BRACKETS.search(text)
+    inner = BRACKETS.search(text)
     found: Engine | None = None
-    for name in (text, _BRACKETS.sub("", text), inner[1] if inner else text):
+    for name in (text, BRACKETS.sub("", text), inner[1] if inner else text):
         try:
             found = engine(name)
             break
@@ -72,42 +66,6 @@ def row_engine(row: Row) -> Engine:
     return found
 
 
-def model_spellings(text: str) -> list[str]:
-    """The names under which a model may be known, most literal first: without remarks, folders, file ending, quantisation."""
-    plain = _BRACKETS.sub("", text).strip()
-    last = plain.removeprefix("hf.co/").rsplit("/", 1)[-1]
-    file = re.sub(r"\.gguf$", "", last, flags=re.IGNORECASE)
-    bare, before = file, ""
-    while bare != before:
-        before, bare = bare, _QUANT_SUFFIX.sub("", bare)
-        bare = re.sub(r"(-mlx|-qat|-mtp|-GGUF)$", "", bare, flags=re.IGNORECASE)
-    owner = bare.split("_", 1)[-1]
-    names = [text, plain, last, file, bare, bare.replace(":", "-"), owner]
-    names += [
-        re.sub(r"[-_](instruct|it|thinking)([-_.]\d{4}|-v[\d.]+)?$", "", n, flags=re.IGNORECASE) for n in names[4:]
-    ]
-    names += [n for name in plain.split("/") if (n := name.strip())]
-    return list(dict.fromkeys(n for n in names if n))
-
-
-def row_model(row: Row, facts: Facts) -> Model:
-    """The model of a row, offline.
-
-    Raises:
-        SpecError: none of its spellings is known; as for the plain name.
-    """
-    spellings = model_spellings(row.get("model", ""))
-    failure: SpecError | None = None
-    for name in spellings:
-        if "/" in name or name.lower().endswith(".gguf"):
-            continue
-        try:
-            return load_model(name, facts_folder=facts.folder, offline=True)
-        except SpecError as wrong:
-            failure = failure or wrong
-    raise failure or SpecError("the row names no model")
-
-
 def row_format(row: Row, software: Engine) -> str:
     """The weight format: as stated, else as the model's name ends, else what the engine loads by default.
 
@@ -116,13 +74,13 @@ def row_format(row: Row, software: Engine) -> str:
     """
     stated = row.get("precision_weights", "").strip()
     if stated:
-        inner = _BRACKETS.search(stated)
+        inner = BRACKETS.search(stated)
         if inner and "fp8_block" in inner[1]:
             return "fp8-block"
-        plain = _BRACKETS.sub("", stated).strip()
+        plain = BRACKETS.sub("", stated).strip()
         return weight_format(_SPELLED.get(plain.lower(), plain)).name
     name = re.sub(r"\.gguf$", "", row.get("model", "").strip(), flags=re.IGNORECASE)
-    suffix = _QUANT_SUFFIX.search(name)
+    suffix = QUANT_SUFFIX.search(name)
     if suffix:
         plain = suffix[1]
         return weight_format(_SPELLED.get(plain.lower(), plain)).name

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from flopwise.backtest.names import named_model
 from flopwise.backtest.prediction import Prediction, flag, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models import model_from_config
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Lora, Precision, Recipe
 
@@ -67,11 +68,11 @@ def row_model(row: Mapping[str, str], facts: Facts) -> Model:
     total, active = number(row, "params_total_b"), number(row, "params_active_b")
     shape = ("n_layers", "d_model", "n_heads", "d_ff", "vocab", "seq_len")
     if total and active and active < 0.9 * total:
-        return load_model(row["model"], facts_folder=facts.folder)
+        return named_model(row["model"], facts)
     if all(row.get(column) for column in shape):
         columns = (*shape, "n_kv_heads", "gated_mlp", "model")
         return _shaped(tuple((c, row.get(c, "")) for c in columns))
-    return load_model(row["model"], facts_folder=facts.folder)
+    return named_model(row["model"], facts)
 
 
 def row_layout(row: Mapping[str, str]) -> Layout:
@@ -115,10 +116,8 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     """Tokens per second and GPU of one row of training_throughput.csv, with its interval."""
     measured = measured_tokens_per_s(row)
     name = row.get("id", "")
-    if measured is None:
-        return skipped(name, UNIT, "the row has no throughput that can be told in tokens per second")
-    if not row.get("n_gpus"):
-        return skipped(name, UNIT, "the row does not say how many GPUs", measured)
+    if number(row, "n_gpus") is None:
+        return skipped(name, UNIT, "n_gpus is missing", measured)
     try:
         gpu = facts.resolve(row.get("gpu", ""))
         layout = row_layout(row)

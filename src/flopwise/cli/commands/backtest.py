@@ -15,7 +15,6 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 
 if TYPE_CHECKING:
-    from flopwise.backtest.prediction import Prediction
     from flopwise.backtest.run import Backtest
     from flopwise.backtest.summary import Summary
 
@@ -36,8 +35,8 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
-    KIND is weights, memory, kernels, training, gpu-hours or serving; FILE a CSV with the columns of that kind. A row that
-    cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
+    KIND is weights, memory, kernels, training, gpu-hours or serving; FILE a CSV with the columns of that kind. A row
+    that cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
     """
     from flopwise.api.backtest import backtest
 
