@@ -2,8 +2,9 @@
 
     python benchmarks/fit_memory.py training_memory.csv
 
-Constants, each shared by every stack of its kind: bytes a token and vocabulary entry at the loss in eager code and under a
-compiler, what the caching allocator reserves beyond what tensors take. Everything else in the rows follows from the software.
+Constants, each shared by every stack of its kind: bytes a token and vocabulary entry at the loss in eager code and
+under a compiler, what the caching allocator reserves beyond what tensors take.
+The rest follows from the software.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
 
 def set_constants(constants: Constants) -> None:
     """Put the constants into the loaded rows."""
-    rows, _ = software._rows("stacks.csv", software.Stack)
+    rows, _ = software._stacks()  # noqa: SLF001 - a fit changes what is cached
     for name, row in rows.items():
         loss = constants[0] if name in EAGER else constants[1] if name in COMPILED else row.loss_bytes
         rows[name] = replace(row, loss_bytes=loss, fragmentation_frac=constants[2])
@@ -77,14 +78,16 @@ def main() -> None:
         unseen += held
         print(
             f"{source:22s} n={len(here):3d} median |error| {statistics.median(map(abs, here)):.3f}"
-            f" signed {statistics.median(here):+.3f}; left out {statistics.median(map(abs, held)):.3f} with {best(source)}"
+            f" signed {statistics.median(here):+.3f};"
+            f" left out {statistics.median(map(abs, held)):.3f} with {best(source)}"
         )
     for name, values in (("fitted", [e for v in errors[chosen].values() for e in v]), ("left out", unseen)):
         sizes = [abs(e) for e in values]
         ratio = [1 / (1 + e) for e in values]
         print(
             f"{name}: rows {len(values)}, median {statistics.median(sizes):.3f}, p90 {quantile(sizes, 0.9):.3f},"
-            f" bias {statistics.median(values):+.3f}, measured/predicted 10-90 %: {quantile(ratio, 0.1):.2f} to {quantile(ratio, 0.9):.2f}"
+            f" bias {statistics.median(values):+.3f},"
+            f" measured/predicted 10-90 %: {quantile(ratio, 0.1):.2f} to {quantile(ratio, 0.9):.2f}"
         )
 
 

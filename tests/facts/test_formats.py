@@ -13,7 +13,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
 
 
-def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:  # noqa: PLR0917
     config = {
         "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,
@@ -131,7 +131,7 @@ def test_every_type_named_by_a_rule_is_known() -> None:
             assert {kind for _, kind in rules} <= types
             for condition, _ in rules:
                 for term in condition.split(" and "):
-                    formats._holds(term, Place(), True)
+                    formats._holds(term, Place(), imatrix=True)
 
 
 def test_spelling_is_forgiving_and_unknown_names_are_not() -> None:

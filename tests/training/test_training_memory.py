@@ -18,7 +18,7 @@ from flopwise.training.remedies import training_remedies
 from flopwise.training.table import MemoryTable
 
 
-def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:  # noqa: PLR0917
     config = {
         "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,
@@ -29,7 +29,8 @@ def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab
 
 def gpt(width: int, layers: int, heads: int, vocab: int = 51200, positions: int = 2048) -> Model:
     config = {
-        "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": vocab, "n_positions": positions,
+        "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": vocab,
+        "n_positions": positions,
     }  # fmt: skip
     return model_from_config(config, name="gpt-like")
 
@@ -170,7 +171,7 @@ def test_a_column_of_layouts_is_the_same_as_one_by_one(
 ) -> None:
     recipe = Recipe(seq_len=512, global_batch=64, stack=stack, lora=lora)
     table = MemoryTable(MIXTRAL, recipe)
-    column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})
+    column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})  # type: ignore[arg-type]
     many = step_memory(MIXTRAL, recipe, column, table=table)
     fast = np.asarray(peak_bytes(table, column))
     assert np.asarray(many.total_bytes) == pytest.approx(sum(np.asarray(v) for v in many.items.values()), rel=1e-9)
@@ -184,10 +185,10 @@ def test_a_column_of_layouts_is_the_same_as_one_by_one(
 @given(row=layouts)
 def test_more_sharding_and_recompute_never_need_more_states(row: dict[str, int]) -> None:
     recipe = Recipe(seq_len=512, global_batch=256, stack="megatron-te")
-    base = Layout(**row)
+    base = Layout(**row)  # type: ignore[arg-type]
 
     def size(**changes: int) -> float:
-        return float(step_memory(LLAMA_31_8B, recipe, Layout(**(row | changes))).items["optimizer states"])
+        return float(step_memory(LLAMA_31_8B, recipe, Layout(**(row | changes))).items["optimizer states"])  # type: ignore[arg-type]
 
     assert size(zero=3) <= size(zero=0) * (1 + 1e-12)
     assert size(dp=2 * int(base.dp), zero=1) <= size(zero=1) * (1 + 1e-12)

@@ -1,8 +1,8 @@
-"""Formats in which weights are stored: how many bytes each tensor takes, scales included, and which tensors stay in 16 bits.
+"""Formats in which weights are stored: the bytes of each tensor, scales included, and what stays in 16 bits.
 
-The rows live in `data/formats.json`. Two families: `weights` (checkpoints: a role decides whether a tensor is quantised) and
-`gguf` (llama.cpp picks a block type for each tensor from its role, its layer and the model's shape). Types of the key-value
-cache stand there too. Nothing here knows a model; `flopwise.ops.weights` walks one.
+The rows live in `data/formats.json`. Two families: `weights` (checkpoints: a role decides whether a tensor is
+quantised) and `gguf` (llama.cpp picks a block type for each tensor from its role, its layer and the model's shape).
+Types of the key-value cache stand there too. Nothing here knows a model; `flopwise.ops.weights` walks one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Format:
         copies, outputs, inputs = shape
         numel = copies * outputs * inputs
         if not self.quantises(item, role, place):
-            return numel * self.row["rest_bits"] / 8
+            return float(numel * self.row["rest_bits"] / 8)
         total = numel * (self.row["bits"] + self.row["extra_bits"]) / 8
         if self.row["block"] is not None:
             rows, columns = self.row["block"]
@@ -131,7 +131,7 @@ class Format:
         rules = self.row["rules"]
         picked = base
         for condition, kind in rules.get("experts" if isinstance(item, Experts) and "experts" in rules else role, ()):
-            if all(_holds(term, place, self.row["imatrix"]) for term in condition.split(" and ")):
+            if all(_holds(term, place, imatrix=self.row["imatrix"]) for term in condition.split(" and ")):
                 picked = kind
                 break
         if role == "attention_v" and not self.row.get("keep_v", False):
@@ -144,12 +144,12 @@ class Format:
         return str(picked)
 
 
-def _holds(term: str, place: Place, imatrix: bool) -> bool:
+def _holds(term: str, place: Place, *, imatrix: bool) -> bool:
     """Whether one term of a rule's condition holds: `a or b`, `not a`, or a name."""
     if " or " in term:
-        return any(_holds(t, place, imatrix) for t in term.split(" or "))
+        return any(_holds(t, place, imatrix=imatrix) for t in term.split(" or "))
     if term.startswith("not "):
-        return not _holds(term[4:], place, imatrix)
+        return not _holds(term[4:], place, imatrix=imatrix)
     i, n = place.layer, place.layers
     facts = {
         "always": True,

@@ -1,12 +1,13 @@
 """Software that trains and serves, as rows of data: optimizers, training stacks and inference engines.
 
-A row says what the software keeps in memory and why, in few numbers with a physical meaning; the formulas that use them stand in
-`flopwise.training` and `flopwise.serving`. Columns are documented on the fields below.
+A row says what the software keeps in memory and why, in few numbers with a physical meaning; the formulas that use them
+stand in `flopwise.training` and `flopwise.serving`. Columns are documented on the fields below.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
@@ -107,24 +108,46 @@ def _value(text: str, kind: str, where: str) -> Any:
     return text
 
 
-@cache
-def _rows(file: str, row: type[Row]) -> tuple[dict[str, Row], dict[str, str]]:
-    """Rows by name, and every folded spelling -> name."""
+def _cells(text: str, file: str, kinds: dict[str, str]) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+    """Name, spellings and typed values of each line."""
+    for line, cells in enumerate(csv.DictReader(text.splitlines()), start=2):
+        values = {n: _value(cells[n], k, f"{file} line {line} column {n}") for n, k in kinds.items()}
+        yield cells["name"], [s for s in (cells["name"], *cells["aliases"].split(";")) if s], values
+
+
+def read_rows(file: str, row: type[Row]) -> tuple[dict[str, Row], dict[str, str]]:
+    """Rows of a shipped file by name, and every folded spelling -> name.
+
+    Raises:
+        SpecError: a cell is not of its column's type; names file, line and column.
+    """
     text = resources.files("flopwise").joinpath(f"data/{file}").read_text(encoding="utf-8")
+    kinds = {f.name: str(f.type) for f in fields(row)}
     rows: dict[str, Row] = {}
     names: dict[str, str] = {}
-    for line, cells in enumerate(csv.DictReader(text.splitlines()), start=2):
-        kinds = {f.name: str(f.type) for f in fields(row)}
-        values = {n: _value(cells[n], k, f"{file} line {line} column {n}") for n, k in kinds.items()}
-        rows[cells["name"]] = row(**values)
-        for spelling in (cells["name"], *cells["aliases"].split(";")):
-            if spelling:
-                names[fold(spelling)] = cells["name"]
+    for name, spellings, values in _cells(text, file, kinds):
+        rows[name] = row(**values)
+        names |= dict.fromkeys((fold(s) for s in spellings), name)
     return rows, names
 
 
-def _named(file: str, row: type[Row], kind: str, name: str) -> Row:
-    rows, names = _rows(file, row)
+@cache
+def _optimizers() -> tuple[dict[str, Optimizer], dict[str, str]]:
+    return read_rows("optimizers.csv", Optimizer)
+
+
+@cache
+def _stacks() -> tuple[dict[str, Stack], dict[str, str]]:
+    return read_rows("stacks.csv", Stack)
+
+
+@cache
+def _engines() -> tuple[dict[str, Engine], dict[str, str]]:
+    return read_rows("engines.csv", Engine)
+
+
+def _named(table: tuple[dict[str, Row], dict[str, str]], kind: str, name: str) -> Row:
+    rows, names = table
     found = names.get(fold(name))
     if found is None:
         raise UnknownNameError(kind, name, rows, f"allowed: {', '.join(rows)}")
@@ -133,29 +156,29 @@ def _named(file: str, row: type[Row], kind: str, name: str) -> Row:
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer of that name. Raises UnknownNameError."""
-    return _named("optimizers.csv", Optimizer, "optimizer", name)
+    return _named(_optimizers(), "optimizer", name)
 
 
 def stack(name: str) -> Stack:
     """The training stack of that name. Raises UnknownNameError."""
-    return _named("stacks.csv", Stack, "training stack", name)
+    return _named(_stacks(), "training stack", name)
 
 
 def engine(name: str) -> Engine:
     """The inference engine of that name. Raises UnknownNameError."""
-    return _named("engines.csv", Engine, "engine", name)
+    return _named(_engines(), "engine", name)
 
 
 def optimizer_names() -> list[str]:
     """Names of all optimizers."""
-    return list(_rows("optimizers.csv", Optimizer)[0])
+    return list(_optimizers()[0])
 
 
 def stack_names() -> list[str]:
     """Names of all training stacks."""
-    return list(_rows("stacks.csv", Stack)[0])
+    return list(_stacks()[0])
 
 
 def engine_names() -> list[str]:
     """Names of all inference engines."""
-    return list(_rows("engines.csv", Engine)[0])
+    return list(_engines()[0])

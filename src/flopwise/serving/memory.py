@@ -6,6 +6,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +15,17 @@ from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
 from flopwise.facts.formats import Format, cache_elem_bytes, weight_format
 from flopwise.facts.software import Engine, engine
 from flopwise.ops.cache import kv_cache_bytes
+from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.training.table import distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
     """How one replica is spread over tp x dp x pp GPUs.
 
-    `dp` attention replicas, each on tp ranks with its own sequences, share the experts: these are spread over `ep` of the
-    tp x dp ranks, and what is left of the ranks cuts each expert.
+    `dp` attention replicas, each on tp ranks with its own sequences, share the experts: these are spread over `ep` of
+    the tp x dp ranks, and what is left of the ranks cuts each expert.
     """
 
     tp: Ints = 1
@@ -75,7 +76,8 @@ def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> 
     one = prefix[on_first, index] + first[index] + np.where(pp == 1, last[index], 0.0)
     two = prefix[middle, index] - prefix[on_first, index]
     three = np.where(pp > 1, prefix[layers, index] - prefix[layers - each, index] + last[index], 0.0)
-    return np.maximum(one, np.maximum(two, three))
+    fullest: Floats = np.maximum(one, np.maximum(two, three))
+    return fullest
 
 
 def _widest(model: Model) -> int:
@@ -88,9 +90,10 @@ def _widest(model: Model) -> int:
 
 
 def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
-    """Bytes of activations while `tokens` tokens run through a layer, with the logits of `sequences` next tokens in fp32.
+    """Bytes of activations while `tokens` tokens run through a layer, and fp32 logits of `sequences` next tokens.
 
-    Source: the profile run of vLLM: largest live tensors of one layer. Assumes: 16-bit activations, sampled logits only.
+    Source: the profile run of vLLM: largest live tensors of one layer.
+    Assumes: 16-bit activations, logits of sampled tokens only.
     """
     stack = model.stacks[0]
     inner = tokens * (_widest(model) - 2 * stack.width) * 2.0 / tp
@@ -115,13 +118,15 @@ class _Cache:
     def bytes(self, batch: Floats, context: Ints) -> Floats:
         """Blocks are whole: the context is rounded up to them."""
         if not generates(self.model):
-            return 0.0 * np.asarray(batch) * np.asarray(context)
+            nothing: Floats = 0.0 * np.asarray(batch) * np.asarray(context)
+            return nothing
         block = self.row.block_tokens
         padded = -(-np.asarray(context) // block) * block
         size = kv_cache_bytes(
             self.model, padded, 1, self.elem_bytes, tp=self.layout.tp, full_windows=not self.row.exploits_windows
         )
-        return np.asarray(batch) * size * self.share
+        total: Floats = np.asarray(batch) * size * self.share
+        return total
 
 
 def serving_memory(
@@ -194,20 +199,25 @@ def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
 
 
 def max_concurrency(
-    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: object
+    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: Any
 ) -> Floats:
     """Sequences of `context` tokens that run at once on GPUs of `hbm_bytes`; 0 where not one fits.
 
     Keyword arguments: as `serving_memory`.
     """
-    return serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how).max_concurrency  # type: ignore[arg-type]
+    memory = serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how)
+    return memory.max_concurrency
 
 
 def kv_capacity_tokens(
-    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: object
+    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: Any
 ) -> Floats:
-    """Tokens that the cache holds on GPUs of `hbm_bytes`, in sequences of `context`. Keyword arguments: as `serving_memory`."""
-    return serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how).kv_capacity_tokens  # type: ignore[arg-type]
+    """Tokens that the cache holds on GPUs of `hbm_bytes`, in sequences of `context`.
+
+    Keyword arguments: as `serving_memory`.
+    """
+    memory = serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how)
+    return memory.kv_capacity_tokens
 
 
 def _plain(value: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside a model's projections: how many parameters they train, and what their inputs cost in memory."""
+"""Low-rank adapters beside a model's projections: which projections, and how many parameters they train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATENT = ("attention/q_a_proj", "attention/q_b_proj", "attention/kv_a_proj", "a
 
 
 def adapted(items: Iterable[Item], lora: Lora) -> list[Linear]:
-    """The projections among `items` that get an adapter; a fused qkv matrix or MLA's parts when any of q, k, v is named."""
+    """The projections among `items` that get an adapter; fused qkv and MLA's parts when q, k or v is named."""
     roles = {role for target in lora.targets for role in _ROLES[target]}
     attention = bool({"q", "k", "v"} & set(lora.targets))
     found: list[Linear] = []

@@ -1,6 +1,6 @@
 """What one pipeline stage holds: what stands through a step, and what comes and goes at five moments of it.
 
-Everything is computed for all candidates of a layout at once; `flopwise.training.memory` picks the fullest stage and moment.
+Everything is computed for all candidates of a layout at once; `flopwise.training.memory` picks the fullest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bi
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 MOMENTS = ("loss", "layer", "end", "step", "load")
-"""When a peak may fall: at the loss, in the backward pass of the last layer, of the first, in the optimizer step, on loading."""
+"""When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ class Stage:
     @property
     def layers(self) -> Array:
         """Layers of the stage, at least 1."""
-        return np.maximum(self.stop - self.start, 1)
+        layers: Array = np.maximum(self.stop - self.start, 1)
+        return layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
 
 
 def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
-    """First, second and last stage: layers as even as possible, what is left over goes to the middle, then to the first.
+    """First, second and last stage: layers as even as possible, what is left goes to the middle, then to the first.
 
     The second is left out where it cannot be the fullest: one kind of layer, evenly divided.
     """
@@ -107,11 +108,12 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     )
 
     def in_flight(stage: Array) -> Floats:
-        plain = np.minimum(pp - stage, micro_batches)
+        plain: Floats = np.minimum(pp - stage, micro_batches)
         if np.all(interleave == 1):
             return plain
         chunks = np.minimum(2.0 * (pp - 1 - stage) + (interleave - 1) * pp + 1.0, micro_batches * interleave)
-        return np.where((interleave > 1) & (pp > 1), chunks / interleave, plain)
+        turned: Floats = np.where((interleave > 1) & (pp > 1), chunks / interleave, plain)
+        return turned
 
     zero, alone = np.zeros_like(pp), (pp == 1) * 1.0
     stages = [Stage(zero, on_first, 1.0, alone, in_flight(zero))]
@@ -146,10 +148,10 @@ class Evaluation:
     def _sum(self, prefix: Array, stage: Stage) -> Floats:
         """Sum of a running sum over the stage's layers: (L + 1) x n at (stop, index) less (start, index)."""
         flat = prefix.ravel()
-        upper = np.take(flat, stage.stop * self.many + self.index)
-        if not np.any(stage.start):
-            return upper
-        return upper - np.take(flat, stage.start * self.many + self.index)
+        total: Floats = np.take(flat, stage.stop * self.many + self.index)
+        if np.any(stage.start):
+            total = total - np.take(flat, stage.start * self.many + self.index)
+        return total
 
     def parts(self, stage: Stage) -> Parts:
         """Everything that one stage holds."""
@@ -157,7 +159,8 @@ class Evaluation:
         dense, expert = self._sum(s.dense, stage), self._sum(s.expert, stage) if s.has_experts else 0.0
         ends = stage.first * s.before[index] + stage.last * (s.after[index] + (1 - stage.first) * s.copied[index])
         fixed: dict[str, Floats] = {"weights": 0.0, "master weights": 0.0, "optimizer states": 0.0}
-        gradients, step = 0.0, 0.0
+        gradients: Floats = 0.0
+        step: Floats = 0.0
         groups = [(dense + ends if lora is None else dense, expert, self.width)]
         if lora is not None:
             ends_base = stage.first * s.before_base[index] + stage.last * s.after_base[index]
@@ -192,7 +195,7 @@ class Evaluation:
         return host, gradients
 
     def _cast(self, stage: Stage, trained: Floats) -> Floats:
-        """16-bit copies of fp32 weights where they are not gathered as such: what autocast keeps for the backward pass."""
+        """16-bit copies of fp32 weights where they are not gathered as such: what autocast keeps."""
         compute = self.table.elem_bytes
         lora = self.recipe.lora
         if lora is not None and lora.base == "fp32" and compute < 4:
@@ -213,7 +216,8 @@ class Evaluation:
         kept = kept * stage.in_flight
         if layout.offload_activations:
             kept = kept * np.minimum(1.0, 2.0 / stage.layers)
-        return (kept + stage.last * s.end_activations[index]) * layout.micro_batch
+        total: Floats = (kept + stage.last * s.end_activations[index]) * layout.micro_batch
+        return total
 
     def _loss(self, stage: Stage) -> Floats:
         """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
@@ -221,7 +225,8 @@ class Evaluation:
         if chunks > 1:
             per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
         tokens = np.asarray(self.layout.micro_batch) * (self.recipe.seq_len * per_entry) / np.asarray(self.layout.cp)
-        return stage.last * tokens * self.sums.vocabulary[self.index]
+        total: Floats = stage.last * tokens * self.sums.vocabulary[self.index]
+        return total
 
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, states: Floats

@@ -51,7 +51,7 @@ def _parallel(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     for name, limit in limits.items():
         degree = 2 * int(getattr(layout, name))
         if degree <= limit:
-            changed = replace(layout, dp=fewer, ep=ep, **{name: degree})
+            changed = replace(layout, dp=fewer, ep=ep, **{name: degree})  # type: ignore[arg-type]
             yield f"{name} {degree}{note}", recipe, changed
     if note == "" or int(layout.zero):
         yield "twice the GPUs (dp)", recipe, replace(layout, dp=2 * dp)

@@ -1,7 +1,7 @@
-"""What a model's layers hold on one rank, summed over pipeline stages: the part of the memory model that depends on the model.
+"""What a model's layers hold on one rank: the part of the memory model that depends on the model.
 
-A `MemoryTable` walks the model once for each distinct (tp, ep, cp) among the candidates and keeps running sums over the layers,
-so that any stage of any pipeline is a difference of two entries.
+A `MemoryTable` walks the model once for each distinct (tp, ep, cp) among the candidates and keeps running sums over the
+layers, so that any stage of any pipeline is a difference of two entries.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.activations import layer_activation_bytes
+from flopwise.ops.columns import distinct
 from flopwise.ops.habits import Habit, habit_of
 from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
@@ -23,35 +24,6 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
-
-_KEY_LIMIT = 1 << 24
-
-
-def distinct(*columns: Ints) -> tuple[list[Array], Array]:
-    """The distinct rows of whole-number columns, and for each candidate the index of its row (shape of the broadcast)."""
-    arrays = [np.asarray(c, dtype=np.int64) for c in columns]
-    bases = [int(a.max()) + 1 for a in arrays]
-    key: Array = np.zeros((), dtype=np.int64)
-    for array, base in zip(arrays, bases, strict=True):
-        key = key * base + array
-    if key.ndim == 0:
-        return [a.reshape(1) for a in arrays], np.zeros((), dtype=np.int64)
-    top = int(np.prod(bases))
-    if top < _KEY_LIMIT:
-        present = np.zeros(top, dtype=bool)
-        present[key.ravel()] = True
-        values = np.flatnonzero(present)
-        place = np.zeros(top, dtype=np.int64)
-        place[values] = np.arange(len(values))
-        inverse = place[key]
-    else:
-        values, flat = np.unique(key, return_inverse=True)
-        inverse = flat.reshape(key.shape)
-    rows: list[Array] = []
-    for base in reversed(bases):
-        rows.append(values % base)
-        values = values // base
-    return rows[::-1], inverse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +63,7 @@ def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> 
 
 
 def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *, compiled: bool) -> Floats:
-    """Bytes kept by recompute of single operations: the layer's input, every second matmul's output, attention's output.
+    """Bytes kept by recompute of single operations: the layer's input, half of the matmuls, attention's output.
 
     A compiler drops what nothing reads: the outputs that go into a residual sum.
     """
@@ -189,7 +161,8 @@ class MemoryTable:
         dense: list[Floats] = [elements(i for i in k.items if not isinstance(i, Experts)) for k in stack.kinds]
         expert: list[Floats] = [elements(i for i in k.items if isinstance(i, Experts)) for k in stack.kinds]
         gathered = running([d + e for d, e in zip(dense, expert, strict=True)])
-        before, after, base, ends = elements(stack.before), elements(stack.after), gathered * 0.0, (zero, zero)
+        before, after, base = elements(stack.before), elements(stack.after), gathered * 0.0
+        ends: tuple[Floats, Floats] = (zero, zero)
         root = before + after
         others = [i for s in self.model.stacks[1:] for i in _all_items(s)]
         before = before + elements(others)
@@ -212,7 +185,8 @@ class MemoryTable:
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
         return Sums(
             dense=running(dense), expert=running(expert), base=base, gathered=gathered,
-            activations=np.stack(modes), has_experts=any(np.any(e) for e in expert), has_towers=bool(np.any(towers_kept)),
+            activations=np.stack(modes), has_experts=any(np.any(e) for e in expert),
+            has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
