@@ -1,7 +1,8 @@
 """Record the default values of the configurations that transformers knows into `src/flopwise/data/model_defaults.json`.
 
-A nested configuration on the hub (the `text_config` of a multimodal model) leaves out whatever equals its class's default, and
-older files lack keys that came later; those defaults are facts about the classes, kept as data with the version they are from.
+A nested configuration on the hub (the `text_config` of a multimodal model) leaves out whatever equals its class's
+default, and older files lack keys that came later; those defaults are facts about the classes, kept as data with the
+version they are from.
 
 Run: `python tests/oracle/record_defaults.py` where transformers is installed.
 """
@@ -17,19 +18,23 @@ from typing import Any
 TARGET = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "model_defaults.json"
 
 TYPES = """
-llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text gemma gemma2
-gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_text gemma4_vision phi phi3 phimoe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4
-gpt_oss glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa glm4v glm4v_text glm4v_moe glm4v_moe_text kimi_k25 kimi_linear minimax minimax_m2 minimax_m3_vl
-cohere cohere2 internlm3 nemotron nemotron_h olmo olmo2 olmo3 olmoe starcoder2 gpt_bigcode granite granitemoe granitemoeshared
-granitemoehybrid mamba mamba2 falcon_mamba jamba bamba zamba zamba2 falcon_h1 stablelm smollm3 seed_oss ernie4_5 ernie4_5_moe exaone4
-gpt2 opt bloom gpt_neox gptj gpt_neo falcon mpt codegen
-bert roberta distilbert modernbert deberta-v2 xlm-roberta electra albert mpnet t5 mt5 umt5 bart whisper vit clip clip_text_model
-clip_vision_model siglip siglip_text_model siglip_vision_model siglip2 siglip2_vision_model dinov2 dinov2_with_registers dinov3_vit
-llava llava_next llava_onevision qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3_vl qwen3_vl_text qwen3_vl_moe
-qwen3_vl_moe_text mllama mllama_text_model mllama_vision_model llama4 llama4_text llama4_vision_model mistral3 mistral4 ministral3 pixtral
-internvl internvl_vision paligemma idefics3 smolvlm smolvlm_vision qwen2_vl_vision qwen2_5_vl_vision qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision step3p5_vision idefics3_vision aimv2 mimo_v2_flash step3p7 step3p5 apertus hunyuan_v1_dense
-hunyuan_v1_moe dots1 longcat_flash lfm2 lfm2_moe arcee helium minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2
-""".split()
+llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe
+qwen3_5_moe_text gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_text gemma4_vision phi
+phi3 phimoe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 gpt_oss glm glm4 glm4_moe glm4_moe_lite
+glm_moe_dsa glm4v glm4v_text glm4v_moe glm4v_moe_text kimi_k25 kimi_linear minimax minimax_m2 minimax_m3_vl
+cohere cohere2 internlm3 nemotron nemotron_h olmo olmo2 olmo3 olmoe starcoder2 gpt_bigcode granite granitemoe
+granitemoeshared granitemoehybrid mamba mamba2 falcon_mamba jamba bamba zamba zamba2 falcon_h1 stablelm
+smollm3 seed_oss ernie4_5 ernie4_5_moe exaone4 gpt2 opt bloom gpt_neox gptj gpt_neo falcon mpt codegen bert
+roberta distilbert modernbert deberta-v2 xlm-roberta electra albert mpnet t5 mt5 umt5 bart whisper vit clip
+clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model siglip2 siglip2_vision_model
+dinov2 dinov2_with_registers dinov3_vit llava llava_next llava_onevision qwen2_vl qwen2_vl_text qwen2_5_vl
+qwen2_5_vl_text qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text mllama mllama_text_model
+mllama_vision_model llama4 llama4_text llama4_vision_model mistral3 mistral4 ministral3 pixtral internvl
+internvl_vision paligemma idefics3 smolvlm smolvlm_vision qwen2_vl_vision qwen2_5_vl_vision qwen3_vl_vision
+qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision step3p5_vision idefics3_vision aimv2 mimo_v2_flash
+step3p7 step3p5 apertus hunyuan_v1_dense hunyuan_v1_moe dots1 longcat_flash lfm2 lfm2_moe arcee helium
+minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2
+""".split()  # noqa: SIM905 - a table of words
 
 SKIPPED = re.compile(
     r"_token_id$|^(output_|use_cache|return_dict|initializer|transformers_version|architectures$|dtype$|chunk_size_feed|id2label|label2id|problem_type|"
@@ -67,7 +72,11 @@ def record(model_type: str) -> dict[str, Any] | None:
     except KeyError:
         return None
     defaults = {f.name: default_of(f) for f in dataclasses.fields(cls)}
-    kept = {k: v for k, v in defaults.items() if plain(v) and (KEPT.match(k) or not SKIPPED.search(k)) and k not in (cls.sub_configs or {})}
+    kept = {
+        k: v
+        for k, v in defaults.items()
+        if plain(v) and (KEPT.match(k) or not SKIPPED.search(k)) and k not in (cls.sub_configs or {})
+    }
     entry: dict[str, Any] = {"defaults": kept}
     if cls.attribute_map:
         entry["same"] = dict(cls.attribute_map)

@@ -1,7 +1,8 @@
 """Record what transformers counts: builds each model without memory (torch's meta device) and sums its parameters.
 
-Run: `python tests/oracle/record_parameters.py` with torch and transformers installed; writes `parameters.json` beside it.
-`tests/ops/test_tensors.py` compares our tables with the recorded numbers always, and derives them afresh where torch is there.
+Run: `python tests/oracle/record_parameters.py` with torch and transformers installed; writes `parameters.json` beside
+it. `tests/ops/test_tensors.py` compares our tables with the recorded numbers always, and derives them afresh where
+torch is there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from configurations import CONFIGURATIONS
 
 TARGET = Path(__file__).resolve().parent / "parameters.json"
-BASE = {"bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert", "deberta-v2", "albert", "mpnet", "clip", "siglip", "dinov2"}
+BASE = {
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "distilbert",
+    "modernbert",
+    "deberta-v2",
+    "albert",
+    "mpnet",
+    "clip",
+    "siglip",
+    "dinov2",
+}
 IMAGE_CLASSES = {"vit"}
 SEQUENCE = {"t5", "mt5", "umt5", "bart"}
 SPEECH = {"whisper"}
-EXPERTS_SKIPPED = ("mlp.experts.", "feed_forward.experts.", "block_sparse_moe.experts.", "moe.experts.", "mixer.experts.")
+EXPERTS_SKIPPED = (
+    "mlp.experts.",
+    "feed_forward.experts.",
+    "block_sparse_moe.experts.",
+    "moe.experts.",
+    "mixer.experts.",
+)
 
 
 def build(config: dict[str, Any]) -> Any:

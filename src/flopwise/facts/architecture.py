@@ -1,11 +1,12 @@
 """What a model is made of: a table of tensors and operations, one line each, named by its path.
 
-A `Model` is one or more `Stack`s (decoder, encoder, vision tower ...); a stack has items before its layers (embeddings), a
-few distinct kinds of `Layer`, the order in which they follow one another, and items after them (final norm, head). A layer
-is a flat tuple of items in the order in which they run. Nothing here computes: `flopwise.ops` reads these tables.
+A `Model` is one or more `Stack`s (decoder, encoder, vision tower ...); a stack has items before its layers
+(embeddings), a few distinct kinds of `Layer`, the order in which they follow one another, and items after them (final
+norm, head). A layer is a flat tuple of items in the order in which they run. Nothing here computes: `flopwise.ops`
+reads these tables.
 
-Letters: L layers, D model width, F feed-forward width, H head dimension, N query heads, K key-value heads, V vocabulary,
-E experts, B sequences in the batch, S tokens of a sequence.
+Letters: L layers, D model width, F feed-forward width, H head dimension, N query heads, K key-value heads, V
+vocabulary, E experts, B sequences in the batch, S tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Linear:
     reads: str = ""  # the item whose output it reads, where that is not the previous one (q, k and v read one norm)
     shard_unit: int = 1  # outputs (column) or inputs (row) are cut in whole units of this size: a head
     heads: int = 0  # key-value projections: number of heads, replicated when tp exceeds them
-    kv_outputs: int = 0  # of a fused qkv projection: how many of its outputs are keys and values (of `heads` heads each)
+    kv_outputs: int = (
+        0  # of a fused qkv projection: how many of its outputs are keys and values (of `heads` heads each)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,9 @@ class Attend:
     causal: bool = True
     window: int | None = None  # a query sees at most this many latest tokens, itself included
     chunk: int | None = None  # a query sees only its own block of this many tokens (Llama 4)
-    select: int | None = None  # a query sees the best this many tokens, chosen by an indexer (DeepSeek sparse attention)
+    select: int | None = (
+        None  # a query sees the best this many tokens, chosen by an indexer (DeepSeek sparse attention)
+    )
     cross: bool = False  # keys and values come from the encoder
     sinks: bool = False  # one learned logit a head (gpt-oss)
     latent_dim: int | None = None  # MLA: elements cached per token (compressed KV + rope key); None: K and V themselves
@@ -98,7 +103,21 @@ class Pointwise:
 
     name: str
     dim: int
-    kind: Literal["residual", "rope", "silu", "gelu", "relu", "relu2", "gate", "tanh", "sigmoid", "softmax", "scale", "dropout", "conv"]
+    kind: Literal[
+        "residual",
+        "rope",
+        "silu",
+        "gelu",
+        "relu",
+        "relu2",
+        "gate",
+        "tanh",
+        "sigmoid",
+        "softmax",
+        "scale",
+        "dropout",
+        "conv",
+    ]
     gated: bool = False  # activation(gate) * up: reads two tensors of `dim`
     shard: Shard = ""
     stream: Stream = "tokens"
@@ -138,7 +157,9 @@ class Convolution:
     outputs: int | None = None  # None: depthwise
     bias: bool = True
     stride: int = 1
-    rows_per_token: int = 1  # outputs for each token of the stack, where a later stride thins them out (Whisper's first)
+    rows_per_token: int = (
+        1  # outputs for each token of the stack, where a later stride thins them out (Whisper's first)
+    )
     shard: Shard = ""
     stream: Stream = "tokens"
 
@@ -182,8 +203,12 @@ class Stack:
     order: tuple[int, ...]  # index into `kinds`, one entry a layer
     after: tuple[Item, ...]
     shared_weights: bool = False  # all layers are one and the same (ALBERT): its parameters count once
-    extra_tokens: int = 0  # of these, learned ones (class token, registers) that join after the first product of the stem
-    tokens_per_sample: int | None = None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
+    extra_tokens: int = (
+        0  # of these, learned ones (class token, registers) that join after the first product of the stem
+    )
+    tokens_per_sample: int | None = (
+        None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
+    )
 
     @property
     def num_layers(self) -> int:
@@ -208,7 +233,9 @@ class Model:
 
     name: str
     model_type: str
-    kind: Literal["decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"]
+    kind: Literal[
+        "decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional"
+    ]
     stacks: tuple[Stack, ...]
     vocab: int = 0
     max_position: int | None = None

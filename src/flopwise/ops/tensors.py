@@ -1,8 +1,8 @@
 """Parameters: how many elements each tensor of a model has, exactly, and how many of them lie on one rank.
 
-A count is what `sum(p.numel() for p in model.parameters())` gives for the model of transformers that the configuration makes:
-tied weights once, buffers (router corrections, rotary tables, BatchNorm statistics) not at all, multi-token-prediction layers
-only where the configuration asks for them.
+A count is what `sum(p.numel() for p in model.parameters())` gives for the model of transformers that the configuration
+makes: tied weights once, buffers (router corrections, rotary tables, BatchNorm statistics) not at all,
+multi-token-prediction layers only where the configuration asks for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flopwise.ops.types import Floats, Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorGroup:
-    """The tensors of one item: `numel` elements in each of `layers` layers, `active_numel` of them used for one token."""
+    """The tensors of one item: `numel` elements in each of `layers` layers, `active_numel` of them for one token."""
 
     name: str
     stack: str
@@ -29,7 +29,7 @@ class TensorGroup:
     item: Item
 
 
-def _weight_and_bias(item: Item) -> tuple[int, int]:
+def _weight_and_bias(item: Item) -> tuple[int, int]:  # noqa: PLR0911 - a line for each kind of item
     """Elements of an item's weight and of its bias."""
     match item:
         case Linear():
@@ -55,8 +55,8 @@ def _weight_and_bias(item: Item) -> tuple[int, int]:
 def item_parameters(item: Item) -> int:
     """Elements of an item's own tensors: weight and bias; a tied weight has none.
 
-    Source: the shapes of torch.nn.Linear (outputs x inputs, outputs), Embedding, LayerNorm, Conv1d; checked against transformers
-    in tests/ops/test_tensors.py.
+    Source: the shapes of torch.nn.Linear (outputs x inputs, outputs), Embedding, LayerNorm, Conv1d; checked against
+    transformers in tests/ops/test_tensors.py.
     Assumes: biases of grouped experts are one vector an expert.
     """
     return sum(_weight_and_bias(item))
@@ -65,7 +65,8 @@ def item_parameters(item: Item) -> int:
 def item_active_parameters(item: Item) -> int:
     """Elements that one token goes through: of experts `top_k` of all, of anything else everything.
 
-    Source: the definition by which model cards state "A" in names such as 30B-A3B: all but the experts that a token skips.
+    Source: the definition by which model cards state "A" in names such as 30B-A3B: all but the experts that a token
+    skips.
     Assumes: input embedding and head are both counted (once where tied).
     """
     if isinstance(item, Experts):
@@ -131,7 +132,7 @@ def parameters(model: Model) -> int:
 
 
 def active_parameters(model: Model) -> int:
-    """Parameters that one token goes through: all but the routed experts it skips; the embedding table counted once, in full.
+    """Parameters that one token goes through: all but the routed experts it skips.
 
     Source: as `item_active_parameters`.
     Assumes: a multimodal model's towers all count; dense models have everything active.
@@ -146,9 +147,11 @@ def sharded_parameters(items: Iterable[Item], tp: Ints, ep: Ints, *, expert_tp: 
     """Elements of `items` on one rank; shape of `tp` and `ep` broadcast.
 
     Columns and rows are cut by `tp`, a row-parallel bias and unsharded items stay whole, key and value projections are
-    replicated once `tp` exceeds their heads; experts are spread over `ep`, and each is cut by `expert_tp` (None: by `tp`).
+    replicated once `tp` exceeds their heads; experts are spread over `ep`, and each is cut by `expert_tp` (None: by
+    `tp`).
 
-    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3, for columns and rows; Megatron-LM and vLLM for replicated heads.
+    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3, for columns and rows; Megatron-LM and vLLM for replicated
+    heads.
     Assumes: dimensions divide evenly; vocabularies are not padded.
     """
     inner = tp if expert_tp is None else expert_tp

@@ -74,8 +74,8 @@ def attention(a: Attention, source: str, prefix: str = "attention") -> Items:
     )
 
 
-def _projections(a: Attention, source: str, prefix: str, kv_source: str | None = None) -> Items:
-    """The matrices that make queries, keys and values; keys and values over the encoder where `kv_source` is given."""
+def _projections(a: Attention, source: str, prefix: str) -> Items:
+    """The matrices that make queries, keys and values; one where they are fused."""
     v_dim = a.v_dim or a.head_dim
     q, k, v = a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * v_dim
     first = Linear(
@@ -88,8 +88,8 @@ def _projections(a: Attention, source: str, prefix: str, kv_source: str | None =
         shard_unit=2 * a.head_dim if a.gated else a.head_dim,
     )
     if a.fused:
-        unit = {"shard_unit": a.head_dim, "heads": a.kv_heads, "kv_outputs": k + v}
-        return (replace(first, name=f"{prefix}/qkv_proj", outputs=q + k + v, **unit),)
+        joined = replace(first, name=f"{prefix}/qkv_proj", outputs=q + k + v)
+        return (replace(joined, shard_unit=a.head_dim, heads=a.kv_heads, kv_outputs=k + v),)
     if a.kv_shared:
         return (first,)
     key = replace(
@@ -139,7 +139,11 @@ def cross_attention(a: Attention, source: str, encoder_width: int, prefix: str =
         q,
         replace(k, inputs=encoder_width, stream="encoder", reads="encoder"),
         replace(v, inputs=encoder_width, stream="encoder", reads="encoder"),
-        *(replace(n, stream="encoder" if "k_norm" in n.name else "tokens") for n in _qk_norms(a, prefix) if isinstance(n, Norm)),
+        *(
+            replace(n, stream="encoder" if "k_norm" in n.name else "tokens")
+            for n in _qk_norms(a, prefix)
+            if isinstance(n, Norm)
+        ),
         replace(attend, cross=True),
         out,
     )
@@ -163,9 +167,11 @@ class Latent:
 
 
 def latent_attention(a: Latent, source: str) -> Items:
-    """Latent attention that reads `source`, as a prefill computes it: keys and values expanded from the latent vector."""
+    """Latent attention that reads `source`, as a prefill computes it, keys and values expanded."""
     p, qk, unit = "attention", a.nope_dim + a.rope_dim, a.nope_dim + a.v_dim
-    direct = Linear(name=f"{p}/q_proj", inputs=a.width, outputs=a.heads * qk, shard="column", shard_unit=qk, reads=source)
+    direct = Linear(
+        name=f"{p}/q_proj", inputs=a.width, outputs=a.heads * qk, shard="column", shard_unit=qk, reads=source
+    )
     q: Items = (direct,)
     if a.q_rank:
         q = (
@@ -189,7 +195,9 @@ def latent_attention(a: Latent, source: str) -> Items:
             latent_dim=a.kv_rank + a.rope_dim,
             select=a.index_topk or None,
         ),
-        Linear(name=f"{p}/o_proj", inputs=a.heads * a.v_dim, outputs=a.width, bias=a.bias, shard="row", shard_unit=a.v_dim),
+        Linear(
+            name=f"{p}/o_proj", inputs=a.heads * a.v_dim, outputs=a.width, bias=a.bias, shard="row", shard_unit=a.v_dim
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """Builders of the parts of which layers are made: each returns items in the order in which they run.
 
-Names are paths: `attention/q_proj`, `mlp/gate_proj`, `experts/down_proj`. `reads` names the item whose output an item takes,
-where that is not the item before it: q, k and v all read the norm. Dimensions: see the legend of `facts.architecture`.
+Names are paths: `attention/q_proj`, `mlp/gate_proj`, `experts/down_proj`. `reads` names the item whose output an item
+takes, where that is not the item before it: q, k and v all read the norm. Dimensions: see the legend of
+`facts.architecture`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def mlp(
     prefix: str = "mlp",
     out_width: int = 0,
 ) -> Items:
-    """Feed-forward block that reads `source`: gated (three matrices, or two where gate and up are one) or plain (two)."""
+    """Feed-forward block that reads `source`: gated (three matrices, or two where `fused`) or plain (two)."""
     ends = bias if out_bias is None else out_bias
     down = Linear(name=f"{prefix}/down_proj", inputs=hidden, outputs=out_width or width, bias=ends, shard="row")
     point = Pointwise(name=f"{prefix}/act", dim=hidden, kind=act, gated=gated, shard="column")
@@ -116,7 +117,16 @@ class Mixture:
 def moe(m: Mixture, source: str) -> Items:
     """Mixture-of-experts block that reads `source`."""
     inner, into = (m.latent, "latent/down_proj") if m.latent else (m.width, source)
-    first = Experts(name="experts/gate_up_proj" if m.gated else "experts/up_proj", experts=m.experts, top_k=m.top_k, inputs=inner, outputs=(2 if m.gated else 1) * m.hidden, bias=m.bias, shard="column", reads=into)  # fmt: skip
+    first = Experts(
+        name="experts/gate_up_proj" if m.gated else "experts/up_proj",
+        experts=m.experts,
+        top_k=m.top_k,
+        inputs=inner,
+        outputs=(2 if m.gated else 1) * m.hidden,
+        bias=m.bias,
+        shard="column",
+        reads=into,
+    )
     items: list[Item] = [
         Linear(name="router", inputs=m.width, outputs=m.experts, bias=m.router_bias, reads=source),
         Pointwise(name="router/softmax", dim=m.experts, kind="softmax"),
@@ -153,11 +163,19 @@ Block = Callable[[str], Items]
 
 
 def arranged(
-    kind: Arrangement, width: int, norm: Normal, attend: Block, feed: Block, *, dropout: bool = False, scale: bool = False
+    kind: Arrangement,
+    width: int,
+    norm: Normal,
+    attend: Block,
+    feed: Block,
+    *,
+    dropout: bool = False,
+    scale: bool = False,
 ) -> Items:
     """One layer of attention and feed-forward blocks; `input` names what comes into the layer.
 
-    pre: norm, attention, add; norm, feed-forward, add. sandwich: a norm after each block too. post: only those (OLMo 2).
+    pre: norm, attention, add; norm, feed-forward, add. sandwich: a norm after each block too. post: only those (OLMo
+    2).
     post-add: each norm after the sum (the original Transformer, BERT).
     parallel: both blocks read one norm, one sum at the end. parallel-two: the same with a norm for each.
     """
@@ -180,8 +198,26 @@ def arranged(
         return input_norm, *attend("input_norm"), *ended("attention"), *feed("input_norm"), *ended("mlp"), first, last
     post_norm = norm("post_norm", width, reads="input" if kind == "parallel-two" else "")
     if kind == "parallel-two":
-        return input_norm, *attend("input_norm"), *ended("attention"), post_norm, *feed("post_norm"), *ended("mlp"), first, last
-    return input_norm, *attend("input_norm"), *ended("attention"), first, post_norm, *feed("post_norm"), *ended("mlp"), last
+        return (
+            input_norm,
+            *attend("input_norm"),
+            *ended("attention"),
+            post_norm,
+            *feed("post_norm"),
+            *ended("mlp"),
+            first,
+            last,
+        )
+    return (
+        input_norm,
+        *attend("input_norm"),
+        *ended("attention"),
+        first,
+        post_norm,
+        *feed("post_norm"),
+        *ended("mlp"),
+        last,
+    )
 
 
 def decoder(

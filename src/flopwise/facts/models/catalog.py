@@ -1,8 +1,8 @@
 """The catalog of known models (`data/models.jsonl`), and the one door to all of them: `load_model`.
 
-A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`, and either
-`config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for networks known by published figures.
-`FOLDER/models.jsonl` of one's own adds and overrides lines.
+A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
+and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for networks known
+by published figures. `FOLDER/models.jsonl` of one's own adds and overrides lines.
 """
 
 from __future__ import annotations
@@ -24,24 +24,43 @@ from flopwise.facts.models.hub import hub_config, is_hub_id
 from flopwise.facts.models.sizes import size_of, typical_model
 
 Record = Mapping[str, Any]
-_VARIANTS = re.compile(r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|v1\.0)$", re.IGNORECASE)
+_VARIANTS = re.compile(
+    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|v1\.0)$", re.IGNORECASE
+)
 _FORMATS = re.compile(
-    r"([-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|mtp|qat|bnb|fp8|nvfp4|mxfp4|int4|int8|bf16|f16|[48]bit|(ud[-_])?i?q\d+(_[a-z0-9]+)*))$", re.IGNORECASE
+    r"[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|mtp|qat|bnb|fp8|nvfp4|mxfp4|int4|int8|bf16|f16|[48]bit"
+    r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*)$",
+    re.IGNORECASE,
 )
 _OTHER = re.compile(r"[\W_]+")
-_FIELDS = ("name", "hf_id", "source", "date", "confidence", "parameters", "active_parameters", "config", "kind", "published", "notes")
-_PUBLISHED = ("parameters", "forward_flops_per_sample", "training_flops_per_sample", "sample_bytes", "sample")
+_FIELDS: dict[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "hf_id": (str, "a text"),
+    "source": (str, "a text"),
+    "date": (str, "a text"),
+    "confidence": (str, "a text"),
+    "parameters": (int, "a positive whole number"),
+    "active_parameters": (int, "a positive whole number"),
+    "config": (dict, "an object"),
+    "kind": (str, "a text"),
+    "published": (dict, "an object"),
+    "notes": (str, "a text"),
+}
 _KINDS = ("decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional")
 
 
-def load_model(spec: str, *, facts_folder: Path | None = None, assume_family: str | None = None, offline: bool = False) -> Model:
+def load_model(
+    spec: str, *, facts_folder: Path | None = None, assume_family: str | None = None, offline: bool = False
+) -> Model:
     """The model that `spec` names: a catalog name, a folder, a `config.json`, a size such as `7B`, or a hub id.
 
     Raises: UnknownNameError: no model of that name; the nearest are listed.
             SpecError: a configuration that cannot be read or cannot be right.
     """
     if not isinstance(spec, str) or not spec.strip() or "\0" in spec:
-        raise SpecError("a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size such as 7B")
+        raise SpecError(
+            "a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size (7B)"
+        )
     spec = spec.strip()
     index = _index(_folder(facts_folder))
     record = _find(spec, index)
@@ -59,7 +78,12 @@ def load_model(spec: str, *, facts_folder: Path | None = None, assume_family: st
         return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
     if spec.endswith(".json") or spec.startswith((".", "/", "~")):
         raise SpecError(f"{spec}: no such file or folder")
-    raise UnknownNameError("model", spec, (r["name"] for r in index.records), "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too")
+    raise UnknownNameError(
+        "model",
+        spec,
+        (r["name"] for r in index.records),
+        "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too",
+    )
 
 
 def _local_config(spec: str) -> Path | None:
@@ -146,45 +170,67 @@ def _find(spec: str, index: _Index) -> Record | None:
 
 def model_of_record(record: Record) -> Model:
     """The model that a line of the catalog describes."""
-    facts = {k: record.get(k) or "" for k in ("source", "date", "confidence")}
     notes = (record["notes"],) if record.get("notes") else ()
     config = record.get("config")
-    if config is not None:
-        model = model_from_config(config, name=record["name"])
-        return replace(model, hf_id=record.get("hf_id"), notes=(*model.notes, *notes), **facts)
+    model = _published(record) if config is None else model_from_config(config, name=record["name"])
+    return replace(
+        model,
+        hf_id=record.get("hf_id"),
+        source=record.get("source") or "",
+        date=record.get("date") or "",
+        confidence=record.get("confidence") or "",
+        notes=(*model.notes, *notes),
+    )
+
+
+def _published(record: Record) -> Model:
+    """A network known by published figures only."""
     figures = record.get("published") or {}
-    published = Published(**{k: figures.get(k) for k in _PUBLISHED[:-1]}, sample=figures.get("sample") or "one sample")
     kind = record.get("kind")
-    return Model(name=record["name"], model_type="published", kind=kind if kind in _KINDS else "scientific", stacks=(), published=published, hf_id=record.get("hf_id"), notes=notes, **facts)  # type: ignore[arg-type]
+    published = Published(
+        parameters=figures.get("parameters"),
+        forward_flops_per_sample=figures.get("forward_flops_per_sample"),
+        training_flops_per_sample=figures.get("training_flops_per_sample"),
+        sample_bytes=figures.get("sample_bytes"),
+        sample=figures.get("sample") or "one sample",
+    )
+    if kind not in _KINDS:
+        raise SpecError(f"{record['name']}: 'kind' is {kind!r}; allowed: {', '.join(_KINDS)}")
+    return Model(name=record["name"], model_type="published", kind=kind, stacks=(), published=published)
 
 
 def _records(text: str, where: str) -> list[Record]:
     """The lines of a catalog, checked. Raises SpecError naming file, line and key."""
     records: list[Record] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        place = f"{where}, line {number}"
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as problem:
-            raise SpecError(f"{place}: not valid JSON; one object a line is needed ({problem})") from problem
-        if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not _key(record["name"]):
-            raise SpecError(f"{place}: an object with a 'name' is needed")
-        unknown = sorted(set(record) - set(_FIELDS))
-        if unknown:
-            raise SpecError(f"{place}: unknown key {unknown[0]!r}; known: {', '.join(_FIELDS)}")
-        for key, kind in (("config", dict), ("published", dict), ("hf_id", str), ("source", str), ("date", str), ("confidence", str), ("notes", str), ("kind", str)):
-            if record.get(key) is not None and not isinstance(record[key], kind):
-                raise SpecError(f"{place}: {key!r} is {record[key]!r:.60}; {'an object' if kind is dict else 'a text'} is needed")
-        if record.get("config") is None and record.get("published") is None:
-            raise SpecError(f"{place}: 'config' (Hugging Face layout) or 'published' (figures) is needed")
-        for key in ("parameters", "active_parameters"):
-            value = record.get(key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-                raise SpecError(f"{place}: {key!r} is {value!r:.60}; a whole number is needed")
-        records.append(record)
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as problem:
+                raise SpecError(f"{where}, line {number}: not valid JSON; one object a line is needed") from problem
+            _check(record, f"{where}, line {number}")
+            records.append(record)
     return records
+
+
+def _check(record: Any, place: str) -> None:
+    """Refuse a line that is not a model. Raises SpecError naming place and key."""
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not _key(record["name"]):
+        raise SpecError(f"{place}: an object with a 'name' is needed")
+    for key, value in record.items():
+        if key not in _FIELDS:
+            raise SpecError(f"{place}: unknown key {key[:40]!r}; known: {', '.join(_FIELDS)}")
+        kind, noun = _FIELDS[key]
+        if value is not None and (
+            not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value <= 0)
+        ):
+            raise SpecError(f"{place}: {key!r} is {str(value)[:60]!r}; {noun} is needed")
+    if record.get("config") is None and record.get("published") is None:
+        raise SpecError(f"{place}: 'config' (Hugging Face layout) or 'published' (figures) is needed")
+    for key, value in (record.get("published") or {}).items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+        if value is not None and not (number if key != "sample" else isinstance(value, str)):
+            raise SpecError(f"{place}: published: {key[:40]!r} is {str(value)[:60]!r}; a positive number is needed")
 
 
 def _shipped(name: str) -> str:
@@ -216,7 +262,11 @@ def model_names(facts_folder: Path | None = None) -> list[str]:
 
 
 def model_rows(facts_folder: Path | None = None) -> list[dict[str, Any]]:
-    """One row a model of the catalog: name, hf_id, model_type, parameters, active_parameters, layers, width, heads ..."""
+    """One row a model of the catalog.
+
+    Keys: name, hf_id, model_type, kind, parameters, active_parameters, layers, width, heads, kv_heads, context, source,
+    date, confidence, notes; None where unknown or not meant.
+    """
     return [_row(record) for record in _index(_folder(facts_folder)).records]
 
 

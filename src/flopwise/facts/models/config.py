@@ -14,27 +14,27 @@ from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import Fields
 
 MAX_CONFIG_BYTES = 16 * 2**20
+_ASSUME = "--assume-family llama (assume_family='llama')"
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, assume_family: str | None = None) -> Model:
     """The model that a configuration in Hugging Face's layout describes.
 
-    Raises: SpecError: the model type is not known (the message names how to assume a family), or a value is missing or cannot be.
+    Raises: SpecError: the model type is not known (the message says how to assume a family), or a value is missing or
+    cannot be.
     """
     given = config.get("model_type")
     if given is not None and not isinstance(given, str):
         raise SpecError(f"{name}: model_type is {given!r}; a text is needed")
     chosen = assume_family or given
     if not chosen:
-        raise SpecError(
-            f"{name}: the key 'model_type' is missing; add it, or name the family it is like: --assume-family llama (assume_family='llama')"
-        )
+        raise SpecError(f"{name}: the key 'model_type' is missing; add it, or name the family it is like: {_ASSUME}")
     build = family(chosen)
     if build is None:
         near = nearest_names(chosen, FAMILIES)
         raise SpecError(
-            f"{name}: model_type {chosen[:80]!r} is not known{'; nearest: ' + ', '.join(near) if near else ''}. If it is built like a known one, "
-            "say so: --assume-family llama (assume_family='llama')"
+            f"{name}: model_type {chosen[:80]!r} is not known{'; nearest: ' + ', '.join(near) if near else ''}. "
+            f"If it is built like a known one, say so: {_ASSUME}"
         )
     model = build(Fields(config, chosen, name))
     notes = model.notes

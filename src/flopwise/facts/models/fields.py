@@ -1,7 +1,8 @@
 """A `config.json` read field by field: every value checked, every complaint naming the key.
 
-Configurations come from anywhere, so nothing is trusted: sizes are whole, positive and bounded, flags are booleans, and a key
-that is missing falls back on what transformers' configuration class has (`data/model_defaults.json`) or is named in the error.
+Configurations come from anywhere, so nothing is trusted: sizes are whole, positive and bounded, flags are booleans, and
+a key that is missing falls back on what transformers' configuration class has (`data/model_defaults.json`) or is named
+in the error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _defaults_text() -> str:
 
 @cache
 def class_defaults(model_type: str) -> dict[str, Any]:
-    """Of one model type of transformers: `defaults`, `same` (other spellings of a key), `nested` (types of nested configurations).
+    """Of one model type of transformers: `defaults`, `same` (spellings of a key), `nested` (types of nested ones).
 
     The file has a line a type, of which only the one asked for is parsed.
     """
@@ -134,7 +135,7 @@ class Fields:
         value = self.value(key, default)
         return None if value is None or value in (0, -1) else self._whole(key, value, 1, MAX_SIZE)
 
-    def flag(self, key: str, default: bool = False) -> bool:
+    def flag(self, key: str, *, default: bool = False) -> bool:
         """True or false."""
         value = self.value(key, default)
         if value is None:

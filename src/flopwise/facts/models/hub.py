@@ -20,7 +20,7 @@ def is_hub_id(spec: str) -> bool:
 
 
 def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
-    """The configuration of `model_id`; a cached copy is used as it is, and with `offline` or HF_HUB_OFFLINE=1 nothing else.
+    """The configuration of `model_id`; a cached copy is used as it is, and nothing else with `offline`.
 
     Raises: SpecError: not cached and offline, no network, no such model, a gated model, or no `config.json`.
     """
@@ -37,11 +37,17 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
             raise SpecError(f"{model_id}: its config.json is not in the hub's cache, and offline mode is on; {instead}")
         path = hf_hub_download(model_id, "config.json")
     except errors.GatedRepoError as problem:
-        raise SpecError(f"{model_id}: a gated model; accept its licence on the hub and set HF_TOKEN, or {instead}") from problem
+        raise SpecError(
+            f"{model_id}: a gated model; accept its licence on the hub and set HF_TOKEN, or {instead}"
+        ) from problem
     except errors.RepositoryNotFoundError as problem:
-        raise SpecError(f"{model_id}: no such model on the hub, or a private one (set HF_TOKEN); {instead}") from problem
+        raise SpecError(
+            f"{model_id}: no such model on the hub, or a private one (set HF_TOKEN); {instead}"
+        ) from problem
     except errors.LocalEntryNotFoundError as problem:
-        raise SpecError(f"{model_id}: the hub cannot be reached, and its config.json is not cached; {instead}") from problem
+        raise SpecError(
+            f"{model_id}: the hub cannot be reached, and its config.json is not cached; {instead}"
+        ) from problem
     except errors.EntryNotFoundError as problem:
         raise SpecError(f"{model_id}: the model has no config.json; {instead}") from problem
     except errors.HFValidationError as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -16,9 +17,20 @@ GROUPED_FROM = 30e9  # from this size on, eight key-value heads and a wider feed
 TIED_BELOW = 1e9
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmbt])(?:\s*(?:params?|parameters))?\s*$", re.IGNORECASE)
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-# parameters and layers of GPT-3's small models (Brown et al. 2020, table 2.1), LLaMA (Touvron et al. 2023, table 2), GPT-3 175B,
+# parameters and layers of GPT-3's models (Brown et al. 2020, table 2.1), LLaMA (Touvron et al. 2023, table 2),
 # and Megatron's 530B and 1T (Narayanan et al. 2021, table 1)
-_DEPTHS = ((1.25e8, 12), (3.5e8, 24), (1.3e9, 24), (6.7e9, 32), (1.3e10, 40), (3.25e10, 60), (6.5e10, 80), (1.75e11, 96), (5.3e11, 105), (1e12, 128))
+_DEPTHS = (
+    (1.25e8, 12),
+    (3.5e8, 24),
+    (1.3e9, 24),
+    (6.7e9, 32),
+    (1.3e10, 40),
+    (3.25e10, 60),
+    (6.5e10, 80),
+    (1.75e11, 96),
+    (5.3e11, 105),
+    (1e12, 128),
+)
 
 
 def size_of(spec: str) -> float | None:
@@ -31,10 +43,7 @@ def _usual_depth(size: float) -> float:
     """The number of layers usual at that size, interpolated between published models."""
     points = [(math.log(n), math.log(depth)) for n, depth in _DEPTHS]
     x = math.log(size)
-    (x0, y0), (x1, y1) = points[0], points[1]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
-        if x <= x1:
-            break
+    (x0, y0), (x1, y1) = next((pair for pair in pairwise(points) if x <= pair[1][0]), (points[-2], points[-1]))
     return math.exp(y0 + (x - x0) * (y1 - y0) / (x1 - x0))
 
 
@@ -70,9 +79,16 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
     _, width, layers = best
     heads, kv_heads, hidden = _shape(size, width)
     return {
-        "model_type": "llama", "hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "tie_word_embeddings": tied,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": tied,
+    }
 
 
 def typical_model(spec: str, size: float) -> Model:
@@ -80,7 +96,8 @@ def typical_model(spec: str, size: float) -> Model:
     config = typical_config(size)
     model = model_from_config(config, name=spec.strip())
     note = (
-        f"{spec.strip()} is a size, not a model: a typical Llama-like decoder is assumed ({config['num_hidden_layers']} layers of width "
-        f"{config['hidden_size']}, {config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, vocabulary {VOCAB:,})"
+        f"{spec.strip()} is a size, not a model: a typical Llama-like decoder is assumed "
+        f"({config['num_hidden_layers']} layers of width {config['hidden_size']}, "
+        f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, vocabulary {VOCAB:,})"
     )
     return replace(model, source="typical architecture for the size", confidence="low", notes=(*model.notes, note))

@@ -1,7 +1,8 @@
 """Families of architectures: one small file for each group of near-identical ones.
 
-A family is a function from the fields of a `config.json` to a `Model`'s stacks. `FAMILIES` maps a `model_type` to its file and
-function; the file is imported when a model of the family is asked for. A new family is one function and one line here.
+A family is a function from the fields of a `config.json` to a `Model`'s stacks. `FAMILIES` maps a `model_type` to its
+file and function; the file is imported when a model of the family is asked for. A new family is one function and one
+line here.
 """
 
 from __future__ import annotations
@@ -17,16 +18,56 @@ Family = Callable[[Fields], Model]
 _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
     "llama": {
         "llama": (
-            "llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "internlm2", "internlm3", "granite", "smollm3",
-            "seed_oss", "arcee", "helium", "ernie4_5", "exaone4", "olmo", "olmo2", "olmo3", "gemma", "gemma2",
-            "gemma3_text", "phi", "phi3", "glm", "glm4", "cohere", "cohere2", "nemotron", "starcoder2", "stablelm",
-            "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text",
+            "llama",
+            "mistral",
+            "ministral",
+            "ministral3",
+            "qwen2",
+            "qwen3",
+            "internlm2",
+            "internlm3",
+            "granite",
+            "smollm3",
+            "seed_oss",
+            "arcee",
+            "helium",
+            "ernie4_5",
+            "exaone4",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "phi",
+            "phi3",
+            "glm",
+            "glm4",
+            "cohere",
+            "cohere2",
+            "nemotron",
+            "starcoder2",
+            "stablelm",
+            "qwen2_vl_text",
+            "qwen2_5_vl_text",
+            "qwen3_vl_text",
         ),
     },
     "moe": {
         "mixture_model": (
-            "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "olmoe", "granitemoe", "granitemoeshared", "gpt_oss",
-            "minimax_m2", "glm4_moe", "dots1", "mimo_v2_flash", "qwen3_vl_moe_text",
+            "mixtral",
+            "qwen2_moe",
+            "qwen3_moe",
+            "phimoe",
+            "olmoe",
+            "granitemoe",
+            "granitemoeshared",
+            "gpt_oss",
+            "minimax_m2",
+            "glm4_moe",
+            "dots1",
+            "mimo_v2_flash",
+            "qwen3_vl_moe_text",
             "minimax_m3_vl_text",
         ),
         "llama4": ("llama4_text",),
@@ -67,7 +108,12 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "lfm2": ("lfm2", "lfm2_moe"),
     },
     "seq2seq": {"t5": ("t5", "mt5", "umt5"), "bart": ("bart",), "whisper": ("whisper",)},
-    "vision": {"vit": ("vit", "deit"), "clip": ("clip",), "siglip": ("siglip",), "dinov2": ("dinov2", "dinov2_with_registers")},
+    "vision": {
+        "vit": ("vit", "deit"),
+        "clip": ("clip",),
+        "siglip": ("siglip",),
+        "dinov2": ("dinov2", "dinov2_with_registers"),
+    },
     "multimodal": {
         "llava": ("llava", "llava_next"),
         "mistral3": ("mistral3",),
@@ -79,10 +125,15 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "mllama": ("mllama",),
         "mllama_text": ("mllama_text_model",),
     },
-    "gemma": {"gemma4": ("gemma4",), "gemma4_text": ("gemma4_text",), "gemma3n_text": ("gemma3n_text",), "gemma3n": ("gemma3n",)},
+    "gemma": {
+        "gemma4": ("gemma4",),
+        "gemma4_text": ("gemma4_text",),
+        "gemma3n_text": ("gemma3n_text",),
+        "gemma3n": ("gemma3n",),
+    },
     "deepseek4": {"deepseek4": ("deepseek_v4",)},
     "step": {"step_text": ("step3p5",), "step": ("step3p7",)},
-}  # fmt: skip
+}
 
 FAMILIES: dict[str, tuple[str, str]] = {
     model_type: (file, function)

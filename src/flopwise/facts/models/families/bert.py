@@ -24,9 +24,16 @@ def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -
     width = c.size("hidden_size")
     heads, _, head_dim = c.heads(width, kv_key="")
     return Attention(
-        width=width, heads=heads, kv_heads=heads, head_dim=head_dim, bias=True, out_bias=True, causal=False, cached=False,
+        width=width,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        bias=True,
+        out_bias=True,
+        causal=False,
+        cached=False,
         dropout=c.number(dropout) > 0,
-    )  # fmt: skip
+    )
 
 
 def post_norm_layer(a: Attention, hidden: int, act: str, *, dropout: bool, extra: Items = ()) -> Items:
@@ -73,7 +80,7 @@ def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool
 
 
 def bert(c: Fields) -> Model:
-    """BERT, RoBERTa, XLM-R, MPNet, ELECTRA, ALBERT: the encoder with its pooler (ELECTRA has none), without a task's head."""
+    """BERT, RoBERTa, XLM-R, MPNet, ELECTRA, ALBERT: the encoder with its pooler, without a task's head."""
     a, layers = bidirectional(c), c.layers()
     dropout = c.number("hidden_dropout_prob") > 0
     layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout)
@@ -86,7 +93,10 @@ def bert(c: Fields) -> Model:
         *(project if embed != a.width or c.model_type == "albert" else ()),
     )
     if mpnet:  # one table of relative positions for all layers
-        before = (*before, Table(name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True))
+        before = (
+            *before,
+            Table(name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True),
+        )
     after = () if c.model_type == "electra" else pooler(a.width)
     return encoder(c, a.width, before, [layer] * layers, after)
 
@@ -110,13 +120,17 @@ def distilbert(c: Fields) -> Model:
 
 
 def modernbert(c: Fields) -> Model:
-    """ModernBERT: pre-norm, rope, gated feed-forward, two of three layers with a window; the first has no attention norm."""
+    """ModernBERT: pre-norm, rope, gated, two of three layers with a window; no attention norm in the first."""
     base = bidirectional(c, dropout="attention_dropout")
     bias, norm = c.flag("attention_bias"), Normal(kind="layernorm", bias=c.flag("norm_bias"))
     base = replace(base, bias=bias, out_bias=bias, fused=True, rope_dim=base.head_dim)
     hidden, mlp_bias = c.size("intermediate_size"), c.flag("mlp_bias")
     act = activation(c.text("hidden_activation", "gelu"))
-    every, window, layers = max(1, c.count("global_attn_every_n_layers", 3)), c.maybe("local_attention", 128), c.layers()
+    every, window, layers = (
+        max(1, c.count("global_attn_every_n_layers", 3)),
+        c.maybe("local_attention", 128),
+        c.layers(),
+    )
     rows = []
     for i in range(layers):
         a = replace(base, window=window if i % every else None)
@@ -125,21 +139,20 @@ def modernbert(c: Fields) -> Model:
             lambda source: mlp(base.width, hidden, act, source, gated=True, bias=mlp_bias, fused=True),
         )  # fmt: skip
         rows.append(items if i else tuple(_without_norm(items)))
-    before = (Table(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"), norm("embed/norm", base.width))
+    before = (
+        Table(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"),
+        norm("embed/norm", base.width),
+    )
     return encoder(c, base.width, before, rows, (norm("norm", base.width),))
 
 
 def _without_norm(items: Items) -> list[Item]:
     """A layer's items without its first norm; what read the norm reads the layer's input."""
-    out: list[Item] = []
-    for item in items[1:]:
-        reads = getattr(item, "reads", "")
-        out.append(replace(item, reads="input") if reads == "input_norm" else item)  # type: ignore[call-arg]
-    return out
+    return [replace(i, reads="input") if isinstance(i, Linear) and i.reads == "input_norm" else i for i in items[1:]]
 
 
 def deberta(c: Fields) -> Model:
-    """DeBERTa v2 and v3: relative positions, projected for keys and queries by the content's matrices or by ones of their own."""
+    """DeBERTa v2 and v3: relative positions, projected by the content's matrices or by ones of their own."""
     a, dropout = bidirectional(c), c.number("hidden_dropout_prob") > 0
     width = a.width
     relative = c.flag("relative_attention")
@@ -155,9 +168,20 @@ def deberta(c: Fields) -> Model:
     if relative and not c.flag("share_att_key"):
         for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
             if kind in kinds:
-                extra.append(Linear(name=f"attention/{name}", inputs=width, outputs=width, bias=True, shard="column", stream="positions"))
-    layer = post_norm_layer(a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout, extra=tuple(extra))
-    absolute = c.size("max_position_embeddings") if c.flag("position_biased_input", True) else 0
+                extra.append(
+                    Linear(
+                        name=f"attention/{name}",
+                        inputs=width,
+                        outputs=width,
+                        bias=True,
+                        shard="column",
+                        stream="positions",
+                    )
+                )
+    layer = post_norm_layer(
+        a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout, extra=tuple(extra)
+    )
+    absolute = c.size("max_position_embeddings") if c.flag("position_biased_input", default=True) else 0
     before: Items = embeddings(c, width, types=c.count("type_vocab_size"), positions=absolute, dropout=dropout)
     if rows_of_table:
         before = (*before, Table(name="embed_relative", rows=rows_of_table, dim=width, position=True))

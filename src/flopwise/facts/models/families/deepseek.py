@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3, V3.2 and what is built like them (Kimi K2, GLM-4.7-Flash, GLM-5): latent attention, many small experts."""
+"""DeepSeek V2, V3, V3.2 and what is built like them: Kimi K2 and Linear, GLM-4.7-Flash, GLM-5."""
 
 from __future__ import annotations
 
@@ -55,10 +55,21 @@ def deepseek(c: Fields) -> Model:
     vocab = c.size("vocab_size")
     predicted, notes = _predictors(c, a.width, rows[-1])
     stack = decoder(
-        a.width, vocab, [*rows, *predicted], RMS("norm", a.width), tied=c.flag("tie_word_embeddings"), names=[*names, *["mtp"] * len(predicted)]
+        a.width,
+        vocab,
+        [*rows, *predicted],
+        RMS("norm", a.width),
+        tied=c.flag("tie_word_embeddings"),
+        names=[*names, *["mtp"] * len(predicted)],
     )
     return Model(
-        name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=c.maybe("max_position_embeddings"), notes=notes
+        name="",
+        model_type=c.model_type,
+        kind="decoder",
+        stacks=(stack,),
+        vocab=vocab,
+        max_position=c.maybe("max_position_embeddings"),
+        notes=notes,
     )
 
 
@@ -78,13 +89,20 @@ def _indexed(c: Fields, a: Latent, layers: int) -> list[Latent]:
 
 
 def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple[str, ...]]:
-    """Layers that predict further tokens. Left out, as transformers does, unless the configuration sets `flopwise_mtp`."""
+    """Layers that predict further tokens: left out, as transformers does, unless `flopwise_mtp` is set."""
     count = c.count("num_nextn_predict_layers")
     if not count:
         return [], ()
     if not c.flag("flopwise_mtp"):
-        return [], (f"{count} multi-token-prediction layer(s) left out, as transformers does; 'flopwise_mtp': true counts them",)
-    merged = (RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width), Linear(name="mtp/project", inputs=2 * width, outputs=width), *layer)
+        return [], (
+            f"{count} multi-token-prediction layer(s) left out, as transformers does; 'flopwise_mtp': true counts them",
+        )
+    merged = (
+        RMS("mtp/embed_norm", width),
+        RMS("mtp/hidden_norm", width),
+        Linear(name="mtp/project", inputs=2 * width, outputs=width),
+        *layer,
+    )
     return [merged] * count, (f"{count} multi-token-prediction layer(s) counted",)
 
 
@@ -106,18 +124,36 @@ def kimi_linear(c: Fields) -> Model:
     first = c.count("first_k_dense_replace", 1)
     sparse = [i >= first for i in range(layers)] if not c.has("mlp_layer_types") else sparse_layers(c, layers)
     manner = Manner(
-        experts="num_local_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts", top_k="num_experts_per_tok"
+        experts="num_local_experts",
+        hidden="moe_intermediate_size",
+        shared_count="n_shared_experts",
+        top_k="num_experts_per_tok",
     )
-    experts, act, hidden = mixture(c, manner, a.width), activation(c.text("hidden_act", "silu")), c.size("intermediate_size")
+    experts, act, hidden = (
+        mixture(c, manner, a.width),
+        activation(c.text("hidden_act", "silu")),
+        c.size("intermediate_size"),
+    )
 
     def layer(kind: str, has_experts: bool) -> Items:
-        attend = (lambda s: latent_attention(a, s)) if kind == "full_attention" else (lambda s: kimi_delta(a.width, heads, dim, kernel, s))
+        attend = (
+            (lambda s: latent_attention(a, s))
+            if kind == "full_attention"
+            else (lambda s: kimi_delta(a.width, heads, dim, kernel, s))
+        )
         feed = (lambda s: moe(experts, s)) if has_experts else (lambda s: mlp(a.width, hidden, act, s))
         return arranged("pre", a.width, RMS, attend, feed)
 
     keys = list(zip(kinds, sparse, strict=True))
     built = {k: layer(*k) for k in dict.fromkeys(keys)}
     vocab = c.size("vocab_size")
-    stack = decoder(a.width, vocab, [built[k] for k in keys], RMS("norm", a.width), tied=c.flag("tie_word_embeddings"), names=[k for k, _ in keys])
+    stack = decoder(
+        a.width,
+        vocab,
+        [built[k] for k in keys],
+        RMS("norm", a.width),
+        tied=c.flag("tie_word_embeddings"),
+        names=[k for k, _ in keys],
+    )
     positions = c.maybe("max_position_embeddings")
     return Model(name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)

@@ -1,10 +1,12 @@
-"""DeepSeek V4: one shared key-value head, windows beside compressed keys, four residual streams, experts in every layer."""
+"""DeepSeek V4: one shared key-value head, windows beside compressed keys, four residual streams."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise, Weight
 from flopwise.facts.models.attend import Attention
-from flopwise.facts.models.blocks import RMS, Items, activation, moe
+from flopwise.facts.models.blocks import RMS, Items, moe
 from flopwise.facts.models.families.llama import Traits, language_model
 from flopwise.facts.models.families.moe import Manner, mixture
 from flopwise.facts.models.fields import Fields
@@ -70,14 +72,28 @@ def _attention(c: Fields, width: int, kind: str) -> Items:
         ]
     items += [
         Attend(
-            name=f"{p}/attend", heads=heads, kv_heads=1, qk_dim=dim, v_dim=dim, window=c.maybe("sliding_window"), sinks=True, key_is_value=True,
-            compress=rate, select=c.size("index_topk") if kind == SPARSE else None,
+            name=f"{p}/attend",
+            heads=heads,
+            kv_heads=1,
+            qk_dim=dim,
+            v_dim=dim,
+            window=c.maybe("sliding_window"),
+            sinks=True,
+            key_is_value=True,
+            compress=rate,
+            select=c.size("index_topk") if kind == SPARSE else None,
         ),
         Pointwise(name=f"{p}/rope_back", dim=heads * rope, kind="rope", shard="column"),
         # a block-diagonal matrix: each of o_groups blocks reads its own share of the heads
-        Linear(name=f"{p}/o_a_proj", inputs=heads * dim // groups, outputs=groups * o_rank, shard="column", shard_unit=o_rank),
+        Linear(
+            name=f"{p}/o_a_proj",
+            inputs=heads * dim // groups,
+            outputs=groups * o_rank,
+            shard="column",
+            shard_unit=o_rank,
+        ),
         Linear(name=f"{p}/o_b_proj", inputs=groups * o_rank, outputs=width, shard="row", shard_unit=o_rank),
-    ]  # fmt: skip
+    ]
     return tuple(items)
 
 
@@ -96,8 +112,9 @@ def _streams(part: str, width: int, count: int) -> tuple[Items, Items]:
 def deepseek4(c: Fields) -> Model:
     """DeepSeek V4: attention and experts, each between a gathering and a spreading of the residual streams."""
     width, layers, count = c.size("hidden_size"), c.layers(), c.size("hc_mult", 4)
-    experts = mixture(c, Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts"), width)
-    _ = activation
+    experts = mixture(
+        c, Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts"), width
+    )
     gather_a, spread_a = _streams("attention", width, count)
     gather_m, spread_m = _streams("mlp", width, count)
     kinds = _kinds(c, layers)
@@ -110,8 +127,6 @@ def deepseek4(c: Fields) -> Model:
     }  # fmt: skip
     frame = Attention(width=width, heads=1, kv_heads=1, head_dim=width)
     model = language_model(c, Traits(mlp_bias=False), frame, [built[k] for k in kinds], kinds)
-    from dataclasses import replace  # noqa: PLC0415
-
     stack = model.stacks[0]
     head = (
         Norm(name="streams/norm", dim=count * width, affine=False),

@@ -1,10 +1,10 @@
-"""Gemma 3n and 4: inputs of their own for each layer, keys and values shared between layers, experts beside a dense block."""
+"""Gemma 3n and 4: inputs for each layer, keys and values shared by layers, experts beside a dense block."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Table, Weight
+from flopwise.facts.architecture import Item, Layer, Linear, Model, Norm, Pointwise, Stack, Table, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import RMS, Items, Mixture, activation, mlp, moe, residual
 from flopwise.facts.models.families.llama import Traits, language_model, windows
@@ -22,7 +22,12 @@ def _per_layer_inputs(c: Fields, width: int, layers: int) -> tuple[Items, Items]
         return (), ()
     # the table is read, never multiplied, and can stay off the accelerator: "effective" sizes such as E4B leave it out
     before = (
-        Table(name="embed_tokens_per_layer", rows=c.size("vocab_size_per_layer_input"), dim=dim * layers, counted_active=False),
+        Table(
+            name="embed_tokens_per_layer",
+            rows=c.size("vocab_size_per_layer_input"),
+            dim=dim * layers,
+            counted_active=False,
+        ),
         Linear(name="per_layer_projection", inputs=width, outputs=dim * layers, reads="embed/scale"),
         Norm(name="per_layer_norm", dim=dim, groups=layers),
         residual("per_layer/add", dim * layers, "embed_tokens_per_layer"),
@@ -38,12 +43,20 @@ def _per_layer_inputs(c: Fields, width: int, layers: int) -> tuple[Items, Items]
 
 
 def _attentions(c: Fields, layers: int) -> list[Attention]:
-    """Attention of each layer of Gemma 4 (global layers have larger heads) or 3n; the last ones share keys and values."""
+    """Attention of each layer of Gemma 4 (larger heads in global layers) or 3n; the last share keys and values."""
     width = c.size("hidden_size")
     heads, kv_heads, head_dim = c.heads(width)
     bias = c.flag("attention_bias")
     base = Attention(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, out_bias=bias, rope_dim=head_dim, qk_norm="head", v_norm=True
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        bias=bias,
+        out_bias=bias,
+        rope_dim=head_dim,
+        qk_norm="head",
+        v_norm=True,
     )
     full = base
     if c.model_type == "gemma4_text":
@@ -58,7 +71,10 @@ def _attentions(c: Fields, layers: int) -> list[Attention]:
         seen[-1] = None  # the class forces the last layer to be global
     first = layers - min(layers, c.count("num_kv_shared_layers"))
     return [
-        replace(full if w is None else base, window=w, kv_shared=i >= first, k_is_v=w is None and full.k_is_v and i < first) for i, w in enumerate(seen)
+        replace(
+            full if w is None else base, window=w, kv_shared=i >= first, k_is_v=w is None and full.k_is_v and i < first
+        )
+        for i, w in enumerate(seen)
     ]
 
 
@@ -69,7 +85,13 @@ def gemma4_text(c: Fields) -> Model:
     before, after = _per_layer_inputs(c, width, layers)
     experts = None
     if c.flag("enable_moe_block"):
-        experts = Mixture(width=width, experts=c.size("num_experts"), top_k=c.size("top_k_experts"), hidden=c.size("moe_intermediate_size"), act=act)
+        experts = Mixture(
+            width=width,
+            experts=c.size("num_experts"),
+            top_k=c.size("top_k_experts"),
+            hidden=c.size("moe_intermediate_size"),
+            act=act,
+        )
     wide = c.flag("use_double_wide_mlp")
 
     def layer(a: Attention) -> Items:
@@ -84,7 +106,7 @@ def gemma4_text(c: Fields) -> Model:
             feed += [
                 RMS("mlp/norm_1", width),
                 *router,
-                replace(routed[0], reads="router/norm"),  # type: ignore[call-arg]
+                Linear(name="router", inputs=width, outputs=experts.experts, reads="router/norm"),
                 routed[1],
                 RMS("experts/norm", width, reads="attention/residual"),
                 *routed[2:],
@@ -92,9 +114,15 @@ def gemma4_text(c: Fields) -> Model:
                 residual("experts/add", width, "mlp/norm_1"),
             ]
         return (
-            RMS("input_norm", width), *attention(a, "input_norm"), RMS("attention/norm", width), residual("attention/residual", width, "input"),
-            *feed, RMS("mlp/norm", width), residual("mlp/residual", width, "attention/residual"), *after,
-        )  # fmt: skip
+            RMS("input_norm", width),
+            *attention(a, "input_norm"),
+            RMS("attention/norm", width),
+            residual("attention/residual", width, "input"),
+            *feed,
+            RMS("mlp/norm", width),
+            residual("mlp/residual", width, "attention/residual"),
+            *after,
+        )
 
     attends = _attentions(c, layers)
     kinds = {a: layer(a) for a in dict.fromkeys(attends)}
@@ -105,10 +133,18 @@ def gemma3n_text(c: Fields) -> Model:
     """Gemma 3n's language model: four residual streams that predict and correct one another, low-rank residuals."""
     layers, width = c.layers(), c.size("hidden_size")
     given = c.value("intermediate_size")
-    sizes = [c.size("intermediate_size")] * layers if not isinstance(given, list) else [int(v) for v in given[:layers] if isinstance(v, int) and v > 0]
+    sizes = (
+        [c.size("intermediate_size")] * layers
+        if not isinstance(given, list)
+        else [int(v) for v in given[:layers] if isinstance(v, int) and v > 0]
+    )
     if len(sizes) != layers:
         raise c.wrong("intermediate_size", given, f"a size, or a list of {layers} sizes, is needed")
-    act, streams, rank = activation(c.text("hidden_activation", "gelu")), c.size("altup_num_inputs", 4), c.size("laurel_rank", 64)
+    act, streams, rank = (
+        activation(c.text("hidden_activation", "gelu")),
+        c.size("altup_num_inputs", 4),
+        c.size("laurel_rank", 64),
+    )
     before, after = _per_layer_inputs(c, width, layers)
     altup: Items = (
         RMS("altup/norm", width),
@@ -130,14 +166,26 @@ def gemma3n_text(c: Fields) -> Model:
 
     def layer(a: Attention, hidden: int) -> Items:
         return (
-            *altup, RMS("input_norm", width), *laurel, *attention(a, "input_norm"), RMS("attention/norm", width),
-            residual("attention/residual", width, "input"), residual("attention/laurel", width, "laurel/residual"), RMS("post_norm", width),
-            *mlp(width, hidden, act, "post_norm"), RMS("mlp/norm", width), residual("mlp/residual", width, "attention/laurel"), *correct, *after,
-        )  # fmt: skip
+            *altup,
+            RMS("input_norm", width),
+            *laurel,
+            *attention(a, "input_norm"),
+            RMS("attention/norm", width),
+            residual("attention/residual", width, "input"),
+            residual("attention/laurel", width, "laurel/residual"),
+            RMS("post_norm", width),
+            *mlp(width, hidden, act, "post_norm"),
+            RMS("mlp/norm", width),
+            residual("mlp/residual", width, "attention/laurel"),
+            *correct,
+            *after,
+        )
 
     keys = list(zip(_attentions(c, layers), sizes, strict=True))
     kinds = {k: layer(*k) for k in dict.fromkeys(keys)}
-    into = tuple(Linear(name=f"altup/into.{i}", inputs=width, outputs=width, reads="embed/scale") for i in range(streams - 1))
+    into = tuple(
+        Linear(name=f"altup/into.{i}", inputs=width, outputs=width, reads="embed/scale") for i in range(streams - 1)
+    )
     model = language_model(c, _TRAITS, keys[0][0], [kinds[k] for k in keys], before=(*into, *before))
     stack = model.stacks[0]
     out = tuple(Linear(name=f"altup/out.{i}", inputs=width, outputs=width, reads="input") for i in range(streams - 1))
@@ -160,28 +208,49 @@ def gemma4(c: Fields) -> Model:
     kv_heads, dim = v.size("num_key_value_heads", heads), v.maybe("head_dim") or width // heads
     bias = v.flag("attention_bias")
     a = Attention(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, bias=bias, out_bias=bias, rope_dim=dim, qk_norm="head", v_norm=True, causal=False,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        bias=bias,
+        out_bias=bias,
+        rope_dim=dim,
+        qk_norm="head",
+        v_norm=True,
+        causal=False,
         cached=False,
-    )  # fmt: skip
+    )
     feed = mlp(width, v.size("intermediate_size"), activation(v.text("hidden_activation", "gelu")), "post_norm")
     layer = (
-        RMS("input_norm", width), *attention(a, "input_norm"), RMS("attention/norm", width), residual("attention/residual", width, "input"),
-        RMS("post_norm", width), *feed, RMS("mlp/norm", width), residual("mlp/residual", width, "attention/residual"),
-    )  # fmt: skip
+        RMS("input_norm", width),
+        *attention(a, "input_norm"),
+        RMS("attention/norm", width),
+        residual("attention/residual", width, "input"),
+        RMS("post_norm", width),
+        *feed,
+        RMS("mlp/norm", width),
+        residual("mlp/residual", width, "attention/residual"),
+    )
     patch, rows = v.size("patch_size"), v.size("position_embedding_size")
     before = (
         Linear(name="patch_embed", inputs=3 * patch * patch, outputs=width),
         Weight(name="embed_positions", numel=2 * rows * width),
         residual("embed/add", width),
     )
-    from flopwise.facts.architecture import Layer, Stack  # noqa: PLC0415
-
     patches = (DYNAMIC_PIXELS // patch) ** 2
     tower = Stack(
-        name="vision", width=width, before=before, kinds=(Layer(name="block", items=layer),), order=(0,) * v.layers(), after=(),
+        name="vision",
+        width=width,
+        before=before,
+        kinds=(Layer(name="block", items=layer),),
+        order=(0,) * v.layers(),
+        after=(),
         tokens_per_sample=patches,
-    )  # fmt: skip
-    out = (Norm(name="projector/norm", dim=width, affine=False), Linear(name="projector/fc", inputs=width, outputs=text.stacks[0].width))
+    )
+    out = (
+        Norm(name="projector/norm", dim=width, affine=False),
+        Linear(name="projector/fc", inputs=width, outputs=text.stacks[0].width),
+    )
     pooled = max(1, patches // v.size("pooling_kernel_size", 3) ** 2)
     model = joined(c, text, tower, out, pooled, dynamic=True)
     return replace(model, notes=(*model.notes, "an audio tower is not counted")) if c.has("audio_config") else model

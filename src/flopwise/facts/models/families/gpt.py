@@ -104,7 +104,7 @@ def gpt2(c: Fields) -> Model:
     return model(c, Frame(
         attention=a, hidden=c.maybe("n_inner") or 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
         act=c.text("activation_function", "gelu"), dropout=c.number("resid_pdrop") > 0,
-        positions=c.size("max_position_embeddings"), tied=c.flag("tie_word_embeddings", True),
+        positions=c.size("max_position_embeddings"), tied=c.flag("tie_word_embeddings", default=True),
     ))  # fmt: skip
 
 
@@ -112,12 +112,12 @@ def gpt_bigcode(c: Fields) -> Model:
     """StarCoder: GPT-2 with one key-value head."""
     width = c.size("hidden_size")
     a = replace(heads_of(c, width), fused=True, dropout=c.number("attn_pdrop") > 0)
-    if c.flag("multi_query", True):
+    if c.flag("multi_query", default=True):
         a = replace(a, kv_heads=1)
     return model(c, Frame(
         attention=a, hidden=c.maybe("n_inner") or 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
         dropout=c.number("resid_pdrop") > 0, positions=c.size("max_position_embeddings"),
-        tied=c.flag("tie_word_embeddings", True),
+        tied=c.flag("tie_word_embeddings", default=True),
     ))  # fmt: skip
 
 
@@ -126,16 +126,25 @@ def gpt_neo(c: Fields) -> Model:
     width, layers = c.size("hidden_size"), c.layers()
     kinds: list[str] = []
     for entry in c.sequence("attention_types") or [[["global", "local"], layers // 2]]:
-        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and isinstance(entry[1], int)):
+        if not (
+            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and isinstance(entry[1], int)
+        ):
             raise c.wrong("attention_types", entry, "entries such as [['global', 'local'], 12] are needed")
         kinds += entry[0] * min(entry[1], layers)
     window = c.maybe("window_size")
     per_layer = tuple(window if k == "local" else None for k in (kinds + ["global"] * layers)[:layers])
-    return model(c, Frame(
-        attention=replace(heads_of(c, width), bias=False), hidden=c.maybe("intermediate_size") or 4 * width, layers=layers,
-        vocab=c.size("vocab_size"), positions=c.size("max_position_embeddings"), tied=c.flag("tie_word_embeddings", True),
-        windows=per_layer,
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=replace(heads_of(c, width), bias=False),
+            hidden=c.maybe("intermediate_size") or 4 * width,
+            layers=layers,
+            vocab=c.size("vocab_size"),
+            positions=c.size("max_position_embeddings"),
+            tied=c.flag("tie_word_embeddings", default=True),
+            windows=per_layer,
+        ),
+    )
 
 
 def gptj(c: Fields) -> Model:
@@ -153,71 +162,119 @@ def gptj(c: Fields) -> Model:
 def gpt_neox(c: Fields) -> Model:
     """GPT-NeoX and Pythia: parallel blocks with a norm each, a quarter of each head rotated."""
     width = c.size("hidden_size")
-    bias = c.flag("attention_bias", True)
+    bias = c.flag("attention_bias", default=True)
     a = replace(heads_of(c, width), bias=bias, out_bias=bias, fused=True)
     fraction = c.number("rotary_pct", 0.25)
-    return model(c, Frame(
-        attention=replace(a, rope_dim=min(a.head_dim, max(0, int(a.head_dim * fraction)))), hidden=c.size("intermediate_size"),
-        layers=c.layers(), vocab=c.size("vocab_size"), tied=c.flag("tie_word_embeddings"),
-        arrangement="parallel-two" if c.flag("use_parallel_residual", True) else "pre",
-        max_position=c.maybe("max_position_embeddings"),
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=replace(a, rope_dim=min(a.head_dim, max(0, int(a.head_dim * fraction)))),
+            hidden=c.size("intermediate_size"),
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            tied=c.flag("tie_word_embeddings"),
+            arrangement="parallel-two" if c.flag("use_parallel_residual", default=True) else "pre",
+            max_position=c.maybe("max_position_embeddings"),
+        ),
+    )
 
 
 def opt(c: Fields) -> Model:
-    """OPT: learned positions with two spare rows; the 350M model norms after its blocks and has a narrower embedding."""
+    """OPT: learned positions with two spare rows; the 350M model norms late and has a narrower embedding."""
     width = c.size("hidden_size")
-    bias, before = c.flag("enable_bias", True), c.flag("do_layer_norm_before", True)
+    bias, before = c.flag("enable_bias", default=True), c.flag("do_layer_norm_before", default=True)
     a = replace(heads_of(c, width), bias=bias, out_bias=bias)
     embed = c.maybe("word_embed_proj_dim") or width
-    norm = Normal(kind="layernorm", bias=c.flag("layer_norm_elementwise_affine", True), affine=c.flag("layer_norm_elementwise_affine", True))
-    return model(c, Frame(
-        attention=a, hidden=c.size("ffn_dim"), layers=c.layers(), vocab=c.size("vocab_size"), bias=bias, act="relu", norm=norm,
-        arrangement="pre" if before else "post-add", final_norm=before and not c.flag("_remove_final_layer_norm"),
-        positions=c.size("max_position_embeddings") + 2, max_position=c.size("max_position_embeddings"),
-        embed_dim=embed if embed != width else 0, tied=c.flag("tie_word_embeddings", True), dropout=c.number("dropout") > 0,
-    ))  # fmt: skip
+    norm = Normal(
+        kind="layernorm",
+        bias=c.flag("layer_norm_elementwise_affine", default=True),
+        affine=c.flag("layer_norm_elementwise_affine", default=True),
+    )
+    return model(
+        c,
+        Frame(
+            attention=a,
+            hidden=c.size("ffn_dim"),
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            bias=bias,
+            act="relu",
+            norm=norm,
+            arrangement="pre" if before else "post-add",
+            final_norm=before and not c.flag("_remove_final_layer_norm"),
+            positions=c.size("max_position_embeddings") + 2,
+            max_position=c.size("max_position_embeddings"),
+            embed_dim=embed if embed != width else 0,
+            tied=c.flag("tie_word_embeddings", default=True),
+            dropout=c.number("dropout") > 0,
+        ),
+    )
 
 
 def bloom(c: Fields) -> Model:
     """BLOOM: ALiBi in place of positions, a norm after the embedding."""
     width = c.size("hidden_size")
-    return model(c, Frame(
-        attention=replace(heads_of(c, width), fused=True), hidden=4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
-        before=(LAYER_NORM("embed/norm", width),), tied=c.flag("tie_word_embeddings", True), max_position=c.maybe("seq_length", 2048),
-        dropout=c.number("hidden_dropout") > 0,
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=replace(heads_of(c, width), fused=True),
+            hidden=4 * width,
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            before=(LAYER_NORM("embed/norm", width),),
+            tied=c.flag("tie_word_embeddings", default=True),
+            max_position=c.maybe("seq_length", 2048),
+            dropout=c.number("hidden_dropout") > 0,
+        ),
+    )
 
 
 def mpt(c: Fields) -> Model:
     """MPT: ALiBi, no bias anywhere."""
     width = c.size("hidden_size")
     a = replace(heads_of(c, width), bias=False, out_bias=False, fused=True)
-    return model(c, Frame(
-        attention=a, hidden=4 * width if c.value("expansion_ratio") is None else 4 * width, layers=c.layers(), vocab=c.size("vocab_size"),
-        norm=NO_BIAS, bias=False, tied=c.flag("tie_word_embeddings", True), max_position=c.maybe("max_position_embeddings"),
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=a,
+            hidden=4 * width,
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            norm=NO_BIAS,
+            bias=False,
+            tied=c.flag("tie_word_embeddings", default=True),
+            max_position=c.maybe("max_position_embeddings"),
+        ),
+    )
 
 
 def falcon(c: Fields) -> Model:
     """Falcon: one key-value head (7B), or a few and a norm for each of two parallel blocks (40B, 180B)."""
     width = c.size("hidden_size")
     bias, new = c.flag("bias"), c.flag("new_decoder_architecture")
-    parallel = new or c.flag("parallel_attn", True)
+    parallel = new or c.flag("parallel_attn", default=True)
     a = replace(heads_of(c, width), bias=bias, out_bias=bias, fused=True)
     if new:
         kv_heads = c.size("num_kv_heads", a.heads)
         if a.heads % kv_heads:
             raise c.wrong("num_kv_heads", kv_heads, f"it must divide num_attention_heads = {a.heads}")
         a = replace(a, kv_heads=kv_heads)
-    elif c.flag("multi_query", True):
+    elif c.flag("multi_query", default=True):
         a = replace(a, kv_heads=1)
     two = new and (c.maybe("num_ln_in_parallel_attn") or 2) == 2
-    return model(c, Frame(
-        attention=replace(a, rope_dim=0 if c.flag("alibi") else a.head_dim), hidden=c.maybe("ffn_hidden_size") or 4 * width,
-        layers=c.layers(), vocab=c.size("vocab_size"), bias=bias, tied=c.flag("tie_word_embeddings", True),
-        arrangement="parallel-two" if two else "parallel" if parallel else "pre", max_position=c.maybe("max_position_embeddings", 2048),
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=replace(a, rope_dim=0 if c.flag("alibi") else a.head_dim),
+            hidden=c.maybe("ffn_hidden_size") or 4 * width,
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            bias=bias,
+            tied=c.flag("tie_word_embeddings", default=True),
+            arrangement="parallel-two" if two else "parallel" if parallel else "pre",
+            max_position=c.maybe("max_position_embeddings", 2048),
+        ),
+    )
 
 
 def palm(c: Fields) -> Model:
@@ -225,7 +282,18 @@ def palm(c: Fields) -> Model:
     width = c.size("hidden_size")
     heads, head_dim = c.size("num_attention_heads"), c.size("head_dim")
     a = Attention(width=width, heads=heads, kv_heads=1, head_dim=head_dim, rope_dim=head_dim)
-    return model(c, Frame(
-        attention=a, hidden=4 * width, layers=c.layers(), vocab=c.size("vocab_size"), norm=NO_BIAS, gated=True, bias=False,
-        act="silu", arrangement="parallel", max_position=c.maybe("max_position_embeddings", 2048),
-    ))  # fmt: skip
+    return model(
+        c,
+        Frame(
+            attention=a,
+            hidden=4 * width,
+            layers=c.layers(),
+            vocab=c.size("vocab_size"),
+            norm=NO_BIAS,
+            gated=True,
+            bias=False,
+            act="silu",
+            arrangement="parallel",
+            max_position=c.maybe("max_position_embeddings", 2048),
+        ),
+    )

@@ -1,4 +1,4 @@
-"""State-space models and hybrids: Mamba 1 and 2, Jamba, Bamba, Granite 4, Falcon-H1, Nemotron-H, Qwen3-Next, Qwen3.5, MiniMax-01, LFM2."""
+"""State-space models and hybrids: Mamba, Jamba, Bamba, Granite 4, Falcon-H1, Nemotron-H, Qwen3-Next, LFM2 ..."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from flopwise.facts.architecture import Item, Model
-from flopwise.facts.models.attend import attention
+from flopwise.facts.architecture import Model
+from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import RMS, Items, Mixture, activation, arranged, mlp, moe, residual
 from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
 from flopwise.facts.models.families.moe import Manner, mixture, sparse_layers
@@ -31,7 +31,14 @@ def mamba(c: Fields) -> Model:
     rank = c.value("time_step_rank", "auto")
     rank = math.ceil(width / 16) if rank in ("auto", None) else c.size("time_step_rank")
     scan = mamba1(
-        width, inner, c.size("state_size"), rank, c.size("conv_kernel", 4), "norm", bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", True)
+        width,
+        "norm",
+        inner=inner,
+        state=c.size("state_size"),
+        rank=rank,
+        kernel=c.size("conv_kernel", 4),
+        bias=c.flag("use_bias"),
+        conv_bias=c.flag("use_conv_bias", default=True),
     )
     layer = (RMS("norm", width), *scan, residual("residual", width, "input"))
     return _stateful(c, width, layer)
@@ -42,24 +49,27 @@ def mamba_two(c: Fields) -> Model:
     width = c.size("hidden_size")
     heads, dim = c.size("num_heads"), c.size("head_dim")
     if heads * dim != c.size("expand", 2) * width:
-        raise c.wrong("num_heads", heads, f"num_heads x head_dim must equal expand x hidden_size = {c.size('expand', 2) * width}")
+        raise c.wrong(
+            "num_heads", heads, f"num_heads x head_dim must equal expand x hidden_size = {c.size('expand', 2) * width}"
+        )
     scan = mamba2(
-        width, heads, dim, c.size("state_size"), c.size("n_groups", 1), c.size("conv_kernel", 4), "norm", bias=c.flag("use_bias"),
-        conv_bias=c.flag("use_conv_bias", True), chunk=c.size("chunk_size", 256),
-    )  # fmt: skip
+        width,
+        "norm",
+        heads=heads,
+        head_dim=dim,
+        state=c.size("state_size"),
+        groups=c.size("n_groups", 1),
+        kernel=c.size("conv_kernel", 4),
+        bias=c.flag("use_bias"),
+        conv_bias=c.flag("use_conv_bias", default=True),
+        chunk=c.size("chunk_size", 256),
+    )
     return _stateful(c, width, (RMS("norm", width), *scan, residual("residual", width, "input")))
 
 
 def _stateful(c: Fields, width: int, layer: Items) -> Model:
-    base = standard_width(width)
+    base = Attention(width=width, heads=1, kv_heads=1, head_dim=width)  # only its width is read
     return language_model(c, _PLAIN, base, [layer] * c.layers())
-
-
-def standard_width(width: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """A stand-in attention for models that have none: only its width is read."""
-    from flopwise.facts.models.attend import Attention  # noqa: PLC0415
-
-    return Attention(width=width, heads=1, kv_heads=1, head_dim=width)
 
 
 def _mamba2_of(c: Fields, width: int, inner: int, *, norm: bool = True) -> Block:
@@ -75,28 +85,49 @@ def _mamba2_of(c: Fields, width: int, inner: int, *, norm: bool = True) -> Block
     if heads * head_dim != inner:
         raise c.wrong("mamba_n_heads", heads, f"mamba_n_heads x mamba_d_head must equal the inner width {inner}")
     return lambda source: mamba2(
-        width, heads, head_dim, c.size("mamba_d_state"), c.size("mamba_n_groups", 1), c.size("mamba_d_conv", 4), source,
-        bias=c.flag("mamba_proj_bias"), conv_bias=c.flag("mamba_conv_bias", True), norm=norm, chunk=c.size("mamba_chunk_size", 256),
-    )  # fmt: skip
+        width,
+        source,
+        heads=heads,
+        head_dim=head_dim,
+        state=c.size("mamba_d_state"),
+        groups=c.size("mamba_n_groups", 1),
+        kernel=c.size("mamba_d_conv", 4),
+        bias=c.flag("mamba_proj_bias"),
+        conv_bias=c.flag("mamba_conv_bias", default=True),
+        norm=norm,
+        chunk=c.size("mamba_chunk_size", 256),
+    )
 
 
 def jamba(c: Fields) -> Model:
-    """Jamba: Mamba 1 with one attention layer in `attn_layer_period`, experts in every `expert_layer_period`-th layer."""
+    """Jamba: Mamba 1 with an attention layer in `attn_layer_period`, experts in every `expert_layer_period`-th."""
     base = replace(standard_attention(c, _PLAIN), rope_dim=0)
     width, layers = base.width, c.layers()
     inner = c.size("mamba_expand", 2) * width
     rank = c.value("mamba_dt_rank", "auto")
     rank = math.ceil(width / 16) if rank in ("auto", None) else c.size("mamba_dt_rank")
-    scan: Block = lambda source: mamba1(  # noqa: E731 - a block is a function of what it reads
-        width, inner, c.size("mamba_d_state"), rank, c.size("mamba_d_conv", 4), source, bias=c.flag("mamba_proj_bias"),
-        conv_bias=c.flag("mamba_conv_bias", True), norms=True,
-    )  # fmt: skip
+
+    def scan(source: str) -> Items:
+        return mamba1(
+            width,
+            source,
+            inner=inner,
+            state=c.size("mamba_d_state"),
+            rank=rank,
+            kernel=c.size("mamba_d_conv", 4),
+            bias=c.flag("mamba_proj_bias"),
+            conv_bias=c.flag("mamba_conv_bias", default=True),
+            norms=True,
+        )
+
     dense = plain_feed(c, _PLAIN, width, c.size("intermediate_size"))
     experts = mixture(c, Manner(experts="num_experts"), width) if c.count("num_experts") > 1 else None
     period, offset = c.size("attn_layer_period"), c.count("attn_layer_offset")
     e_period, e_offset = c.size("expert_layer_period"), c.count("expert_layer_offset")
     kinds = [
-        f"{'attention' if i % period == offset else 'mamba'}-{'moe' if experts and i % e_period == e_offset else 'dense'}" for i in range(layers)
+        ("attention" if i % period == offset else "mamba")
+        + ("-moe" if experts and i % e_period == e_offset else "-dense")
+        for i in range(layers)
     ]
 
     def make(kind: str) -> Items:
@@ -138,7 +169,9 @@ def granite_hybrid(c: Fields) -> Model:
     kinds = c.per_layer("layer_types", c.layers(), "mamba")
 
     def make(kind: str) -> Items:
-        return arranged("pre", width, RMS, (lambda s: attention(base, s)) if kind == "attention" else scan, feed, scale=True)
+        return arranged(
+            "pre", width, RMS, (lambda s: attention(base, s)) if kind == "attention" else scan, feed, scale=True
+        )
 
     return language_model(c, t, base, _rows(kinds, make), kinds)
 
@@ -147,7 +180,9 @@ def falcon_h1(c: Fields) -> Model:
     """Falcon-H1: attention and Mamba 2 side by side in every layer."""
     base = standard_attention(c, Traits(out_bias="attention_bias"))
     width = base.width
-    scan = _mamba2_of(c, width, c.maybe("mamba_d_ssm") or c.size("mamba_expand", 2) * width, norm=c.flag("mamba_rms_norm"))
+    scan = _mamba2_of(
+        c, width, c.maybe("mamba_d_ssm") or c.size("mamba_expand", 2) * width, norm=c.flag("mamba_rms_norm")
+    )
     feed = plain_feed(c, Traits(), width, c.size("intermediate_size"))
 
     def both(source: str) -> Items:
@@ -160,14 +195,18 @@ _NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def nemotron_h(c: Fields) -> Model:
-    """Nemotron-H and Nemotron 3: each layer one block: Mamba 2, attention, feed-forward or experts with squared ReLU."""
+    """Nemotron-H and Nemotron 3: a layer is one block: Mamba 2, attention, feed-forward or experts."""
     base = replace(standard_attention(c, Traits()), rope_dim=0)
     width, act = base.width, activation(c.text("mlp_hidden_act", "relu2"))
     pattern = c.text("hybrid_override_pattern")
     given = c.sequence("layers_block_type")
     kinds = [_NEMOTRON.get(letter, "") for letter in pattern] if given is None else [str(k) for k in given]
     if not kinds or not set(kinds) <= {"mamba", "attention", "mlp", "moe"}:
-        raise c.wrong("layers_block_type", given or pattern, "a list of mamba, attention, mlp, moe is needed, or hybrid_override_pattern of M, *, -, E")
+        raise c.wrong(
+            "layers_block_type",
+            given or pattern,
+            "a list of mamba, attention, mlp, moe is needed, or hybrid_override_pattern of M, *, -, E",
+        )
     bias = c.flag("mlp_bias")
 
     def make(kind: str) -> Items:
@@ -180,14 +219,28 @@ def nemotron_h(c: Fields) -> Model:
             return mlp(width, c.size("intermediate_size"), act, "norm", gated=False, bias=bias)
         if kind == "mamba":
             return mamba2(
-                width, c.size("mamba_num_heads"), c.size("mamba_head_dim"), c.size("ssm_state_size"), c.size("n_groups"), c.size("conv_kernel", 4),
-                "norm", bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", True), chunk=c.size("chunk_size", 128),
-            )  # fmt: skip
+                width,
+                "norm",
+                heads=c.size("mamba_num_heads"),
+                head_dim=c.size("mamba_head_dim"),
+                state=c.size("ssm_state_size"),
+                groups=c.size("n_groups"),
+                kernel=c.size("conv_kernel", 4),
+                bias=c.flag("use_bias"),
+                conv_bias=c.flag("use_conv_bias", default=True),
+                chunk=c.size("chunk_size", 128),
+            )
         m = Mixture(
-            width=width, experts=c.size("n_routed_experts"), top_k=c.size("num_experts_per_tok"), hidden=c.size("moe_intermediate_size"), act=act,
-            gated=False, bias=False, latent=c.maybe("moe_latent_size") or 0,
+            width=width,
+            experts=c.size("n_routed_experts"),
+            top_k=c.size("num_experts_per_tok"),
+            hidden=c.size("moe_intermediate_size"),
+            act=act,
+            gated=False,
+            bias=False,
+            latent=c.maybe("moe_latent_size") or 0,
             shared_hidden=c.count("moe_shared_expert_intermediate_size") * max(1, c.count("n_shared_experts")),
-        )  # fmt: skip
+        )
         return moe(m, "norm")
 
     return language_model(c, _PLAIN, base, _rows(kinds, make), kinds)
@@ -199,11 +252,25 @@ def qwen_next(c: Fields) -> Model:
     fraction = c.value("partial_rotary_factor")
     base = replace(base, rope_dim=base.rope_dim if fraction is not None else base.head_dim // 4)
     width, layers = base.width, c.layers()
-    delta: Block = lambda source: delta_net(  # noqa: E731 - a block is a function of what it reads
-        width, c.size("linear_num_key_heads"), c.size("linear_num_value_heads"), c.size("linear_key_head_dim"), c.size("linear_value_head_dim"),
-        c.size("linear_conv_kernel_dim", 4), source, joined=c.model_type == "qwen3_next",
-    )  # fmt: skip
-    manner = Manner(experts="num_experts", hidden="moe_intermediate_size", shared="shared_expert_intermediate_size", shared_gate=True)
+
+    def delta(source: str) -> Items:
+        return delta_net(
+            width,
+            source,
+            key_heads=c.size("linear_num_key_heads"),
+            value_heads=c.size("linear_num_value_heads"),
+            key_dim=c.size("linear_key_head_dim"),
+            value_dim=c.size("linear_value_head_dim"),
+            kernel=c.size("linear_conv_kernel_dim", 4),
+            joined=c.model_type == "qwen3_next",
+        )
+
+    manner = Manner(
+        experts="num_experts",
+        hidden="moe_intermediate_size",
+        shared="shared_expert_intermediate_size",
+        shared_gate=True,
+    )
     sparse = sparse_layers(c, layers) if c.count("num_experts") else [False] * layers
     experts = mixture(c, manner, width) if any(sparse) else None
     every = c.count("full_attention_interval") or 4
@@ -223,7 +290,7 @@ def qwen_next(c: Fields) -> Model:
 
 
 def minimax(c: Fields) -> Model:
-    """MiniMax-01: lightning attention with softmax attention in every eighth layer (or as `layer_types` says), experts."""
+    """MiniMax-01: lightning attention, softmax attention where `layer_types` says, experts."""
     base = standard_attention(c, _PLAIN)
     experts = mixture(c, Manner(), base.width)
     layers = c.layers()
@@ -235,9 +302,11 @@ def minimax(c: Fields) -> Model:
         kinds = ["linear_attention" if (i + 1) % 2 == 0 else "full_attention" for i in range(layers)]
 
     def make(kind: str) -> Items:
-        attend: Block = lambda source: attention(base, source)  # noqa: E731 - a block is a function of what it reads
-        if kind != "full_attention":
-            attend = lambda source: lightning(base.width, base.heads, base.head_dim, source, chunk=c.size("block_size", 256))  # noqa: E731
+        def attend(source: str) -> Items:
+            if kind == "full_attention":
+                return attention(base, source)
+            return lightning(base.width, base.heads, base.head_dim, source, chunk=c.size("block_size", 256))
+
         return arranged("pre", base.width, RMS, attend, lambda source: moe(experts, source), scale=True)
 
     return language_model(c, _PLAIN, base, _rows(kinds, make), kinds)
@@ -253,7 +322,9 @@ def lfm2(c: Fields) -> Model:
         hidden = int(c.number("block_ffn_dim_multiplier", 1.0) * int(2 * hidden / 3))
         hidden = multiple * ((hidden + multiple - 1) // multiple)
     dense = c.count("num_dense_layers") if c.model_type == "lfm2_moe" else layers
-    experts = mixture(c, Manner(experts="num_experts", hidden="moe_intermediate_size"), width) if dense < layers else None
+    experts = (
+        mixture(c, Manner(experts="num_experts", hidden="moe_intermediate_size"), width) if dense < layers else None
+    )
     if c.has("layer_types"):
         kinds = c.per_layer("layer_types", layers, "conv")
     else:
@@ -264,10 +335,11 @@ def lfm2(c: Fields) -> Model:
     def make(name: str) -> Items:
         conv: Block = lambda s: short_convolution(width, c.size("conv_L_cache", 3), s, bias=c.flag("conv_bias"))  # noqa: E731
         attend: Block = (lambda s: attention(base, s)) if name.startswith("full") else conv
-        feed: Block = (lambda s: moe(experts, s)) if experts and name.endswith("moe") else (lambda s: mlp(width, hidden, "silu", s))
+        feed: Block = (
+            (lambda s: moe(experts, s))
+            if experts and name.endswith("moe")
+            else (lambda s: mlp(width, hidden, "silu", s))
+        )
         return arranged("pre", width, RMS, attend, feed)
 
     return language_model(c, _PLAIN, base, _rows(names, make), names)
-
-
-_ = Item

@@ -1,4 +1,4 @@
-"""Llama and the many that are Llama with a bias, a norm or a window more: Mistral, Qwen, Gemma, Phi, GLM, Cohere, OLMo ..."""
+"""Llama and the many that are Llama with a bias, a norm or a window more: Mistral, Qwen, Gemma, Phi ..."""
 
 from __future__ import annotations
 
@@ -70,24 +70,43 @@ TRAITS: dict[str, Traits] = {
     "gemma2": Traits(mlp_bias=False, embed_scale=True, arrangement="sandwich"),
     "gemma3_text": Traits(mlp_bias=False, embed_scale=True, arrangement="sandwich", qk_norm="head"),
     "phi": Traits(
-        norm=LAYER_NORM, arrangement="parallel", bias=True, out_bias=True, mlp_bias=True, head_bias=True, gated=False,
-        qk_norm="head", qk_norm_key="qk_layernorm", qk_normal=LAYER_NORM,
+        norm=LAYER_NORM,
+        arrangement="parallel",
+        bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        gated=False,
+        qk_norm="head",
+        qk_norm_key="qk_layernorm",
+        qk_normal=LAYER_NORM,
     ),
     "phi3": Traits(bias=False, out_bias=False, mlp_bias=False, fused_attention=True, fused_mlp=True),
     "glm": Traits(out_bias=False, mlp_bias=False, fused_mlp=True),
     "glm4": Traits(out_bias=False, mlp_bias=False, fused_mlp=True, arrangement="sandwich"),
     "cohere": Traits(
-        norm=NO_BIAS, arrangement="parallel", mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm",
-        qk_normal=NO_BIAS, qk_own_weights=True,
+        norm=NO_BIAS,
+        arrangement="parallel",
+        mlp_bias=False,
+        qk_norm="head",
+        qk_norm_key="use_qk_norm",
+        qk_normal=NO_BIAS,
+        qk_own_weights=True,
     ),
     "cohere2": Traits(norm=NO_BIAS, arrangement="parallel", mlp_bias=False, rope_on_windows_only=True),
     "nemotron": Traits(norm=LAYER_NORM, gated=False),
     "starcoder2": Traits(norm=LAYER_NORM, bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", gated=False),
     "stablelm": Traits(
-        norm=LAYER_NORM, bias="use_qkv_bias", out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="qk_layernorm",
-        qk_normal=NO_BIAS, qk_own_weights=True,
+        norm=LAYER_NORM,
+        bias="use_qkv_bias",
+        out_bias=False,
+        mlp_bias=False,
+        qk_norm="head",
+        qk_norm_key="qk_layernorm",
+        qk_normal=NO_BIAS,
+        qk_own_weights=True,
     ),
-}  # fmt: skip
+}
 TRAITS |= {"qwen2_vl_text": TRAITS["qwen2"], "qwen2_5_vl_text": TRAITS["qwen2"], "qwen3_vl_text": TRAITS["qwen3"]}
 
 
@@ -117,7 +136,16 @@ def windows(c: Fields, layers: int) -> list[int | None]:
     if c.model_type.startswith("qwen"):
         first = c.count("max_window_layers")
         return [window if i >= first else None for i in range(layers)]
-    default = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "olmo3": 4, "exaone4": 4, "gpt_oss": 2, "gemma4_text": 6, "gemma3n_text": 5}
+    default = {
+        "gemma2": 2,
+        "gemma3_text": 6,
+        "cohere2": 4,
+        "olmo3": 4,
+        "exaone4": 4,
+        "gpt_oss": 2,
+        "gemma4_text": 6,
+        "gemma3n_text": 5,
+    }
     pattern = c.count("sliding_window_pattern") or c.count("_sliding_window_pattern") or default.get(c.model_type, 0)
     if not pattern:
         return [window] * layers
@@ -163,15 +191,13 @@ def language_model(
         vocab,
         rows,
         t.norm("norm", base.width),
-        tied=c.flag("tie_word_embeddings", True),
+        tied=c.flag("tie_word_embeddings", default=True),
         head_bias=flag(c, t.head_bias),
         before=(*scale, *before),
         names=names,
     )
     positions = c.maybe("max_position_embeddings")
-    return Model(
-        name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions
-    )
+    return Model(name="", model_type=c.model_type, kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)
 
 
 def plain_feed(c: Fields, t: Traits, width: int, hidden: int) -> Callable[[str], Items]:

@@ -1,4 +1,4 @@
-"""Mixtures of experts on Llama's frame: Mixtral, Qwen MoE, Phi MoE, OLMoE, Granite MoE, gpt-oss, GLM-4.5, MiniMax-M2 ..."""
+"""Mixtures of experts on Llama's frame: Mixtral, Qwen MoE, OLMoE, gpt-oss, GLM-4.5, MiniMax-M2, Llama 4 ..."""
 
 from __future__ import annotations
 
@@ -39,11 +39,16 @@ class Manner:
 MANNERS: dict[str, Manner] = {
     "mixtral": Manner(),
     "qwen2_moe": Manner(
-        traits=Traits(bias=True, out_bias=False, mlp_bias=False), experts="num_experts", hidden="moe_intermediate_size",
-        shared="shared_expert_intermediate_size", shared_gate=True,
+        traits=Traits(bias=True, out_bias=False, mlp_bias=False),
+        experts="num_experts",
+        hidden="moe_intermediate_size",
+        shared="shared_expert_intermediate_size",
+        shared_gate=True,
     ),
     "qwen3_moe": Manner(
-        traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", hidden="moe_intermediate_size",
+        traits=Traits(mlp_bias=False, qk_norm="head"),
+        experts="num_experts",
+        hidden="moe_intermediate_size",
     ),
     "phimoe": Manner(traits=Traits(norm=LAYER_NORM, head_bias="lm_head_bias")),
     "olmoe": Manner(traits=Traits(qk_norm="full"), experts="num_experts"),
@@ -52,19 +57,26 @@ MANNERS: dict[str, Manner] = {
     "gpt_oss": Manner(bias=True, sinks=True, traits=Traits()),
     "minimax_m2": Manner(traits=Traits(bias=False, out_bias=False, qk_norm="full")),
     "minimax_m3_vl_text": Manner(
-        traits=Traits(bias=False, out_bias=False, mlp_bias=False, qk_norm="head"), shared="shared_intermediate_size",
+        traits=Traits(bias=False, out_bias=False, mlp_bias=False, qk_norm="head"),
+        shared="shared_intermediate_size",
         dense="dense_intermediate_size",
     ),
     "glm4_moe": Manner(
         traits=Traits(out_bias=False, mlp_bias=False, qk_norm="head", qk_norm_key="use_qk_norm"),
-        experts="n_routed_experts", hidden="moe_intermediate_size", shared_count="n_shared_experts",
-    ),
-    "dots1": Manner(
-        traits=Traits(qk_norm="head"), experts="n_routed_experts", hidden="moe_intermediate_size",
+        experts="n_routed_experts",
+        hidden="moe_intermediate_size",
         shared_count="n_shared_experts",
     ),
-    "mimo_v2_flash": Manner(experts="n_routed_experts", hidden="moe_intermediate_size", traits=Traits(out_bias=False, mlp_bias=False)),
-}  # fmt: skip
+    "dots1": Manner(
+        traits=Traits(qk_norm="head"),
+        experts="n_routed_experts",
+        hidden="moe_intermediate_size",
+        shared_count="n_shared_experts",
+    ),
+    "mimo_v2_flash": Manner(
+        experts="n_routed_experts", hidden="moe_intermediate_size", traits=Traits(out_bias=False, mlp_bias=False)
+    ),
+}
 MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
 
@@ -135,15 +147,19 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
     swa = replace(
         full,
-                kv_heads=2 * base.kv_heads,
+        kv_heads=2 * base.kv_heads,
         window=c.maybe("sliding_window"),
-        sinks=c.flag("add_swa_attention_sink_bias", True),
+        sinks=c.flag("add_swa_attention_sink_bias", default=True),
     )
     if c.has("layer_types"):
         kinds = [k == "sliding_attention" for k in c.per_layer("layer_types", layers, "")]
     else:
         pattern = c.sequence("hybrid_layer_pattern")
-        kinds = [bool(p) for p in pattern[:layers]] if pattern else [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
+        kinds = (
+            [bool(p) for p in pattern[:layers]]
+            if pattern
+            else [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
+        )
     return [swa if k else full for k in kinds]
 
 
@@ -155,7 +171,12 @@ def llama4(c: Fields) -> Model:
     hidden = c.size("intermediate_size")
     act = activation(c.text("hidden_act", "silu"))
     experts = Mixture(
-        width=base.width, experts=c.size("num_local_experts"), top_k=c.size("num_experts_per_tok"), hidden=hidden, act=act, shared_hidden=hidden
+        width=base.width,
+        experts=c.size("num_local_experts"),
+        top_k=c.size("num_experts_per_tok"),
+        hidden=hidden,
+        act=act,
+        shared_hidden=hidden,
     )
     step = max(1, c.count("interleave_moe_layer_step", 1))
     listed = c.sequence("moe_layers")
@@ -169,9 +190,13 @@ def llama4(c: Fields) -> Model:
         rope = bool(given[i]) if given and i < len(given) else (i + 1) % every != 0
         key = (rope, i in sparse)
         if key not in built:
-            a = replace(base, rope_dim=base.rope_dim if rope else 0, chunk=c.maybe("attention_chunk_size") if rope else None)
+            a = replace(
+                base, rope_dim=base.rope_dim if rope else 0, chunk=c.maybe("attention_chunk_size") if rope else None
+            )
             feed: Callable[[str], Items] = (
-                (lambda source: moe(experts, source)) if i in sparse else (lambda source: mlp(base.width, dense, act, source))
+                (lambda source: moe(experts, source))
+                if i in sparse
+                else (lambda source: mlp(base.width, dense, act, source))
             )
             built[key] = arranged("pre", base.width, t.norm, _reader(a), feed)
         rows.append(built[key])

@@ -7,23 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Stack, Table, Weight
+from flopwise.facts.architecture import Item, Linear, Model, Pointwise, Stack, Table, Weight
 from flopwise.facts.models.attend import attention, cross_attention
-from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, arranged, distinct, mlp, residual
+from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, arranged, distinct
 from flopwise.facts.models.families import family
 from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
+from flopwise.facts.models.families.towers import (
+    internvl_tower,
+    llama4_tower,
+    moonvit_tower,
+    pixtral_tower,
+    qwen_tower,
+)
 from flopwise.facts.models.families.vision import (
     DYNAMIC_PIXELS,
     Tower,
     clip_tower,
     heads_and_width,
-    internvl_tower,
-    llama4_tower,
-    moonvit_tower,
     patches_of,
-    pixtral_tower,
     pooling_head,
-    qwen_tower,
     siglip_tower,
 )
 from flopwise.facts.models.fields import Fields
@@ -82,7 +84,9 @@ def _tower(c: Fields) -> tuple[Stack, Tower]:
     elif kind == "pixtral":
         t = pixtral_tower(c)
     else:
-        raise SpecError(f"{c.where}: the image tower {kind!r} is not known; known: clip_vision_model, siglip_vision_model, pixtral")
+        raise SpecError(
+            f"{c.where}: the image tower {kind!r} is not known; known: clip_vision_model, siglip_vision_model, pixtral"
+        )
     return t.stack("vision"), t
 
 
@@ -93,7 +97,7 @@ def llava(c: Fields) -> Model:
     width = text.stacks[0].width
     layers = c.value("vision_feature_layer")
     inputs = t.width * (len(layers) if isinstance(layers, list) and layers else 1)
-    items = two_layers(inputs, width, width, bias=c.flag("multimodal_projector_bias", True))
+    items = two_layers(inputs, width, width, bias=c.flag("multimodal_projector_bias", default=True))
     if c.model_type != "llava":
         items = (*items, Weight(name="image_newline", numel=width))
     return joined(c, text, stack, items, t.patches)
@@ -132,7 +136,7 @@ def qwen_vl(c: Fields) -> Model:
     default = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}.get(c.model_type, f"{c.model_type}_text")
     text = text_part(c, default)
     v = c.part("vision_config", f"{c.model_type}_vision")
-    if v.model_type not in (f"{c.model_type}_vision",):
+    if v.model_type != f"{c.model_type}_vision":
         v = Fields(v.given, f"{c.model_type}_vision", v.where, nested=True)
     t = qwen_tower(v, generation)
     merge = v.size("spatial_merge_size", 2) ** 2
@@ -154,7 +158,12 @@ def llama4(c: Fields) -> Model:
     middle, out = v.size("projector_input_dim"), v.size("projector_output_dim")
     items = (
         *two_layers(v.size("intermediate_size"), middle, out, bias=False, prefix="adapter"),
-        Linear(name="projector/fc", inputs=v.size("vision_output_dim"), outputs=text.stacks[0].width, bias=c.flag("multi_modal_projector_bias")),
+        Linear(
+            name="projector/fc",
+            inputs=v.size("vision_output_dim"),
+            outputs=text.stacks[0].width,
+            bias=c.flag("multi_modal_projector_bias"),
+        ),
     )
     return joined(c, text, t.stack("vision"), items, max(1, int(t.patches * ratio**2)))
 
@@ -184,15 +193,25 @@ def kimi(c: Fields) -> Model:
 
 
 def mllama(c: Fields) -> Model:
-    """Llama 3.2 Vision: gated cross-attention layers in the language model, a tower of local and global layers over tiles."""
+    """Llama 3.2 Vision: gated cross-attention layers, a tower of local and global layers over tiles."""
     text = text_part(c, "mllama_text_model")
     v = c.part("vision_config", "mllama_vision_model")
     width, heads = heads_and_width(v)
     patches, inputs = patches_of(v)
     local = Tower(
-        width=width, heads=heads, hidden=v.size("intermediate_size"), layers=v.layers(), patch_inputs=inputs, patches=patches, patch_bias=False,
-        extra_tokens=1, positions=patches + 1, qkv_bias=False, bias=False, pre_norm=True,
-    )  # fmt: skip
+        width=width,
+        heads=heads,
+        hidden=v.size("intermediate_size"),
+        layers=v.layers(),
+        patch_inputs=inputs,
+        patches=patches,
+        patch_bias=False,
+        extra_tokens=1,
+        positions=patches + 1,
+        qkv_bias=False,
+        bias=False,
+        pre_norm=True,
+    )
     tiles = v.size("max_num_tiles", 4)
     ratios = len(v.sequence("supported_aspect_ratios") or [None] * 8) + 1
     once, globals_ = local.stack("vision"), replace(local, layers=v.layers("num_global_layers")).stack("vision")
@@ -206,7 +225,9 @@ def mllama(c: Fields) -> Model:
         Weight(name="embed_tiles/gates", numel=3),
     )
     weights = tuple(Weight(name=t.name, numel=t.rows * t.dim) if isinstance(t, Table) else t for t in tables)
-    tower = replace(once, kinds=kinds, order=order, before=(*once.before, *weights), tokens_per_sample=tiles * (patches + 1))
+    tower = replace(
+        once, kinds=kinds, order=order, before=(*once.before, *weights), tokens_per_sample=tiles * (patches + 1)
+    )
     items = (Linear(name="projector/fc", inputs=v.size("vision_output_dim"), outputs=text.stacks[0].width, bias=True),)
     return joined(c, text, tower, items, tiles * (patches + 1))
 
@@ -224,8 +245,6 @@ def mllama_text(c: Fields) -> Model:
     names = ["cross" if i in listed else "block" for i in range(c.layers())]
     model = language_model(c, t, base, [crossed if n == "cross" else plain for n in names], names)
     stack = model.stacks[0]
-    table = replace(stack.before[0], rows=c.size("vocab_size") + 8)  # type: ignore[call-arg]  # eight spare rows, as the class has
+    spare = 8  # rows that the class adds to the table
+    table = Table(name="embed_tokens", rows=c.size("vocab_size") + spare, dim=base.width, shard="row")
     return replace(model, stacks=(replace(stack, before=(table, *stack.before[1:])),))
-
-
-_ = (Norm, mlp, residual)

@@ -25,17 +25,32 @@ def t5(c: Fields) -> Model:
     def layer(*, decoder: bool, first: bool) -> Items:
         own = replace(a, causal=decoder, cached=decoder, position_bias=buckets * heads if first or own_tables else 0)
         drop = (Pointwise(name="dropout", dim=width, kind="dropout"),) if dropout else ()
-        items: list[Item] = [RMS("input_norm", width), *attention(own, "input_norm"), *_named(drop, "attention"), residual("attention/residual", width, "input")]
+        items: list[Item] = [
+            RMS("input_norm", width),
+            *attention(own, "input_norm"),
+            *_named(drop, "attention"),
+            residual("attention/residual", width, "input"),
+        ]
         last = "attention/residual"
         if decoder:
-            items += [RMS("cross_norm", width), *cross_attention(a, "cross_norm", width), *_named(drop, "cross"), residual("cross/residual", width, last)]
+            items += [
+                RMS("cross_norm", width),
+                *cross_attention(a, "cross_norm", width),
+                *_named(drop, "cross"),
+                residual("cross/residual", width, last),
+            ]
             last = "cross/residual"
-        items += [RMS("post_norm", width), *mlp(width, hidden, act, "post_norm", gated=gated), *_named(drop, "mlp"), residual("mlp/residual", width, last)]
+        items += [
+            RMS("post_norm", width),
+            *mlp(width, hidden, act, "post_norm", gated=gated),
+            *_named(drop, "mlp"),
+            residual("mlp/residual", width, last),
+        ]
         return tuple(items)
 
     depth = c.layers("num_layers")
     below = c.maybe("num_decoder_layers") or depth
-    vocab, tied = c.size("vocab_size"), c.flag("tie_word_embeddings", True)
+    vocab, tied = c.size("vocab_size"), c.flag("tie_word_embeddings", default=True)
     shared = Table(name="embed_tokens", rows=vocab, dim=width, shard="row")
     head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=tied)
     encoder_rows = [layer(decoder=False, first=i == 0) for i in range(min(depth, 2))]
@@ -43,9 +58,18 @@ def t5(c: Fields) -> Model:
     decoder = _stack("decoder", width, (shared,), _repeated(decoder_rows, below), (RMS("norm", width), head))
     encoder = _stack("encoder", width, (), _repeated(encoder_rows, depth), (RMS("norm", width),))
     return Model(
-        name="", model_type=c.model_type, kind="encoder-decoder", stacks=(decoder, encoder), vocab=vocab, max_position=c.maybe("n_positions", 512),
+        name="",
+        model_type=c.model_type,
+        kind="encoder-decoder",
+        stacks=(decoder, encoder),
+        vocab=vocab,
+        max_position=c.maybe("n_positions", 512),
         notes=("the encoder reads the decoder's embedding table",),
-    )  # fmt: skip
+    )
+
+
+def _tied(c: Fields) -> bool:
+    return c.flag("tie_word_embeddings", default=True)
 
 
 def _repeated(rows: list[Items], depth: int) -> list[Items]:
@@ -57,7 +81,9 @@ def _named(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ...]:
     return tuple(replace(i, name=f"{part}/{i.name}") for i in items)
 
 
-def _stack(name: str, width: int, before: Items, rows: list[Items], after: Items, tokens: int | None = None) -> Stack:
+def _stack(
+    name: str, width: int, before: Items, rows: list[Items], after: Items, *, tokens: int | None = None
+) -> Stack:
     kinds, order = distinct(rows)
     return Stack(name=name, width=width, before=before, kinds=kinds, order=order, after=after, tokens_per_sample=tokens)
 
@@ -73,7 +99,9 @@ def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: 
     if cross:
         parts.append(("cross", "cross_norm", cross_attention(crossing, "cross_norm" if pre else "attention/norm", w)))
     previous = "cross/norm" if cross else "attention/norm"
-    parts.append(("mlp", "post_norm", mlp(w, hidden, activation(act), "post_norm" if pre else previous, gated=False, bias=True)))
+    parts.append(
+        ("mlp", "post_norm", mlp(w, hidden, activation(act), "post_norm" if pre else previous, gated=False, bias=True))
+    )
     for part, before, block in parts:
         out += [norm(before, w)] if pre else []
         out += [*block, *_named(drop, part), residual(f"{part}/residual", w, last)]
@@ -89,9 +117,17 @@ def _half(c: Fields, side: str, *, causal: bool, whisper: bool) -> tuple[Attenti
     if width % heads:
         raise c.wrong("d_model", width, f"it must be a multiple of {side}_attention_heads = {heads}")
     a = Attention(
-        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, bias=True, out_bias=True, k_bias=False if whisper else None,
-        causal=causal, cached=causal, dropout=c.number("attention_dropout") > 0,
-    )  # fmt: skip
+        width=width,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=width // heads,
+        bias=True,
+        out_bias=True,
+        k_bias=False if whisper else None,
+        causal=causal,
+        cached=causal,
+        dropout=c.number("attention_dropout") > 0,
+    )
     return a, c.size(f"{side}_ffn_dim"), c.layers(f"{side}_layers")
 
 
@@ -99,20 +135,37 @@ def bart(c: Fields) -> Model:
     """BART: learned positions with two spare rows, norms after the sums, one embedding for both halves and the head."""
     width, vocab, positions = c.size("d_model"), c.size("vocab_size"), c.size("max_position_embeddings")
     act = c.text("activation_function", "gelu")
-    place = (Table(name="embed_positions", rows=positions + 2, dim=width, position=True), residual("embed/add", width), LAYER_NORM("embed/norm", width))
+    place = (
+        Table(name="embed_positions", rows=positions + 2, dim=width, position=True),
+        residual("embed/add", width),
+        LAYER_NORM("embed/norm", width),
+    )
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
     table = Table(name="embed_tokens", rows=vocab, dim=width, shard="row")
-    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=c.flag("tie_word_embeddings", True))
-    decoder = _stack("decoder", width, (table, *place), [_layer(c, a, hidden, act, cross=True, pre=False)] * depth, (head,))
+    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
+    decoder = _stack(
+        "decoder", width, (table, *place), [_layer(c, a, hidden, act, cross=True, pre=False)] * depth, (head,)
+    )
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=False)
     encoder = _stack("encoder", width, place, [_layer(c, a, hidden, act, cross=False, pre=False)] * depth, ())
-    return Model(name="", model_type=c.model_type, kind="encoder-decoder", stacks=(decoder, encoder), vocab=vocab, max_position=positions)
+    return Model(
+        name="",
+        model_type=c.model_type,
+        kind="encoder-decoder",
+        stacks=(decoder, encoder),
+        vocab=vocab,
+        max_position=positions,
+    )
 
 
 def whisper(c: Fields) -> Model:
     """Whisper: two convolutions over mel frames, an encoder of 1500 positions, a decoder with cross-attention."""
     width, vocab = c.size("d_model"), c.size("vocab_size")
-    mels, source, target = c.size("num_mel_bins", 80), c.size("max_source_positions", 1500), c.size("max_target_positions", 448)
+    mels, source, target = (
+        c.size("num_mel_bins", 80),
+        c.size("max_source_positions", 1500),
+        c.size("max_target_positions", 448),
+    )
     act = c.text("activation_function", "gelu")
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=True)
     before: Items = (
@@ -120,8 +173,14 @@ def whisper(c: Fields) -> Model:
         Table(name="embed_positions", rows=target, dim=width, position=True),
         residual("embed/add", width),
     )
-    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=c.flag("tie_word_embeddings", True))
-    decoder = _stack("decoder", width, before, [_layer(c, a, hidden, act, cross=True, pre=True)] * depth, (Normal(kind="layernorm", bias=True)("norm", width), head))
+    head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
+    decoder = _stack(
+        "decoder",
+        width,
+        before,
+        [_layer(c, a, hidden, act, cross=True, pre=True)] * depth,
+        (Normal(kind="layernorm", bias=True)("norm", width), head),
+    )
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=True)
     stem: Items = (
         Convolution(name="conv1", channels=mels, kernel=3, outputs=width, rows_per_token=2),
@@ -133,4 +192,11 @@ def whisper(c: Fields) -> Model:
     )
     rows = [_layer(c, a, hidden, act, cross=False, pre=True)] * depth
     encoder = _stack("encoder", width, stem, rows, (LAYER_NORM("norm", width),), tokens=source)
-    return Model(name="", model_type=c.model_type, kind="encoder-decoder", stacks=(decoder, encoder), vocab=vocab, max_position=target)
+    return Model(
+        name="",
+        model_type=c.model_type,
+        kind="encoder-decoder",
+        stacks=(decoder, encoder),
+        vocab=vocab,
+        max_position=target,
+    )

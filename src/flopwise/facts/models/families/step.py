@@ -68,10 +68,20 @@ def step(c: Fields) -> Model:
     heads = v.maybe("heads") or v.size("num_attention_heads")
     patches, inputs = patches_of(v)
     tower = Tower(
-        width=width, heads=heads, hidden=int(width * v.number("mlp_ratio", 4.0)), layers=v.maybe("layers") or v.layers(), patch_inputs=inputs,
-        patches=patches, patch_bias=False, positions=patches, pre_norm=True, post_norm=False, layer_scale=True, rope=True,
+        width=width,
+        heads=heads,
+        hidden=int(width * v.number("mlp_ratio", 4.0)),
+        layers=v.maybe("layers") or v.layers(),
+        patch_inputs=inputs,
+        patches=patches,
+        patch_bias=False,
+        positions=patches,
+        pre_norm=True,
+        post_norm=False,
+        layer_scale=True,
+        rope=True,
         act=activation(v.text("hidden_act", "gelu")),
-    )  # fmt: skip
+    )
     down: tuple[Item, ...] = (
         Convolution(name="downsample.1", channels=width, kernel=9, outputs=2 * width, stride=4, rows_per_token=4),
         Convolution(name="downsample.2", channels=2 * width, kernel=9, outputs=4 * width, stride=4),

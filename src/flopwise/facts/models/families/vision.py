@@ -1,13 +1,12 @@
-"""Image encoders: ViT, CLIP, SigLIP, DINOv2, and the towers of multimodal models. A token is a patch, a sample is an image."""
+"""Image encoders: ViT, CLIP, SigLIP, DINOv2, and the towers of multimodal models; a token is a patch."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Stack, Table, Weight
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, Normal, activation, arranged, distinct, mlp, residual
+from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal, activation, arranged, distinct, mlp, residual
 from flopwise.facts.models.fields import Fields
 
 DYNAMIC_PIXELS = 1024  # side of the square image assumed where a model takes any resolution
@@ -48,9 +47,19 @@ class Tower:
         """The tower as a stack."""
         w, dim = self.width, self.head_dim or self.width // self.heads
         base = Attention(
-            width=w, heads=self.heads, kv_heads=self.heads, head_dim=dim, bias=self.qkv_bias, out_bias=self.bias, causal=False, cached=False,
-            fused=self.fused, rope_dim=dim if self.rope else 0, k_bias=self.k_bias, qk_norm="full" if self.qk_norm else "",
-        )  # fmt: skip
+            width=w,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=dim,
+            bias=self.qkv_bias,
+            out_bias=self.bias,
+            causal=False,
+            cached=False,
+            fused=self.fused,
+            rope_dim=dim if self.rope else 0,
+            k_bias=self.k_bias,
+            qk_norm="full" if self.qk_norm else "",
+        )
         scales = (Weight(name="layer_scale", numel=2 * w),) if self.layer_scale else ()
 
         def layer(window: int | None) -> Items:
@@ -59,23 +68,41 @@ class Tower:
             return *arranged("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
 
         plain, full = layer(self.window), layer(None)
-        kinds, order = distinct([full if self.window is None or i in self.full_every else plain for i in range(self.layers)])
+        kinds, order = distinct(
+            [full if self.window is None or i in self.full_every else plain for i in range(self.layers)]
+        )
         before: list[Item] = [Linear(name="patch_embed", inputs=self.patch_inputs, outputs=w, bias=self.patch_bias)]
         if self.extra_tokens or self.weights:
             before.append(Weight(name="class_token", numel=self.extra_tokens * w + self.weights))
         if self.positions:
-            before += [Table(name="embed_positions", rows=self.positions, dim=w, position=True), residual("embed/add", w)]
+            before += [
+                Table(name="embed_positions", rows=self.positions, dim=w, position=True),
+                residual("embed/add", w),
+            ]
         if self.pre_norm:
             before.append(self.norm("pre_norm", w))
         ends = (self.norm("norm", w),) if self.post_norm else ()
         count = tokens or self.patches + self.extra_tokens
-        return Stack(name=name, width=w, before=tuple(before), kinds=kinds, order=order, after=(*ends, *after), tokens_per_sample=count, extra_tokens=self.extra_tokens)
+        return Stack(
+            name=name,
+            width=w,
+            before=tuple(before),
+            kinds=kinds,
+            order=order,
+            after=(*ends, *after),
+            tokens_per_sample=count,
+            extra_tokens=self.extra_tokens,
+        )
 
 
 def pair(c: Fields, key: str) -> tuple[int, int]:
     """A size given as one number or as height and width."""
     value = c.value(key)
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) and not isinstance(v, bool) and 0 < v < 10**6 for v in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(v, int) and not isinstance(v, bool) and 0 < v < 10**6 for v in value)
+    ):
         return value[0], value[1]
     side = c.size(key, high=10**6)
     return side, side
@@ -90,7 +117,9 @@ def patches_of(c: Fields, image: int | None = None) -> tuple[int, int]:
     return (high // p) * (wide // q), p * q * c.count("num_channels", 3)
 
 
-def heads_and_width(c: Fields, width_key: str = "hidden_size", heads_key: str = "num_attention_heads") -> tuple[int, int]:
+def heads_and_width(
+    c: Fields, width_key: str = "hidden_size", heads_key: str = "num_attention_heads"
+) -> tuple[int, int]:
     """Width and heads, which must divide it."""
     width, heads = c.size(width_key), c.size(heads_key)
     if width % heads:
@@ -103,9 +132,16 @@ def plain_tower(c: Fields, *, extra: int = 1) -> Tower:
     width, heads = heads_and_width(c)
     patches, inputs = patches_of(c)
     return Tower(
-        width=width, heads=heads, hidden=c.size("intermediate_size", 4 * width), layers=c.layers(), patch_inputs=inputs, patches=patches,
-        extra_tokens=extra, positions=patches + extra, act=c.text("hidden_act", "gelu"),
-    )  # fmt: skip
+        width=width,
+        heads=heads,
+        hidden=c.size("intermediate_size", 4 * width),
+        layers=c.layers(),
+        patch_inputs=inputs,
+        patches=patches,
+        extra_tokens=extra,
+        positions=patches + extra,
+        act=c.text("hidden_act", "gelu"),
+    )
 
 
 def _model(c: Fields, kind: str, *stacks: Stack, vocab: int = 0, positions: int | None = None) -> Model:
@@ -121,7 +157,7 @@ def classifier(c: Fields, width: int) -> Items:
 
 def vit(c: Fields) -> Model:
     """ViT with its classification head."""
-    t = replace(plain_tower(c), qkv_bias=c.flag("qkv_bias", True))
+    t = replace(plain_tower(c), qkv_bias=c.flag("qkv_bias", default=True))
     return _model(c, "vision", t.stack("encoder", classifier(c, t.width)))
 
 
@@ -135,10 +171,20 @@ def dinov2(c: Fields) -> Model:
     if swiglu:
         hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
     t = Tower(
-        width=width, heads=heads, hidden=hidden, layers=c.layers(), patch_inputs=inputs, patches=patches, extra_tokens=1 + registers,
-        positions=patches + 1, qkv_bias=c.flag("qkv_bias", True), layer_scale=True, gated=swiglu, act="silu" if swiglu else c.text("hidden_act", "gelu"),
-        weights=width if c.flag("use_mask_token", True) else 0,
-    )  # fmt: skip
+        width=width,
+        heads=heads,
+        hidden=hidden,
+        layers=c.layers(),
+        patch_inputs=inputs,
+        patches=patches,
+        extra_tokens=1 + registers,
+        positions=patches + 1,
+        qkv_bias=c.flag("qkv_bias", default=True),
+        layer_scale=True,
+        gated=swiglu,
+        act="silu" if swiglu else c.text("hidden_act", "gelu"),
+        weights=width if c.flag("use_mask_token", default=True) else 0,
+    )
     return _model(c, "vision", t.stack("encoder"))
 
 
@@ -157,7 +203,9 @@ def pooling_head(c: Fields, width: int) -> Items:
     if c.value("vision_use_head") is False:
         return ()
     hidden = c.size("intermediate_size")
-    block = mlp(width, hidden, activation(c.text("hidden_act", "gelu")), "head/norm", gated=False, bias=True, prefix="head/mlp")
+    block = mlp(
+        width, hidden, activation(c.text("hidden_act", "gelu")), "head/norm", gated=False, bias=True, prefix="head/mlp"
+    )
     rows = [replace(i, stream="samples") for i in block if isinstance(i, Linear | Pointwise)]
     return (
         Weight(name="head/probe", numel=width),
@@ -172,9 +220,24 @@ def pooling_head(c: Fields, width: int) -> Items:
 def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
     """The text tower of CLIP (causal) and SigLIP."""
     width, heads = heads_and_width(c)
-    a = Attention(width=width, heads=heads, kv_heads=heads, head_dim=width // heads, bias=True, out_bias=True, causal=causal, cached=False)
+    a = Attention(
+        width=width,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=width // heads,
+        bias=True,
+        out_bias=True,
+        causal=causal,
+        cached=False,
+    )
     hidden, act = c.size("intermediate_size"), activation(c.text("hidden_act", "gelu"))
-    layer = arranged("pre", width, LAYER_NORM, lambda s: attention(a, s), lambda s: mlp(width, hidden, act, s, gated=False, bias=True))
+    layer = arranged(
+        "pre",
+        width,
+        LAYER_NORM,
+        lambda s: attention(a, s),
+        lambda s: mlp(width, hidden, act, s, gated=False, bias=True),
+    )
     kinds, order = distinct([layer] * c.layers())
     positions = c.size("max_position_embeddings")
     before = (
@@ -182,7 +245,15 @@ def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
         Table(name="embed_positions", rows=positions, dim=width, position=True),
         residual("embed/add", width),
     )
-    return Stack(name="text", width=width, before=before, kinds=kinds, order=order, after=(LAYER_NORM("norm", width), *after), tokens_per_sample=positions)
+    return Stack(
+        name="text",
+        width=width,
+        before=before,
+        kinds=kinds,
+        order=order,
+        after=(LAYER_NORM("norm", width), *after),
+        tokens_per_sample=positions,
+    )
 
 
 def clip(c: Fields) -> Model:
@@ -196,9 +267,13 @@ def clip(c: Fields) -> Model:
     t = clip_tower(image)
     scale = (Weight(name="logit_scale", numel=1),)
     return _model(
-        c, "vision-text", t.stack("vision", (*project(t.width), *scale)), _text_tower(text, project(text.size("hidden_size")), causal=True),
-        vocab=text.size("vocab_size"), positions=text.maybe("max_position_embeddings"),
-    )  # fmt: skip
+        c,
+        "vision-text",
+        t.stack("vision", (*project(t.width), *scale)),
+        _text_tower(text, project(text.size("hidden_size")), causal=True),
+        vocab=text.size("vocab_size"),
+        positions=text.maybe("max_position_embeddings"),
+    )
 
 
 def siglip(c: Fields) -> Model:
@@ -206,74 +281,15 @@ def siglip(c: Fields) -> Model:
     text, image = c.part("text_config", "siglip_text_model"), c.part("vision_config", "siglip_vision_model")
     t = siglip_tower(image)
     width = text.size("hidden_size")
-    head = (Linear(name="head", inputs=width, outputs=text.size("projection_size", width), bias=True, stream="samples"),)
+    head = (
+        Linear(name="head", inputs=width, outputs=text.size("projection_size", width), bias=True, stream="samples"),
+    )
     scale = (Weight(name="logit_scale, logit_bias", numel=2),)
     return _model(
-        c, "vision-text", t.stack("vision", (*pooling_head(image, t.width), *scale)), _text_tower(text, head, causal=False),
-        vocab=text.size("vocab_size"), positions=text.maybe("max_position_embeddings"),
-    )  # fmt: skip
-
-
-def pixtral_tower(c: Fields) -> Tower:
-    """Pixtral: RMSNorm, rope over rows and columns, gated, no biases, a norm before the layers and none after."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
-    return Tower(
-        width=width, heads=heads, hidden=c.size("intermediate_size"), layers=c.layers(), patch_inputs=inputs, patches=patches, patch_bias=False,
-        head_dim=c.maybe("head_dim") or 0, norm=RMS, bias=False, qkv_bias=False, mlp_bias=False, gated=True, act=c.text("hidden_act", "gelu"),
-        rope=True, pre_norm=True, post_norm=False,
-    )  # fmt: skip
-
-
-def qwen_tower(c: Fields, generation: str) -> Tower:
-    """Qwen-VL's towers: two frames a patch, rope; 2.5 is gated with windows, 3 has learned positions."""
-    width_key = "embed_dim" if generation == "2" else "hidden_size"
-    width, heads = heads_and_width(c, width_key, "num_heads")
-    patch = c.size("patch_size")
-    inputs = patch * patch * c.count("in_channels", 3) * c.size("temporal_patch_size", 2)
-    side = DYNAMIC_PIXELS // patch
-    third, second = generation == "3", generation == "2.5"
-    full = tuple(i for i in c.sequence("fullatt_block_indexes") or () if isinstance(i, int)) if second else ()
-    return Tower(
-        width=width, heads=heads, layers=c.layers("depth"), patch_inputs=inputs, patches=side * side, patch_bias=third,
-        hidden=int(c.number("mlp_ratio", 4.0) * width) if generation == "2" else c.size("intermediate_size"), fused=True, rope=True,
-        norm=RMS if second else LAYER_NORM, gated=second, act=c.text("hidden_act", "gelu"), post_norm=False,
-        positions=c.size("num_position_embeddings", 2304) if third else 0,
-        window=(c.size("window_size", 112) // patch) ** 2 or None if second else None, full_every=full,
-    )  # fmt: skip
-
-
-def llama4_tower(c: Fields) -> Tower:
-    """Llama 4's tower: patches unfolded and projected without bias, rope, the class token at the end."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
-    return Tower(
-        width=width, heads=heads, hidden=c.size("intermediate_size"), layers=c.layers(), patch_inputs=inputs, patches=patches, patch_bias=False,
-        extra_tokens=1, positions=patches + 1, rope=True, pre_norm=True,
-    )  # fmt: skip
-
-
-def internvl_tower(c: Fields) -> Tower:
-    """InternViT as transformers has it: layer scales, biases as the configuration says, no norm at the end."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
-    rms = c.text("norm_type", "layer_norm") == "rms_norm"
-    return Tower(
-        width=width, heads=heads, hidden=c.size("intermediate_size"), layers=c.layers(), patch_inputs=inputs, patches=patches, extra_tokens=1,
-        positions=patches + 1 if c.flag("use_absolute_position_embeddings", True) else 0, qkv_bias=c.flag("attention_bias"), layer_scale=True,
-        norm=RMS if rms else LAYER_NORM, qk_norm=c.flag("use_qk_norm"), post_norm=not c.flag("use_mean_pooling", True),
-        weights=width if c.flag("use_mask_token") else 0, act=c.text("hidden_act", "gelu"),
-    )  # fmt: skip
-
-
-def moonvit_tower(c: Fields) -> Tower:
-    """Kimi's MoonViT: a learned position grid and rope."""
-    width = c.maybe("vt_hidden_size") or c.size("hidden_size")
-    heads = c.maybe("vt_num_attention_heads") or c.size("num_attention_heads")
-    grid = [c.maybe(f"init_pos_emb_{s}") or c.size(f"pos_emb_{s}", 64) for s in ("height", "width")]
-    patch = c.size("patch_size")
-    return Tower(
-        width=width, heads=heads, hidden=c.maybe("vt_intermediate_size") or c.size("intermediate_size"),
-        layers=c.maybe("vt_num_hidden_layers") or c.layers(), patch_inputs=3 * patch * patch, patches=(DYNAMIC_PIXELS // patch) ** 2,
-        positions=math.prod(grid), rope=True,
-    )  # fmt: skip
+        c,
+        "vision-text",
+        t.stack("vision", (*pooling_head(image, t.width), *scale)),
+        _text_tower(text, head, causal=False),
+        vocab=text.size("vocab_size"),
+        positions=text.maybe("max_position_embeddings"),
+    )
