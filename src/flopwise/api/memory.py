@@ -1,0 +1,417 @@
+"""Does it fit: memory per GPU of training or serving, item by item, and what would make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flopwise.api.recipes import Method, check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.errors import FlopwiseError, MissingFactError, SpecError
+
+if TYPE_CHECKING:
+    from flopwise.cost.intervals import ErrorBand
+    from flopwise.cost.quick import QuickFormula
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.architecture import Model
+    from flopwise.serving.memory import ServingLayout, ServingMemory
+    from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.memory import Memory
+
+DEFAULT_SEQ = 4096
+"""Tokens of a sequence where none are given, or what the model is made for if that is less."""
+PROVISIONAL_BAND = (0.85, 1.0, 1.2)
+"""10 %, median and 90 % of measured / predicted until a backtest has fitted a band; the answer says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change and the bytes per GPU that it saves; `fits` whether it would be enough by itself."""
+
+    change: str
+    saves_bytes: float
+    fits: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAnswer:
+    """Bytes per GPU on the fullest rank; `low_bytes` and `high_bytes` are its 10-90 % interval. None where not known."""
+
+    model: Model
+    task: str
+    per_gpu_bytes: float
+    low_bytes: float
+    high_bytes: float
+    items: tuple[tuple[str, float], ...]
+    worst_rank: str
+    host_bytes: float  # offloaded, per GPU
+    accelerator: Accelerator | None
+    capacity_bytes: float | None
+    fits: bool | None
+    fits_probability: float | None
+    remedies: tuple[Remedy, ...]
+    band: ErrorBand
+    quick: tuple[QuickFormula, ...]
+    settings: tuple[tuple[str, str], ...]  # what was asked, and what was assumed where it was not
+    assumptions: tuple[str, ...]
+    training: tuple[Recipe, Layout, Memory] | None = None
+    serving: tuple[ServingLayout, ServingMemory] | None = None
+    kv_capacity_tokens: float | None = None
+    max_concurrency: float | None = None
+
+    @property
+    def margin_bytes(self) -> float | None:
+        """What is left of the device; negative when it does not fit."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.per_gpu_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """How a model is served, as people say it."""
+
+    weights: str = "bf16"
+    kv_dtype: str | None = None
+    concurrency: int | None = None
+    context: int | None = None
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    engine: str = "vllm"
+    memory_frac: float | None = None
+
+
+def memory(
+    model: Model | str,
+    *,
+    task: Literal["train", "serve"] = "train",
+    gpu: str | None = None,
+    seq: int | None = None,
+    grad_accum: int = 1,
+    how: Method | None = None,
+    deployment: Deployment | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    **said: Any,
+) -> MemoryAnswer:
+    """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
+
+    Further keywords are the fields of `Method` (training) or `Deployment` (serving): `tp=8, zero=3, lora=16 ...`.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: only published figures of the model are known.
+    """
+    from flopwise.api.machines import described, loaded
+    from flopwise.facts.catalog import load_facts
+
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=facts))
+    resolution = None if gpu is None else load_facts(facts).resolve(gpu)
+    chip = None if resolution is None else resolution.accelerator
+    notes = (resolution.note,) if resolution is not None and resolution.note else ()
+    if task == "train":
+        method = overridden(how or Method(), said)
+        answer = training_memory(found, method, chip, seq=seq, grad_accum=grad_accum)
+    elif task == "serve":
+        answer = serving_memory_answer(found, overridden(deployment or Deployment(), said), chip)
+    else:
+        raise SpecError(f"unknown task {task!r}; allowed: train, serve")
+    return replace(answer, assumptions=(*answer.assumptions, *notes))
+
+
+def overridden(given: Any, said: dict[str, Any]) -> Any:
+    """`given` with the fields of `said` replaced.
+
+    Raises:
+        SpecError: no such field; names the nearest.
+    """
+    from dataclasses import fields
+
+    from flopwise.errors import nearest_names
+
+    known = [f.name for f in fields(given)]
+    for name in said:
+        if name not in known:
+            near = nearest_names(name, known)
+            raise SpecError(f"unknown argument {name!r}; {f'nearest: {near[0]}; ' if near else ''}there are {', '.join(known)}")
+    return replace(given, **said)
+
+
+def default_seq(model: Model, seq: int | None) -> int:
+    """Tokens of a sequence: as given, as the model has it fixed, or the default."""
+    fixed = model.stacks[0].tokens_per_sample
+    if fixed is not None:
+        return fixed
+    if seq is not None:
+        check_length(model, seq)
+        return seq
+    return min(DEFAULT_SEQ, model.max_position or DEFAULT_SEQ)
+
+
+def training_memory(
+    model: Model, how: Method, chip: Accelerator | None, *, seq: int | None, grad_accum: int
+) -> MemoryAnswer:
+    """Memory of a training step of `how`, `grad_accum` micro-batches a step."""
+    if grad_accum < 1:
+        raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
+    seq_len = default_seq(model, seq)
+    layout = how.layout(model, seq_len)
+    in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
+    recipe = how.recipe(seq_len, max(in_a_step, int(layout.dp) * int(layout.micro_batch)))
+    return of_training(model, recipe, layout, chip, seq_given=seq is not None)
+
+
+def of_training(
+    model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, *, seq_given: bool = True
+) -> MemoryAnswer:
+    """The answer for one layout of one recipe."""
+    from flopwise.training.memory import step_memory
+
+    held = step_memory(model, recipe, layout)
+    total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
+    fits = None if capacity is None else total <= capacity
+    band = memory_band("lora" if recipe.lora is not None else "training")
+    low, high = band.interval(total)
+    said = "" if seq_given else " (the default; --seq sets it)"
+    return MemoryAnswer(
+        model=model,
+        task="train",
+        per_gpu_bytes=total,
+        low_bytes=float(low),
+        high_bytes=float(high),
+        items=tuple((name, float(size)) for name, size in held.items.items()),
+        worst_rank=held.worst_rank,
+        host_bytes=float(held.host_bytes),
+        accelerator=chip,
+        capacity_bytes=capacity,
+        fits=fits,
+        fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
+        remedies=training_remedies(model, recipe, layout, total, capacity) if fits is False else (),
+        band=band,
+        quick=_quick_training(model, recipe, layout, total, chip),
+        settings=(
+            ("layout", layout_text(layout)),
+            ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
+            ("recipe", recipe_text(recipe)),
+            ("stack", recipe.stack),
+        ),
+        assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
+        training=(recipe, layout, held),
+    )
+
+
+def layout_text(layout: Layout) -> str:
+    """The layout on one line; degrees of 1 are left out."""
+    from flopwise.training.layout import RECOMPUTE
+
+    degrees = [f"{name} {int(getattr(layout, name))}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    zero, parts = int(layout.zero), degrees or ["1 GPU"]
+    if zero:
+        parts.append("ZeRO 3 (FSDP)" if zero == 3 else f"ZeRO {zero}")
+    if layout.interleave > 1:
+        parts.append(f"interleave {int(layout.interleave)}")
+    parts.append(f"recompute {RECOMPUTE[int(layout.recompute)]}")
+    parts += [f"{part} offloaded" for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")]
+    return ", ".join(parts)
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe on one line."""
+    parts = [recipe.precision, recipe.optimizer, f"{recipe.attention} attention"]
+    if recipe.lora is not None:
+        name = "LoRA" if recipe.lora.base in {"bf16", "fp16", "fp32"} else f"QLoRA ({recipe.lora.base})"
+        parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
+    return ", ".join(parts)
+
+
+def memory_band(kind: str) -> ErrorBand:
+    """The measured error band of memory estimates, or a provisional one that says so."""
+    from flopwise.cost.intervals import ErrorBand, error_band
+
+    for name in (f"memory.{kind}", "memory.training" if kind == "lora" else "memory", "memory"):
+        try:
+            return error_band(name)
+        except MissingFactError:
+            continue
+    low, median, high = PROVISIONAL_BAND
+    return ErrorBand(
+        name=f"memory.{kind}", low=low, median=median, high=high, rows=0, source="provisional: no backtest yet", date=""
+    )
+
+
+def _band_notes(band: ErrorBand) -> tuple[str, ...]:
+    return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
+
+
+def _quick_training(
+    model: Model, recipe: Recipe, layout: Layout, total: float, chip: Accelerator | None
+) -> tuple[QuickFormula, ...]:
+    from flopwise.cost.quick import QuickFormula, quick_gpus, quick_state_bytes
+    from flopwise.ops.tensors import parameters
+
+    count = parameters(model)
+    ranks = int(layout.tp) * int(layout.pp)
+    states = quick_state_bytes(count, int(layout.dp) * int(layout.cp), ranks, int(layout.zero))
+    rules = [
+        QuickFormula(
+            name="16 bytes a parameter", formula="16 x parameters, sharded as ZeRO shards them", unit="B",
+            value=float(states), estimate=total,
+        )
+    ]  # fmt: skip
+    if chip is not None:
+        width = 4.0 if recipe.precision == "fp32" else 2.0
+        value = float(quick_gpus(count, width, chip.hbm_bytes, training=True))
+        rules.append(
+            QuickFormula(
+                name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs", value=max(1.0, value),
+                estimate=fewest_gpus(model, recipe, layout, chip.hbm_bytes),
+            )
+        )  # fmt: skip
+    return tuple(rules)
+
+
+def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) -> float | None:
+    """The smallest power of two of GPUs on which this recipe fits fully sharded (dp or tp up to 8); None beyond 65,536."""
+    import numpy as np
+
+    from flopwise.api.recipes import heads_and_experts
+    from flopwise.training.memory import step_memory
+
+    heads, _ = heads_and_experts(model)
+    degrees = [t for t in (1, 2, 4, 8) if (heads or 8) % t == 0]
+    tp, gpus = (a.ravel() for a in np.meshgrid(degrees, 2 ** np.arange(17)))
+    keep = gpus % tp == 0
+    tp, gpus = tp[keep], gpus[keep]
+    dp = gpus // tp
+    column = replace(layout, dp=dp, tp=tp, pp=1, cp=1, ep=1, interleave=1, zero=np.where(dp > 1, 3, 0))
+    batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
+    fits = np.asarray(step_memory(model, batch, column).total_bytes) <= hbm_bytes
+    return float(gpus[fits].min()) if fits.any() else None
+
+
+def training_remedies(
+    model: Model, recipe: Recipe, layout: Layout, total: float, capacity: float | None
+) -> tuple[Remedy, ...]:
+    """Single changes that save memory, the largest saving first."""
+    return ()
+
+
+def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
+    """Memory of serving as `asked`."""
+    from flopwise.facts.formats import weight_format
+    from flopwise.serving.memory import ServingLayout, serving_memory
+
+    weight_format(asked.weights)
+    check_tensor_parallel(model, asked.tp)
+    check_expert_parallel(model, asked.ep)
+    check_pipeline(model, asked.pp)
+    if asked.tp % asked.ep:
+        raise SpecError(f"ep {asked.ep} does not divide tp {asked.tp}: experts are spread over the ranks of a tp group")
+    context = asked.context or default_seq(model, None)
+    check_length(model, context, what="context")
+    layout = ServingLayout(tp=asked.tp, pp=asked.pp, ep=asked.ep)
+    concurrency = asked.concurrency or 1
+    held = serving_memory(
+        model,
+        layout,
+        concurrency=concurrency,
+        context=context,
+        hbm_bytes=None if chip is None else chip.hbm_bytes,
+        weights=asked.weights,
+        kv_dtype=asked.kv_dtype or "bf16",
+        engine_name=asked.engine,
+        memory_frac=asked.memory_frac,
+    )
+    return of_serving(model, asked, layout, held, chip, context=context, concurrency=concurrency)
+
+
+def of_serving(
+    model: Model,
+    asked: Deployment,
+    layout: ServingLayout,
+    held: ServingMemory,
+    chip: Accelerator | None,
+    *,
+    context: int,
+    concurrency: int,
+) -> MemoryAnswer:
+    """The answer for one deployment whose memory is `held`."""
+    total = float(held.total_bytes)
+    band = memory_band("serving")
+    low, high = band.interval(total)
+    capacity = None if chip is None else float(chip.hbm_bytes)
+    fits = None if chip is None else bool(held.fits)
+    remedies = serving_remedies(model, asked, layout, chip, context, concurrency) if fits is False else ()
+    return MemoryAnswer(
+        model=model,
+        task="serve",
+        per_gpu_bytes=total,
+        low_bytes=float(low),
+        high_bytes=float(high),
+        items=tuple((name, float(size)) for name, size in held.items.items()),
+        worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
+        host_bytes=0.0,
+        accelerator=chip,
+        capacity_bytes=capacity,
+        fits=fits,
+        fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
+        remedies=remedies,
+        band=band,
+        quick=_quick_serving(model, asked, chip, context),
+        settings=(
+            ("layout", f"tp {asked.tp}, pp {asked.pp}" + (f", ep {asked.ep}" if asked.ep > 1 else "")),
+            ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}"),
+            ("load", f"{concurrency:,} x {context:,} tokens"),
+            ("engine", asked.engine),
+        ),
+        assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
+        serving=(layout, held),
+        kv_capacity_tokens=None if chip is None else float(held.kv_capacity_tokens),
+        max_concurrency=None if chip is None else float(held.max_concurrency),
+    )
+
+
+def serving_remedies(
+    model: Model, asked: Deployment, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
+) -> tuple[Remedy, ...]:
+    """Single changes that save memory, the largest saving first."""
+    return ()
+
+
+def _quick_serving(model: Model, asked: Deployment, chip: Accelerator | None, context: int) -> tuple[QuickFormula, ...]:
+    from flopwise.cost.quick import QuickFormula, quick_gpus
+    from flopwise.ops.tensors import parameters
+    from flopwise.ops.weights import weight_bytes
+
+    if chip is None:
+        return ()
+    count = parameters(model)
+    width = float(weight_bytes(model, asked.weights)) / max(1, count)
+    return (
+        QuickFormula(
+            name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
+            value=max(1.0, float(quick_gpus(count, width, chip.hbm_bytes, training=False))),
+            estimate=fewest_serving_gpus(model, asked, chip, context),
+        ),
+    )  # fmt: skip
+
+
+def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, context: int) -> float | None:
+    """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
+    import numpy as np
+
+    from flopwise.api.recipes import heads_and_experts
+    from flopwise.serving.memory import ServingLayout, serving_memory
+
+    heads, _ = heads_and_experts(model)
+    degrees = [t for t in (1, 2, 4, 8, 16) if (heads or t) % t == 0]
+    stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
+    tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
+    held = serving_memory(
+        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=asked.weights,
+        kv_dtype=asked.kv_dtype or "bf16", engine_name=asked.engine, memory_frac=asked.memory_frac,
+    )  # fmt: skip
+    fits = np.broadcast_to(np.asarray(held.max_concurrency), tp.shape) >= 1
+    return float((tp * pp)[fits].min()) if fits.any() else None
+
+

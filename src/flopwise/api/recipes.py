@@ -1,0 +1,207 @@
+"""How a model is trained, as people say it: shared by the questions `memory` and `train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from flopwise.errors import SpecError, nearest_names
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.training.layout import Layout, Lora, Recipe
+
+DEFAULT_RANK = 16
+"""LoRA rank where none is given."""
+DEFAULT_STACK, DEFAULT_ADAPTER_STACK = "fsdp-compile", "hf-trainer"
+OFFLOADS = ("optimizer", "parameters", "activations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
+
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    stack: str | None = None
+    attention: str = "flash"
+    grad_dtype: str | None = None
+    master_weights: bool | None = None
+    lora: int | None = None  # rank
+    qlora: bool = False
+    lora_targets: str | None = None  # qv, attention, all-linear, or q,k,v,...
+    recompute: str | None = None  # none, selective, full
+    micro_batch: int | None = None
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    zero: int | None = None
+    fsdp: bool = False
+    interleave: int | None = None
+    sequence_parallel: bool = True
+    offload: tuple[str, ...] = ()
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether the question says how the model is spread; else the best layout is looked for."""
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.interleave)
+        return self.fsdp or any(d is not None for d in degrees) or bool(self.offload)
+
+    def recipe(self, seq_len: int, global_batch: int) -> Recipe:
+        """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
+
+        Raises:
+            SpecError: a choice that does not exist.
+        """
+        from flopwise.facts.software import optimizer, stack
+        from flopwise.training.layout import Attention, Precision, Recipe
+
+        adapters = self._lora()
+        name = self.stack or (DEFAULT_STACK if adapters is None else DEFAULT_ADAPTER_STACK)
+        _one_of("precision", self.precision, get_args(Precision))
+        _one_of("attention", self.attention, get_args(Attention))
+        if self.grad_dtype is not None:
+            _one_of("gradient dtype", self.grad_dtype, ("fp32", "bf16", "fp16"))
+        return Recipe(
+            seq_len=seq_len,
+            global_batch=global_batch,
+            precision=self.precision,  # type: ignore[arg-type]
+            optimizer=optimizer(self.optimizer).name,
+            stack=stack(name).name,
+            attention=self.attention,  # type: ignore[arg-type]
+            grad_dtype=self.grad_dtype,
+            master_weights=self.master_weights,
+            lora=adapters,
+        )
+
+    def _lora(self) -> Lora | None:
+        from flopwise.training.layout import TARGET_SETS, Lora
+
+        if self.lora is None and not self.qlora:
+            if self.lora_targets is not None:
+                raise SpecError("LoRA targets are given, but neither a LoRA rank nor QLoRA")
+            return None
+        asked = self.lora_targets or "all-linear"
+        targets = TARGET_SETS.get(asked) or tuple(t.strip() for t in asked.split(",") if t.strip())
+        return Lora(rank=self.lora or DEFAULT_RANK, targets=targets, base="nf4" if self.qlora else "bf16")
+
+    def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
+        """The layout as said, degrees that are not said being 1; with `num_gpus` replicas fill them.
+
+        Raises:
+            SpecError: a degree does not divide what it has to; says which would.
+        """
+        from flopwise.training.layout import RECOMPUTE, Layout
+
+        ranks = (self.tp or 1) * (self.pp or 1) * (self.cp or 1)
+        dp = self.dp or 1
+        if num_gpus is not None:
+            dp = self._replicas(ranks, num_gpus)
+        _check_degrees(self, model, seq_len, dp)
+        recompute = self.recompute or "none"
+        _one_of("recompute", recompute, RECOMPUTE)
+        for part in self.offload:
+            _one_of("offload", part, OFFLOADS)
+        zero = self._zero()
+        if "parameters" in self.offload and zero != 3:
+            raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
+        return Layout(
+            dp=dp,
+            tp=self.tp or 1,
+            pp=self.pp or 1,
+            cp=self.cp or 1,
+            ep=self.ep or 1,
+            zero=zero,
+            micro_batch=self.micro_batch or 1,
+            interleave=self.interleave or 1,
+            recompute=RECOMPUTE.index(recompute),
+            sequence_parallel=self.sequence_parallel,
+            offload_optimizer="optimizer" in self.offload,
+            offload_parameters="parameters" in self.offload,
+            offload_activations="activations" in self.offload,
+        )
+
+    def _zero(self) -> int:
+        if self.fsdp and self.zero not in (None, 3):
+            raise SpecError(f"FSDP shards fully, as ZeRO 3 does; ZeRO {self.zero} is given, too: give one of them")
+        if self.zero is not None and self.zero not in (0, 1, 2, 3):
+            raise SpecError(f"ZeRO stage {self.zero} does not exist; allowed: 0, 1, 2, 3")
+        return 3 if self.fsdp else self.zero or 0
+
+    def _replicas(self, ranks: int, num_gpus: int) -> int:
+        said = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1} = {ranks}"
+        if num_gpus % ranks:
+            near = max(ranks, round(num_gpus / ranks) * ranks)
+            raise SpecError(f"{num_gpus} GPUs do not divide into {said}; {near} would")
+        if self.dp is not None and self.dp * ranks != num_gpus:
+            raise SpecError(f"dp {self.dp} x {said} is {self.dp * ranks} GPUs, but {num_gpus} are given")
+        return num_gpus // ranks
+
+
+def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        near = nearest_names(given, allowed)
+        raise SpecError(f"unknown {what} {given[:40]!r}{f', nearest: {near[0]}' if near else ''}; allowed: {', '.join(allowed)}")
+
+
+def divisors(number: int) -> str:
+    """The numbers that divide `number`, for messages: the small ones, and itself."""
+    found = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
+    return ", ".join(map(str, found if found[-1] == number else [*found, number]))
+
+
+def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
+    """Attention heads and routed experts of the model's first stack; None where it has none."""
+    from flopwise.facts.architecture import Attend, Experts
+
+    items = [item for kind in model.stacks[0].kinds for item in kind.items]
+    heads = min((i.heads for i in items if isinstance(i, Attend)), default=None)
+    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=None)
+
+
+def check_tensor_parallel(model: Model, tp: int) -> None:
+    """Raise SpecError when `tp` ranks cannot share the model's attention heads."""
+    heads, _ = heads_and_experts(model)
+    if heads is not None and heads % tp:
+        raise SpecError(f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisors(heads)}")
+
+
+def check_expert_parallel(model: Model, ep: int) -> None:
+    """Raise SpecError when `ep` ranks cannot share the model's experts."""
+    _, experts = heads_and_experts(model)
+    if ep > 1 and experts is None:
+        raise SpecError(f"ep {ep}: {model.name} has no experts; leave expert parallelism out")
+    if experts is not None and experts % ep:
+        raise SpecError(f"ep {ep} does not divide the {experts} experts of {model.name}; use {divisors(experts)}")
+
+
+def check_pipeline(model: Model, pp: int) -> None:
+    """Raise SpecError when there are more pipeline stages than layers."""
+    layers = model.stacks[0].num_layers
+    if pp > layers:
+        raise SpecError(f"pp {pp} is more than the {layers} layers of {model.name}; use at most {layers}")
+
+
+def _check_degrees(how: Method, model: Model, seq_len: int, dp: int) -> None:
+    check_tensor_parallel(model, how.tp or 1)
+    check_expert_parallel(model, how.ep or 1)
+    check_pipeline(model, how.pp or 1)
+    cp, ep, pp, interleave = how.cp or 1, how.ep or 1, how.pp or 1, how.interleave or 1
+    if seq_len % cp:
+        raise SpecError(f"cp {cp} does not divide the sequence of {seq_len} tokens")
+    if dp * cp % ep:
+        raise SpecError(f"ep {ep} does not divide dp x cp = {dp * cp}: experts are spread over the replicas")
+    layers = model.stacks[0].num_layers
+    if interleave > 1 and layers % (pp * interleave):
+        raise SpecError(f"interleave {interleave} x pp {pp} does not divide the {layers} layers of {model.name}")
+
+
+def check_length(model: Model, tokens: int, *, what: str = "sequence") -> None:
+    """Raise SpecError when a sequence is far beyond what the model is made for."""
+    if model.max_position and tokens > 16 * model.max_position:
+        raise SpecError(
+            f"{what} of {tokens:,} tokens: {model.name} is made for {model.max_position:,}; shorten it to "
+            f"{16 * model.max_position:,} or less"
+        )

@@ -1,0 +1,212 @@
+"""How fast does it serve: latencies, throughput, what memory allows and what tokens cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.api.machines import Machines, described, loaded
+from flopwise.api.memory import Deployment, MemoryAnswer, of_serving, overridden
+from flopwise.api.recipes import check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.api.train import price_text
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.cost.quick import QuickFormula
+    from flopwise.facts.architecture import Model
+    from flopwise.serving.estimate import ServeEstimate, ServeJob
+
+PERCENTILES = ("p50", "p90", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderLoad:
+    """What requests see when they arrive at `rate` a second as they please; infinite where it cannot keep up."""
+
+    requests_per_s: float
+    utilisation_frac: float  # of the rate that all replicas sustain
+    ttft_s: dict[str, float]  # by percentile
+    tpot_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeAnswer:
+    """The estimate of one replica, and of all `replicas` together."""
+
+    estimate: ServeEstimate
+    replicas: int
+    memory: MemoryAnswer
+    fits: bool
+    under_load: UnderLoad | None
+    quick: tuple[QuickFormula, ...]
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """Accelerators of all replicas."""
+        return self.replicas * self.estimate.num_gpus
+
+
+def serve(
+    model: Model | str,
+    *,
+    gpu: str | None = None,
+    gpus: int | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 256,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    static: bool = False,
+    machines: Machines | None = None,
+    deployment: Deployment | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    **said: Any,
+) -> ServeAnswer:
+    """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
+
+    `gpus` accelerators hold gpus / (tp x pp) replicas. With `rate` (requests per second) the latencies under that load, too.
+    Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`) or `Machines` (`provider="aws" ...`).
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked.
+    """
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.memory import ServingLayout
+
+    of_place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
+    asked = overridden(deployment or Deployment(), {k: v for k, v in said.items() if k not in of_place})
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    _check(found, asked, input_tokens + output_tokens)
+    replica = asked.tp * asked.pp
+    total = replica if gpus is None else gpus
+    if total % replica:
+        raise SpecError(f"{total} GPUs do not hold whole replicas of tp {asked.tp} x pp {asked.pp} = {replica}")
+    replicas = total // replica
+    if concurrency is not None and rate is not None:
+        raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
+    each = None if concurrency is None else max(1, -(-concurrency // replicas))
+    job = ServeJob(
+        model=found,
+        cluster=place.cluster(replica),
+        layout=ServingLayout(tp=asked.tp, pp=asked.pp, ep=asked.ep),
+        weights=asked.weights,
+        kv_dtype=asked.kv_dtype or "bf16",
+        engine=asked.engine,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        concurrency=each,
+        static=static,
+        memory_frac=asked.memory_frac,
+    )
+    return answered(job, asked, replicas=replicas, rate=rate, concurrency=concurrency)
+
+
+def _check(model: Model, asked: Deployment, tokens: int) -> None:
+    from flopwise.facts.formats import cache_elem_bytes, weight_format
+    from flopwise.facts.software import engine
+
+    weight_format(asked.weights)
+    cache_elem_bytes(asked.kv_dtype or "bf16")
+    engine(asked.engine)
+    check_tensor_parallel(model, asked.tp)
+    check_expert_parallel(model, asked.ep)
+    check_pipeline(model, asked.pp)
+    check_length(model, tokens, what="request")
+
+
+def answered(
+    job: ServeJob, asked: Deployment, *, replicas: int, rate: float | None, concurrency: int | None
+) -> ServeAnswer:
+    """The answer for `replicas` of one job."""
+    from flopwise.serving.estimate import estimate
+
+    found = estimate(job)
+    loaded_estimate, under = (found, None) if rate is None else _under_load(job, found, rate, replicas)
+    held = of_serving(
+        job.model,
+        asked,
+        job.layout,
+        found.memory,
+        job.cluster.accelerator,
+        context=job.input_tokens + job.output_tokens,
+        concurrency=job.concurrency or max(1, found.max_concurrency),
+    )
+    load = f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
+    return ServeAnswer(
+        estimate=loaded_estimate,
+        replicas=replicas,
+        memory=held,
+        fits=found.max_concurrency >= 1,
+        under_load=under,
+        quick=(*_quick(job, loaded_estimate), *held.quick),
+        settings=(
+            ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
+            ("layout", f"tp {asked.tp}, pp {asked.pp}" + (f", ep {asked.ep}" if asked.ep > 1 else "")),
+            ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
+            ("engine", job.engine + (", fixed batch" if job.static else "")),
+            ("requests", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out; {load}"),
+            ("price", price_text(job.cluster)),
+        ),
+        assumptions=tuple(dict.fromkeys((*loaded_estimate.assumptions, *held.assumptions))),
+    )
+
+
+def _under_load(job: ServeJob, full: ServeEstimate, rate: float, replicas: int) -> tuple[ServeEstimate, UnderLoad]:
+    """The estimate with as many in flight as arrivals at `rate` keep there, and percentiles of what they see."""
+    from flopwise.serving.estimate import estimate, runner
+    from flopwise.serving.memory import generates
+    from flopwise.serving.steady import closed_loop, open_loop_percentile
+
+    if not generates(job.model):
+        raise SpecError(f"{job.model.name} does not generate: percentiles under load are for models that do; leave the rate out")
+    each = rate / replicas
+    most = max(1, full.max_concurrency)
+    machine = runner(job)
+
+    def at(in_flight: float) -> float:
+        steady = closed_loop(machine, job.layout, in_flight, job.input_tokens, job.output_tokens)
+        return float(steady.requests_per_s)
+
+    low, high = 1e-3, float(most)
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if at(middle) < each else (low, middle)
+    steady = closed_loop(machine, job.layout, high, job.input_tokens, job.output_tokens)
+    sustained = at(float(most))
+    waits = {
+        p: open_loop_percentile(machine, job.layout, steady, each, job.input_tokens, job.output_tokens, p)
+        for p in PERCENTILES
+    }
+    over = each >= sustained * (1 - 1e-9)
+    under = UnderLoad(
+        requests_per_s=rate,
+        utilisation_frac=each / sustained,
+        ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
+        tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
+    )
+    return estimate(replace(job, concurrency=max(1, round(high)))), under
+
+
+def _quick(job: ServeJob, found: ServeEstimate) -> tuple[QuickFormula, ...]:
+    from flopwise.cost.quick import QuickFormula, quick_decode_s
+    from flopwise.ops.weights import weight_bytes
+
+    if found.tpot_s is None:
+        return ()
+    size = float(weight_bytes(job.model, job.weights))
+    value = float(quick_decode_s(size, found.num_gpus, job.cluster.accelerator.hbm_bytes_per_s))
+    return (
+        QuickFormula(
+            name="time per token", formula="weights / memory bandwidth", unit="s", value=value, estimate=found.tpot_s.value
+        ),
+    )
+
+

@@ -1,0 +1,223 @@
+"""How fast does it train: one step and the whole run on given accelerators, in the layout given or the best there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.api.machines import Machines, described, loaded
+from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
+from flopwise.api.recipes import Method
+from flopwise.errors import InfeasibleError, SpecError
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.cost.quick import QuickFormula
+    from flopwise.facts.architecture import Model
+    from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.layout import Layout, Recipe
+
+BATCH_TOKENS = 2**22
+"""Tokens of a step that large runs seldom exceed."""
+SEQUENCES_PER_GPU = 16
+"""Sequences of a step for each GPU where none are given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainAnswer:
+    """The estimate, its memory, and what stands beside it."""
+
+    estimate: TrainEstimate
+    memory: MemoryAnswer
+    fits: bool
+    laid_out: str  # who chose the layout
+    quick: tuple[QuickFormula, ...]
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+
+def train(
+    model: Model | str,
+    *,
+    gpu: str | None = None,
+    gpus: int = 1,
+    seq: int | None = None,
+    global_batch: int | None = None,
+    global_batch_tokens: float | None = None,
+    tokens: float | None = None,
+    machines: Machines | None = None,
+    how: Method | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    **said: Any,
+) -> TrainAnswer:
+    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` of them a step, `tokens` in all.
+
+    Further keywords are fields of `Method` (`tp=8, zero=1, recompute="full" ...`) or `Machines` (`provider="aws" ...`).
+    Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
+    `fits` says so.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
+    """
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), _of(Machines, said))
+    method = overridden(how or Method(), {k: v for k, v in said.items() if k not in _of(Machines, said)})
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    cluster = place.cluster(gpus)
+    seq_len = default_seq(found, seq)
+    batch, batch_note = _global_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
+    recipe = method.recipe(seq_len, batch)
+    layout, laid_out = _layout(found, recipe, cluster, method, gpus)
+    notes = (*batch_note, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
+    return answered(found, recipe, layout, cluster, tokens, laid_out=laid_out, notes=notes)
+
+
+def _of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
+    """Those keywords that are fields of `kind`."""
+    return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def _global_batch(
+    sequences: int | None, tokens: float | None, seq_len: int, gpus: int, how: Method
+) -> tuple[int, tuple[str, ...]]:
+    """Sequences a step, and what was assumed."""
+    if sequences is not None and tokens is not None:
+        raise SpecError("the global batch is given in sequences and in tokens; give one of them")
+    if tokens is not None:
+        if tokens < seq_len:
+            raise SpecError(f"a global batch of {tokens:,.0f} tokens is less than one sequence of {seq_len:,}")
+        rounded = max(1, round(tokens / seq_len))
+        near = () if rounded * seq_len == tokens else (f"global batch rounded to {rounded:,} sequences",)
+        return rounded, near
+    if sequences is not None:
+        return sequences, ()
+    unit = gpus * (how.micro_batch or 1)
+    each = max(1, min(SEQUENCES_PER_GPU, BATCH_TOKENS // (seq_len * unit)))
+    return unit * each, (f"global batch of {unit * each:,} sequences: none was given",)
+
+
+def _layout(model: Model, recipe: Recipe, cluster: Cluster, how: Method, gpus: int) -> tuple[Layout, str]:
+    """The layout as said, or the best one, and who chose it."""
+    if how.laid_out:
+        return how.layout(model, int(recipe.seq_len), gpus), "given"
+    how.layout(model, int(recipe.seq_len))  # refuses what cannot be
+    return best_layout(model, recipe, cluster, gpus, recompute=how.recompute, micro_batch=how.micro_batch)
+
+
+def best_layout(
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
+) -> tuple[Layout, str]:
+    """The fastest layout that fits, or where none does the one that needs the least memory; and how it was found.
+
+    Raises:
+        InfeasibleError: the global batch does not divide over the GPUs in any layout.
+    """
+    import numpy as np
+
+    from flopwise.facts.software import stack
+    from flopwise.search.space import Limits, inner_combinations, layouts
+    from flopwise.search.training import columns
+    from flopwise.training.layout import RECOMPUTE
+    from flopwise.training.memory import step_memory
+    from flopwise.training.step import step_parts, step_table
+
+    limits = Limits.of(model, int(recipe.seq_len), int(recipe.global_batch))
+    inner = inner_combinations(limits, min(cluster.fabric.domain, 8, gpus), micro_batch or 8)
+    if micro_batch is not None:
+        kept = inner.micro_batch == micro_batch
+        inner = replace(inner, **{n: getattr(inner, n)[kept] for n in ("tp", "cp", "ep", "micro_batch")})
+    space = layouts(limits, inner, np.array([gpus]), max_pp=16)
+    if recompute is not None:
+        space = space.take(np.flatnonzero(space.recompute == RECOMPUTE.index(recompute)))
+    if not space.size:
+        raise InfeasibleError(
+            f"no layout of {gpus} GPUs divides a global batch of {int(recipe.global_batch)} sequences; "
+            f"give a multiple of {gpus}",
+        )
+    total = np.asarray(step_memory(model, recipe, columns(space)).total_bytes)
+    fits = np.flatnonzero(total <= cluster.accelerator.hbm_bytes)
+    if not fits.size:
+        chosen = int(total.argmin())
+        return columns(space.take(np.array([chosen]))).at(0), f"least memory of {space.size:,} layouts, none of which fits"
+    candidates = space.take(fits)
+    table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, inner, candidates.degrees)
+    parts = step_parts(
+        table,
+        candidates.inner_index,
+        candidates.degree_index,
+        dp=candidates.dp,
+        zero=candidates.zero,
+        interleave=candidates.interleave,
+        recompute=candidates.recompute,
+    )
+    best = int(np.argmin(sum(parts.values())))
+    return columns(candidates.take(np.array([best]))).at(0), f"fastest of {space.size:,} layouts, {fits.size:,} of which fit"
+
+
+def answered(
+    model: Model,
+    recipe: Recipe,
+    layout: Layout,
+    cluster: Cluster,
+    tokens: float | None,
+    *,
+    laid_out: str = "given",
+    notes: tuple[str, ...] = (),
+) -> TrainAnswer:
+    """The answer for one layout."""
+    from flopwise.training.estimate import TrainJob, estimate
+
+    job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens)
+    found = estimate(job)
+    held = of_training(model, recipe, layout, cluster.accelerator)
+    node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
+    return TrainAnswer(
+        estimate=found,
+        memory=held,
+        fits=bool(held.fits),
+        laid_out=laid_out,
+        quick=_quick(found, held),
+        settings=(
+            ("accelerators", f"{found.num_gpus:,} x {cluster.accelerator.name}, {node}"),
+            ("layout", f"{layout_text(layout)} ({laid_out})"),
+            ("micro-batch", f"{int(layout.micro_batch):,} sequences of {int(recipe.seq_len):,} tokens"),
+            ("global batch", f"{int(recipe.global_batch):,} sequences"),
+            ("recipe", recipe_text(recipe)),
+            ("stack", recipe.stack),
+            ("price", price_text(cluster)),
+        ),
+        assumptions=tuple(dict.fromkeys((*notes, *found.assumptions, *held.assumptions))),
+    )
+
+
+def price_text(cluster: Cluster) -> str:
+    """The price for one accelerator and hour with its origin and date."""
+    from flopwise.units import format_usd
+
+    if cluster.usd_per_gpu_hour is None:
+        return "unknown"
+    return f"{format_usd(cluster.usd_per_gpu_hour)} per accelerator and hour ({cluster.price_source})"
+
+
+def _quick(found: TrainEstimate, held: MemoryAnswer) -> tuple[QuickFormula, ...]:
+    from flopwise.cost.quick import QuickFormula, quick_training_flops
+    from flopwise.ops.flops import causal_forward_flops
+    from flopwise.ops.tensors import parameters
+
+    job = found.job
+    batch, seq = int(job.recipe.global_batch), int(job.recipe.seq_len)
+    count = batch * seq if job.tokens is None else job.tokens
+    passes = 2.0 if job.recipe.lora is not None else 3.0
+    real = passes * float(causal_forward_flops(job.model, batch, seq)) * count / (batch * seq)
+    flops = QuickFormula(
+        name="6 N D",
+        formula="6 x parameters x tokens" + (" of a step" if job.tokens is None else ""),
+        unit="FLOP",
+        value=float(quick_training_flops(parameters(job.model), count)),
+        estimate=real,
+    )
+    return (flops, *held.quick)

@@ -1,0 +1,178 @@
+"""`flopwise train`: how fast does it train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flopwise import units
+from flopwise.cli import options, questions
+from flopwise.cli.commands import memory as memory_command
+from flopwise.cli.render import Screen, heading, pairs
+
+if TYPE_CHECKING:
+    from flopwise.api.train import TrainAnswer
+
+
+@options.command(
+    "train",
+    "flopwise train Llama-3.1-8B --gpu h100 --gpus 64 --seq 8192 --tokens 1T",
+    "flopwise train Llama-3.1-8B --gpu a100-80gb --gpus 16 --tp 2 --zero 1 --global-batch 256 --provider aws --json",
+    "flopwise train Llama-3.1-8B --gpu l40s --qlora --seq 2048 --tokens 50M --explain",
+)
+@options.model_argument
+@click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
+@options.gpus_option
+@options.seq_option
+@click.option("--global-batch", type=options.BATCH, help="Sequences of one optimizer step.")
+@click.option("--global-batch-tokens", type=options.COUNT, help="The same in tokens: 4M.")
+@click.option("--micro-batch", type=options.BATCH, help="Sequences of one pass of a replica.")
+@click.option("--tokens", type=options.COUNT, help="Tokens of the whole run: 2T.")
+@questions.layout_options
+@questions.recipe_options
+@questions.price_options
+@questions.model_options
+@options.explain_option
+def command(**given: Any) -> None:
+    """Step time, throughput, utilisation, memory, and the run's cost.
+
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp the fastest layout that fits is taken. A layout that does not fit is
+    estimated all the same; the exit code is then 1.
+    """
+    explained = given.pop("explain")
+    answer = question(**given)
+
+    def text(paper: Screen) -> Iterator[str]:
+        yield from lines(answer, paper)
+        if explained:
+            yield questions.tree(figures(answer), paper)
+
+    options.answer(lambda: document(answer, explained=explained), text)
+    if not answer.fits:
+        click.get_current_context().exit(1)
+
+
+def question(**given: Any) -> TrainAnswer:
+    """The answer to the parameters of this command."""
+    from flopwise.api.train import train
+
+    return train(
+        given["model"],
+        gpus=given["gpus"],
+        seq=given["seq"],
+        global_batch=given["global_batch"],
+        global_batch_tokens=given["global_batch_tokens"],
+        tokens=given["tokens"],
+        machines=questions.machines(given),
+        how=questions.method(given),
+        **questions.model_arguments(given),
+    )
+
+
+def figures(answer: TrainAnswer) -> Any:
+    """The provenance of the answer."""
+    from flopwise.api.explain import train_figures
+
+    return train_figures(answer)
+
+
+def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
+    """The answer as the JSON that scripts rely on."""
+    found = answer.estimate
+    run = found.run
+    layout = {name: int(getattr(found.job.layout, name)) for name in
+              ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")}  # fmt: skip
+    plain: dict[str, Any] = {
+        "model": found.job.model.name,
+        "gpu": found.job.cluster.accelerator.name,
+        "num_gpus": found.num_gpus,
+        "step_s": found.step_s,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "low": found.low,
+        "high": found.high,
+        "lower_bound_s": found.lower_bound_s,
+        "upper_bound_s": found.upper_bound_s,
+        "mfu_frac": found.mfu_frac,
+        "mfu_full_attention_frac": found.mfu_full_attention_frac,
+        "hfu_frac": found.hfu_frac,
+        "bound": found.bound,
+        "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
+        "memory": memory_command.document(answer.memory),
+        "fits": answer.fits,
+        "run": None
+        if run is None
+        else {
+            "tokens": run.tokens,
+            "seconds": run.seconds,
+            "gpu_hours": run.gpu_hours,
+            "goodput_frac": run.goodput_frac,
+            "cost_usd": run.cost_usd,
+            "energy_joules": run.energy_joules,
+        },
+        "layout": layout,
+        "laid_out": answer.laid_out,
+        "seq_len": int(found.job.recipe.seq_len),
+        "global_batch": int(found.job.recipe.global_batch),
+        "usd_per_gpu_hour": found.job.cluster.usd_per_gpu_hour,
+        "price_source": found.job.cluster.price_source or None,
+        "interval": {"class": found.band.name, "rows": found.band.rows, "source": found.band.source},
+        "quick": memory_command.quick(answer.quick),
+        "settings": dict(answer.settings),
+        "assumptions": list(answer.assumptions),
+    }
+    if explained:
+        plain["provenance"] = memory_command.provenance(figures(answer))
+    return plain
+
+
+def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
+    """The answer as people read it."""
+    found = answer.estimate
+    yield heading(f"Training {found.job.model.name} on {found.num_gpus:,} x {found.job.cluster.accelerator.name}", paper)
+    if not answer.fits:
+        yield paper.paint("WARNING: this layout does not fit the memory; the figures are of a run that would fail.", "red")
+    yield pairs(answer.settings, paper)
+    yield pairs(_speed(answer), paper)
+    yield heading(f"One step: {units.format_seconds(found.step_s)}, bound by {found.bound}", paper)
+    yield questions.shares(found.breakdown, units.format_seconds, paper)
+    yield heading("Memory per accelerator", paper)
+    yield memory_command.items_table(answer.memory, paper)
+    yield pairs(memory_command.verdict(answer.memory), paper)
+    if answer.memory.remedies:
+        yield memory_command.remedies_table(answer.memory, paper)
+    if found.run is not None:
+        yield heading(f"The run: {units.format_count(found.run.tokens)} tokens", paper)
+        yield pairs(_run(answer), paper)
+    yield questions.quick_table(answer.quick, paper)
+    yield questions.assumption_list(answer.assumptions)
+
+
+def _speed(answer: TrainAnswer) -> list[tuple[str, Any]]:
+    found = answer.estimate
+    return [
+        ("step", f"{units.format_seconds(found.step_s)} (bounds: {units.format_seconds(found.lower_bound_s)} to "
+                 f"{units.format_seconds(found.upper_bound_s)})"),
+        ("throughput", f"{found.tokens_per_s:,.0f} tokens/s"),
+        ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s ({found.low:,.0f} to {found.high:,.0f} in 8 of 10 "
+                            f"cases; {found.band.rows} measured rows)"),
+        ("MFU", f"{units.format_percent(found.mfu_frac)} (causal attention counted half); "
+                f"{units.format_percent(found.mfu_full_attention_frac)} (attention in full)"),
+        ("HFU", f"{units.format_percent(found.hfu_frac)} (recomputed operations included)"),
+    ]  # fmt: skip
+
+
+def _run(answer: TrainAnswer) -> list[tuple[str, Any]]:
+    run = answer.estimate.run
+    assert run is not None
+    band = answer.estimate.band
+    low, high = run.seconds / band.high, run.seconds / band.low
+    return [
+        ("time", f"{units.format_seconds(run.seconds)} ({units.format_seconds(low)} to {units.format_seconds(high)})"),
+        ("accelerator-hours", f"{run.gpu_hours:,.4g}"),
+        ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
+        ("cost", questions.price(run.cost_usd)),
+        ("energy", None if run.energy_joules is None else units.format_joules(run.energy_joules)),
+    ]

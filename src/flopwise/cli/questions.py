@@ -1,0 +1,218 @@
+"""Options of the questions about models on machines: `memory`, `train`, `serve`, `roofline`, and `explain` of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.render import Screen, bars, heading, pairs, table
+
+if TYPE_CHECKING:
+    from flopwise.api.machines import Machines
+    from flopwise.api.memory import Deployment
+    from flopwise.api.recipes import Method
+    from flopwise.cost.quick import QuickFormula
+    from flopwise.provenance import Figure
+
+Function = TypeVar("Function", bound=Callable[..., None])
+Option = Callable[[Any], Any]
+
+
+def grouped(*found: Option) -> Callable[[Function], Function]:
+    """All of these options, in the order in which the help lists them."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(found):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _degree(name: str, said: str) -> Option:
+    return click.option(f"--{name}", type=options.DEGREE, help=said)
+
+
+model_options = grouped(options.family_option, options.offline_option, options.facts_option)
+
+layout_options = grouped(
+    _degree("dp", "Data-parallel replicas."),
+    _degree("tp", "Tensor-parallel degree."),
+    _degree("pp", "Pipeline stages."),
+    _degree("cp", "Context-parallel degree."),
+    _degree("ep", "Expert-parallel degree (within dp x cp)."),
+    click.option("--zero", type=options.Whole(low=0, high=3), help="ZeRO stage: 0 to 3."),
+    click.option("--fsdp", is_flag=True, help="Shard everything over the replicas, as ZeRO 3."),
+    click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations computed again."),
+    click.option("--interleave", type=options.DEGREE, help="Virtual stages of each pipeline rank."),
+    click.option(
+        "--sequence-parallel/--no-sequence-parallel", default=True, help="Cut norms and residuals inside a tp group."
+    ),
+    click.option(
+        "--offload",
+        type=click.Choice(["optimizer", "parameters", "activations"]),
+        multiple=True,
+        help="Keep these in host memory; may be given several times.",
+    ),
+)
+
+recipe_options = grouped(
+    click.option(
+        "--precision",
+        type=click.Choice(["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]),
+        default="bf16",
+        show_default=True,
+        help="Of the matrix products in training.",
+    ),
+    click.option(
+        "--optimizer", type=options.Name("optimizer"), default="adamw", show_default=True,
+        help="adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
+    ),
+    click.option(
+        "--stack", type=options.Name("stack"),
+        help="Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
+    ),
+    click.option(
+        "--attention", type=click.Choice(["flash", "sdpa", "eager"]), default="flash", show_default=True,
+        help="Attention implementation.",
+    ),
+    click.option("--grad-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the accumulated gradients."),
+    click.option(
+        "--master-weights/--no-master-weights", default=None, help="A separate fp32 copy of the weights (default: the stack's)."
+    ),
+    click.option("--lora", type=options.Whole(high=65536), help="Train adapters of this rank on a frozen base."),
+    click.option("--qlora", is_flag=True, help="Adapters on a 4-bit base."),
+    click.option(
+        "--lora-targets", type=options.Name("targets"), help="all-linear (default), attention, qv, or a list such as q,k,v,o."
+    ),
+)  # fmt: skip
+
+price_options = grouped(
+    click.option("--provider", type=options.Name("provider"), help="Take price and network of this provider's offer."),
+    click.option("--instance", type=options.Name("instance"), help="Take price and network of this instance type."),
+    click.option("--region", type=options.Name("region"), help="Take price and network of an offer in this region."),
+    options.purchase_option,
+    click.option("--price", type=options.USD, help="US dollars for one accelerator and hour, instead of an offer's."),
+    click.option("--gpus-per-node", type=options.DEGREE, help="Accelerators of a node."),
+    click.option(
+        "--network", type=options.BANDWIDTH, help="Network of one accelerator between nodes: 400Gbps, 50GB/s."
+    ),
+)
+
+serving_options = grouped(
+    click.option(
+        "--weights", type=options.Name("format"), default="bf16", show_default=True,
+        help="bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...",
+    ),
+    click.option("--kv-dtype", type=options.Name("dtype"), help="Of the key-value cache: bf16 (default), fp8 ..."),
+    click.option(
+        "--engine", type=options.Name("engine"), default="vllm", show_default=True,
+        help="vllm, sglang, tensorrt-llm, llama.cpp, hf ...",
+    ),
+    click.option("--memory-fraction", type=options.FRACTION, help="Of the memory the engine may use (default: its own)."),
+)  # fmt: skip
+
+
+def method(given: dict[str, Any]) -> Method:
+    """The training method in the parameters of a command."""
+    from flopwise.api.recipes import Method
+
+    names = ("precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora", "lora_targets",
+             "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave", "sequence_parallel")  # fmt: skip
+    return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
+
+
+def machines(given: dict[str, Any]) -> Machines:
+    """The machines in the parameters of a command."""
+    from flopwise.api.machines import Machines
+
+    return Machines(
+        gpu=given["gpu"],
+        provider=given["provider"],
+        instance=given["instance"],
+        region=given["region"],
+        purchase=given["purchase"],
+        usd_per_gpu_hour=given["price"],
+        gpus_per_node=given["gpus_per_node"],
+        node_bytes_per_s=given["network"],
+        facts=given["facts"],
+    )
+
+
+def deployment(given: dict[str, Any]) -> Deployment:
+    """The way of serving in the parameters of a command."""
+    from flopwise.api.memory import Deployment
+
+    return Deployment(
+        weights=given["weights"],
+        kv_dtype=given["kv_dtype"],
+        concurrency=given["concurrency"],
+        context=given.get("context"),
+        tp=given["tp"] or 1,
+        pp=given["pp"] or 1,
+        ep=given["ep"] or 1,
+        engine=given["engine"],
+        memory_frac=given["memory_fraction"],
+    )
+
+
+def model_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """How the model is read."""
+    return {"facts": given["facts"], "assume_family": given["assume_family"], "offline": given["offline"]}
+
+
+def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
+    """The rules of thumb beside the estimate."""
+    from flopwise.provenance import Figure, format_value
+
+    def shown(value: float | None, unit: str) -> str | None:
+        return None if value is None else format_value(Figure("x", value, unit, kind="given"))
+
+    rows = [
+        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac)) for r in rules
+    ]
+    return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""
+
+
+def signed_percent(fraction: float | None) -> str | None:
+    """`+12 %`; factors above ten as such."""
+    if fraction is None:
+        return None
+    return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
+
+
+def assumption_list(assumptions: Iterable[str]) -> str:
+    """What was assumed, one a line."""
+    lines = [f"  - {sentence}" for sentence in dict.fromkeys(assumptions)]
+    return "\n".join(["Assumptions", *lines]) if lines else ""
+
+
+def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], paper: Screen) -> str:
+    """Bars of the parts of a whole; parts that are nothing are left out."""
+    whole = sum(size for _, size in rows) or 1.0
+    shown = [(name.replace("_", " "), size, f"{text(size)}  {100 * size / whole:5.1f} %") for name, size in rows if size > 0]
+    return bars(shown, paper)
+
+
+def tree(figures: Iterable[Figure], paper: Screen) -> str:
+    """Where figures come from."""
+    from flopwise.provenance import render_tree
+
+    drawn = [render_tree(figure, width=paper.width, ascii_only=not paper.unicode) for figure in figures]
+    return "\n\n".join([heading("Where the figures come from", paper), *drawn])
+
+
+def settings(rows: Iterable[tuple[str, str]], paper: Screen) -> str:
+    """What was asked, and what was chosen where it was not."""
+    return pairs(rows, paper)
+
+
+def price(value: float | None) -> str | None:
+    """US dollars, or nothing where they are not known."""
+    return None if value is None else units.format_usd(value)
+
+
