@@ -160,6 +160,8 @@ def test_windows_and_chunks_bound_what_a_query_reads() -> None:
     windowed = Attend(name="a", heads=1, kv_heads=1, qk_dim=1, v_dim=1, window=128)
     assert seen_tokens(windowed, 100) == 100
     assert list(seen_tokens(windowed, np.array([100, 1000]))) == [100, 128]  # type: ignore[arg-type]
+    assert seen_tokens(windowed, 1000, 500) == 627
+    assert seen_tokens(windowed, 1000, 1000) == 1000
 
 
 def test_backward_is_twice_forward_and_flash_a_half_more() -> None:

@@ -42,10 +42,15 @@ def _chunked_sum(n: Ints, chunk: int) -> Floats:
     return (n // chunk) * (0.5 * chunk * (chunk + 1)) + 0.5 * rest * (rest + 1)
 
 
-def seen_tokens(item: Attend, context: Ints) -> Ints:
-    """Cached tokens that the next query of a sequence reads: all, the window, what the chunk holds, the selection."""
-    caps = [c for c in (item.window, item.chunk, item.select) if c is not None]
-    return least(context, min(caps)) if caps else context
+def seen_tokens(item: Attend, context: Ints, query: Ints = 1) -> Ints:
+    """Cached tokens that the last `query` queries of a sequence read together: all, or what their windows reach.
+
+    Source: counting. Assumes: chunks are reached as windows are; selections of different queries do not overlap.
+    """
+    if item.select is not None:
+        return least(context, item.select * query)
+    cap = item.window if item.window is not None else item.chunk
+    return context if cap is None or item.cross else least(context, cap + query - 1)
 
 
 def touched_experts(experts: int, top_k: int, tokens: Floats, held: Ints) -> Floats:

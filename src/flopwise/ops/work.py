@@ -146,6 +146,7 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
     heads = ceil_div(item.heads, split.tp)
     kv_heads = local_heads(item.kv_heads, split.tp)
     pairs = attended_pairs(item, shape.query, context) / split.cp
+    read = shape.batch * 1.0 * seen_tokens(item, context, shape.query)
     per_pair = 2.0 * heads * (item.qk_dim + item.v_dim)
     seen = shape.batch * pairs
     causal_flops = seen * per_pair
@@ -158,9 +159,9 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
         kind="attention",
         flops=1.0 * shape.batch * query * context * per_pair,
         causal_flops=causal_flops,
-        in_elems=shape.batch * (query * heads * item.qk_dim + 1.0 * context * kv_heads * (item.qk_dim + item.v_dim)),
+        in_elems=shape.batch * query * heads * item.qk_dim + read * kv_heads * (item.qk_dim + item.v_dim),
         out_elems=shape.batch * query * heads * item.v_dim,
-        kv_elems=1.0 * shape.batch * seen_tokens(item, context) * cached_elems_per_token(item, split.tp),
+        kv_elems=read * cached_elems_per_token(item, split.tp),
         heads=heads,
         kv_heads=kv_heads,
         qk_dim=item.qk_dim,
