@@ -13,13 +13,15 @@ from flopwise.cost.energy import facility_joules
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import engine
+from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.nodes import NodeKind, Priced, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.pareto import pareto_front
-from flopwise.search.serving import Deployments, deployments
+from flopwise.search.serving import MAX_TP, Deployments, deployments
 from flopwise.serving.estimate import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, generates
+from flopwise.serving.precision import layer_weight_bits
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -244,6 +246,8 @@ def _options(
         if advance is not None:
             advance(done, len(nodes))
         for weights in wanted:
+            if _hopeless(workload, model, node, weights, answer):
+                continue
             found = _found(workload, model, node, weights, kv_dtype, answer)
             if found is None:
                 continue
@@ -259,6 +263,19 @@ def _options(
             if found.batch.size:
                 options += [Option(workload, model, node, found, priced, kv_dtype) for priced in node.priced]
     return options
+
+
+def _hopeless(workload: Resolved, model: Model, node: NodeKind, weights: str, answer: Answer) -> bool:
+    """Whether reading the weights once takes longer than the TPOT target, however the layers are cut inside a node."""
+    if workload.tpot is None or not generates(model):
+        return False
+    read = layer_weight_bits(model, weight_format(weights).name) / 8 * active_parameters(model)
+    floor_s = read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
+    if floor_s <= workload.tpot.seconds:
+        return False
+    example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
+    answer.ruled_out.add("reading the weights once takes longer than the TPOT target", 1, example)
+    return True
 
 
 def _found(

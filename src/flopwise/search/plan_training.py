@@ -16,7 +16,7 @@ from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.training import MODES, Searched, gpu_counts, searched, timed
+from flopwise.search.training import MODES, Searched, floor_gpu_s, gpu_counts, searched, timed
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
+HOPELESS = 20
+"""Machines whose least conceivable cost is this many times that of the best run found are not searched."""
 FRONT = 24
 """Points of the front that are kept; more are thinned evenly."""
 
@@ -86,29 +88,51 @@ def _options(
     """Every recipe on every kind of node and way to buy it."""
     options: list[Option] = []
     tokens = (workload.tokens or 0.0) / workload.useful_frac
-    kernels: dict[tuple[str, int], dict[int, list[Kernels]]] = {}
     for number, recipe in enumerate(wanted):
         job = searched(model, recipe, counts)
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
-        cache = kernels.setdefault((recipe.precision, number), {})
-        for done, node in enumerate(nodes):
+        kernels: dict[int, list[Kernels]] = {}
+        cheapest = float("inf")
+        for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
                 advance(number * len(nodes) + done, len(wanted) * len(nodes))
-            try:
-                result = timed(job, node, tokens, cache)
-            except MissingFactError as error:
-                answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error))
+            if floor_usd > HOPELESS * cheapest:
+                name = f"{node.cluster.accelerator.name} ({node.name})"
+                answer.ruled_out.add(f"costs over {HOPELESS} times the best even at its peak rate", 1, name)
                 continue
+            result = timed(job, node, tokens, kernels)
             answer.evaluated += result.considered
-            _count_unfit(job, node, result.too_big, result.considered, result.smallest_bytes, answer)
+            _count_unfit(job, node, result.too_big, result.smallest_bytes, answer)
             if result.rows.size:
                 band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
-                options += [Option(job, node, result, priced, band) for priced in node.priced]
+                found = [Option(job, node, result, priced, band) for priced in node.priced]
+                cheapest = min(cheapest, float(found[0].cost_usd.min()))
+                options += found
     return options
 
 
-def _count_unfit(job: Searched, node: NodeKind, too_big: int, considered: int, smallest: float, answer: Answer) -> None:
+def _by_floor(
+    job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, answer: Answer
+) -> list[tuple[float, NodeKind]]:
+    """(least conceivable cost, node), cheapest first; nodes that no number of devices makes fast enough are ruled out."""
+    kept: list[tuple[float, NodeKind]] = []
+    for node in nodes:
+        try:
+            floor_s = floor_gpu_s(job, node, tokens)
+        except MissingFactError as error:
+            answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error))
+            continue
+        most = workload.max_gpus if node.networked else node.count
+        if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
+            example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
+            answer.ruled_out.add("too slow for the deadline even at its peak rate", 1, example)
+            continue
+        kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
+    return sorted(kept, key=lambda entry: entry[0])
+
+
+def _count_unfit(job: Searched, node: NodeKind, too_big: int, smallest: float, answer: Answer) -> None:
     device = node.cluster.accelerator
     if too_big:
         has = format_bytes(device.hbm_bytes)
@@ -122,7 +146,6 @@ def _count_unfit(job: Searched, node: NodeKind, too_big: int, considered: int, s
         answer.ruled_out.add(
             "the network between instances is not known (constraints.inter_node_bandwidth sets one)", skipped, node.name
         )
-    del considered
 
 
 def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: Answer) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.money import run_usd
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
+from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import Limits, Space, inner_combinations, layouts
 from flopwise.training.blocks import Kernels
 from flopwise.training.goodput import goodput_frac
@@ -128,9 +128,9 @@ def timed(job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[
         built.fabric,
         inner,
         space.degrees,
-        kernels=kernels.get(id(built.rates)),
+        kernels=kernels.get(id(built.accelerator)),
     )
-    kernels.setdefault(id(built.rates), table.kernels)
+    kernels.setdefault(id(built.accelerator), table.kernels)
     step_s = np.empty(rows.size)
     for start in range(0, rows.size, CHUNK):
         part = space.take(rows[start : start + CHUNK])
@@ -174,7 +174,12 @@ def row_parts(job: Searched, result: Timed, index: int) -> dict[str, float]:
     return {name: float(np.asarray(value).ravel()[0]) for name, value in lines.items()}
 
 
-def run_cost_usd(result: Timed, node: NodeKind, usd_per_hour: float) -> Floats:
-    """Cost of each row's run when an instance costs `usd_per_hour`."""
-    cost: Floats = run_usd(result.run_s, usd_per_hour * (result.num_gpus // node.count))  # type: ignore[assignment]
-    return cost
+def floor_gpu_s(job: Searched, node: NodeKind, tokens: float) -> float:
+    """Device-seconds that the run takes at least: its operations at the datasheet's peak rate.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    passes = 3.0 if job.recipe.lora is None else 2.0
+    per_token = float(causal_forward_flops(job.model, 1, int(job.recipe.seq_len))) / float(job.recipe.seq_len)
+    return passes * per_token * tokens / node.cluster.rates.peak_flops_per_s(job.recipe.precision)
