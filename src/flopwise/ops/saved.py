@@ -29,7 +29,7 @@ from flopwise.facts.architecture import (
 from flopwise.ops.habits import Habit
 from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div
-from flopwise.ops.work import expert_dims, linear_dims
+from flopwise.ops.work import expert_dims, inner_tp, linear_dims
 
 Implementation = Literal["eager", "sdpa", "fused"]
 
@@ -211,7 +211,7 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
         return
     cut = inside(item.dim, item.stream, s) if item.shard else outside(item.dim, item.stream, s)
     if item.per_expert:  # routed copies are whole rows, whatever sequence parallelism does outside
-        columns = local_units(item.dim, s.split.tp) if item.shard else item.dim
+        columns = local_units(item.dim, inner_tp(s.split)) if item.shard else item.dim
         cut = item.per_expert * rows("tokens", s.shape, s.split) * columns
     size, grad = cut * s.elem_bytes, x.grad
     if item.kind == "residual":

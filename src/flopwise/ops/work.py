@@ -97,9 +97,14 @@ def _(item: Linear, shape: Shape, split: Split) -> Work:
     )
 
 
+def inner_tp(split: Split) -> Ints:
+    """Ranks that share one expert."""
+    return split.tp if split.expert_tp is None else split.expert_tp
+
+
 def expert_dims(item: Experts, split: Split) -> tuple[Ints, Ints, Ints]:
     """(experts held, k, n) on one rank."""
-    tp = split.tp if split.expert_tp is None else split.expert_tp
+    tp = inner_tp(split)
     k = local_units(item.inputs, tp) if item.shard == "row" else item.inputs
     n = local_units(item.outputs, tp) if item.shard == "column" else item.outputs
     return ceil_div(item.experts, split.ep), k, n
@@ -196,8 +201,11 @@ def _(item: Norm, shape: Shape, split: Split) -> Work:
 
 @item_work.register
 def _(item: Pointwise, shape: Shape, split: Split) -> Work:
-    copies = item.per_expert or 1
-    elems = copies * _shared_elems(item.dim, item.shard, item.stream, shape, split)
+    if item.per_expert:  # on routed copies: whole rows of what one rank's experts are given
+        columns = local_units(item.dim, inner_tp(split)) if item.shard else item.dim
+        elems = rows("tokens", shape, split) * item.per_expert * columns / (1 if split.ep_own_tokens else split.ep)
+    else:
+        elems = _shared_elems(item.dim, item.shard, item.stream, shape, split)
     reads = 2 if item.gated else _READS.get(item.kind, 1)
     return Work(name=item.name, kind="pointwise", in_elems=reads * elems, out_elems=elems)
 
@@ -266,9 +274,9 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
     """(operations of the scan, operations PyTorch's counter sees in the reference code), per token and head.
 
     Step by step a state of key_dim x value_dim is updated and read: 2 products of that size, 3 for delta rules (the old
-    value is read first). In blocks of `chunk` tokens the same work becomes matrix products inside the block (causal: half
-    of its pairs) and between blocks; short queries run step by step. The reference code computes blocks in full and pads
-    the last one (all but lightning attention); of Mamba-1 only the read of the state is a matrix product there.
+    value is read first). In blocks of `chunk` tokens the same work becomes matrix products inside the block (causal:
+    half of its pairs) and between blocks; short queries run step by step. The reference code computes blocks in full
+    and pads the last one (all but lightning attention); of Mamba-1 only the read of the state is a matrix product.
 
     Source: Mamba-2 (arXiv 2405.21060) section 6; Gated DeltaNet (arXiv 2412.06464) section 3.3; transformers 5.23, the
     torch code of the families.
