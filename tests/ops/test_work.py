@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Recurrence
 from flopwise.facts.models import model_from_config
 from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, layer_works
@@ -193,3 +193,13 @@ def test_an_adapter_is_cut_as_its_item() -> None:
     assert (down.k, down.n, up.k, up.n) == (512, 16, 16, 128)
     down, up = (work(item, shape, split) for item in adapter_items(o, 16))
     assert (down.k, down.n, up.k, up.n) == (128, 16, 16, 512)
+
+
+def test_a_recurrence_decodes_one_step_at_a_time() -> None:
+    item = Recurrence(name="scan", kind="mamba2", heads=8, key_dim=128, value_dim=64, state=8 * 128 * 64, chunk=256)
+    decode = work(item, Shape(batch=4, query=1, context=9000))
+    assert decode.flops == decode.causal_flops == 4 * 8 * 2 * 2 * 128 * 64
+    assert decode.kv_elems == 4 * 8 * 128 * 64
+    column = work(item, Shape(batch=4, query=np.array([1, 512]), context=9000))
+    assert column.flops[0] == decode.flops  # type: ignore[index]
+    assert column.flops[1] > column.causal_flops[1] > 512 * decode.flops  # type: ignore[index]

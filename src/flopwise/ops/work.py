@@ -296,7 +296,8 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
     counted = blocks * item.chunk * (2.0 * item.chunk * pair + reads * state) / query
     if item.kind == "mamba2":  # states are passed on by a product over all pairs of blocks
         counted = counted + (blocks + 1) ** 2 * state / query
-    return scan, counted
+    single = (query == 1) * 1.0  # decoding takes one step of the recurrence, in no block
+    return scan, single * products * state + (1.0 - single) * counted
 
 
 def layer_works(layer: Layer, shape: Shape, split: Split) -> list[Work]:
