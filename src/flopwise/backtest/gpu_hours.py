@@ -69,8 +69,8 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     billions = number(row, "tokens_b")
     if billions is None:
         return skipped(name, UNIT, "tokens_b is missing", measured)
-    gpus = whole(row, "n_gpus", DEFAULT_GPUS)
     try:
+        gpus = whole(row, "n_gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
         hours = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus)

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.errors import SpecError
+
+MOST = 10**8
+"""The largest whole number that a cell may hold: tokens, sequences, GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +49,19 @@ def number(row: Mapping[str, str], column: str) -> float | None:
 
 
 def whole(row: Mapping[str, str], column: str, default: int) -> int:
-    """A cell as a whole number of at least 1, or the default."""
-    value = number(row, column)
-    return default if value is None else max(1, int(value))
+    """A cell as a whole number of at least 1; the default where it is empty or zero.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    text = (row.get(column) or "").strip()
+    try:
+        value = float(text or 0)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST:
+        raise SpecError(f"{column} is {text[:30]!r}; allowed: a whole number from 1 to {MOST:,}")
+    return max(1, int(value)) if value else default
 
 
 def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:

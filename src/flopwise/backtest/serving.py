@@ -42,7 +42,7 @@ def measured_quantities(row: Row) -> dict[str, float]:
         number(row, c) for c in ("output_tokens_per_s_per_gpu", "total_tokens_per_s", "requests_per_s")
     )
     if rate is None and per_gpu is not None:
-        rate = per_gpu * whole(row, "n_gpus", 1)
+        rate = per_gpu * (number(row, "n_gpus") or 1.0)
     if rate is None and requests is not None and outputs:
         rate = requests * outputs
     if rate is None and both is not None and inputs and outputs:
@@ -66,8 +66,9 @@ def asked_quantities(row: Row) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def _cluster(gpu: Resolution) -> Cluster:
-    return cluster(gpu.accelerator, ambiguous=gpu.note)
+def _cluster(gpu: Resolution, *, alone: bool) -> Cluster:
+    """Machines of that device; one that works alone needs no link."""
+    return cluster(gpu.accelerator, gpus_per_node=1 if alone else None, ambiguous=gpu.note)
 
 
 def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
@@ -94,7 +95,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         rate = number(row, "request_rate")
     job = ServeJob(
         model=model,
-        cluster=_cluster(gpu),
+        cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),
         layout=ServingLayout(tp=place.tp, pp=place.pp, ep=place.ep, dp=place.dp),
         weights=weights,
         kv_dtype=row_cache_dtype(row, software, weights),

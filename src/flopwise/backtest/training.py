@@ -34,45 +34,51 @@ def measured_tokens_per_s(row: Mapping[str, str]) -> float | None:
     return None
 
 
+SHAPE = ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab", "seq_len")
+
+
 @lru_cache(maxsize=512)
-def _shaped(key: tuple[tuple[str, str], ...]) -> Model:
-    """A dense model of the shape that a row gives: Llama-like when gated, GPT-like otherwise."""
-    row = dict(key)
-    kv_heads = int(float(row["n_kv_heads"] or row["n_heads"]))
-    config: dict[str, object] = {
-        "model_type": "llama",
-        "hidden_size": int(float(row["d_model"])),
-        "num_hidden_layers": int(float(row["n_layers"])),
-        "num_attention_heads": int(float(row["n_heads"])),
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": int(float(row["d_ff"])),
-        "vocab_size": int(float(row["vocab"])),
-        "max_position_embeddings": int(float(row["seq_len"])),
-        "tie_word_embeddings": False,
-    }
-    if row["gated_mlp"].lower() != "true":
+def _shaped(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
+    """A dense model of a shape in the order of `SHAPE`: Llama-like when gated, GPT-like otherwise."""
+    layers, width, heads, kv_heads, inner, vocab, longest = shape
+    if gated:
+        config: dict[str, object] = {
+            "model_type": "llama",
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "intermediate_size": inner,
+            "vocab_size": vocab,
+            "max_position_embeddings": longest,
+            "tie_word_embeddings": False,
+        }
+    else:
         config = {
             "model_type": "gpt2",
-            "n_embd": config["hidden_size"],
-            "n_layer": config["num_hidden_layers"],
-            "n_head": config["num_attention_heads"],
-            "n_inner": config["intermediate_size"],
-            "vocab_size": config["vocab_size"],
-            "n_positions": config["max_position_embeddings"],
+            "n_embd": width,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_inner": inner,
+            "vocab_size": vocab,
+            "n_positions": longest,
         }
-    return model_from_config(config, name=row["model"])
+    return model_from_config(config, name=name)
 
 
 def row_model(row: Mapping[str, str], facts: Facts) -> Model:
-    """The model of a row: by its printed shape when it is dense, by name otherwise."""
+    """The model of a row: by its printed shape when it is dense, by name otherwise.
+
+    Raises:
+        SpecError: a cell of the shape is no number, or the name is not known.
+    """
     total, active = number(row, "params_total_b"), number(row, "params_active_b")
-    shape = ("n_layers", "d_model", "n_heads", "d_ff", "vocab", "seq_len")
-    if total and active and active < 0.9 * total:
-        return named_model(row["model"], facts)
-    if all(row.get(column) for column in shape):
-        columns = (*shape, "n_kv_heads", "gated_mlp", "model")
-        return _shaped(tuple((c, row.get(c, "")) for c in columns))
-    return named_model(row["model"], facts)
+    mixture = total is not None and active is not None and active < 0.9 * total
+    heads = whole(row, "n_heads", 0)
+    shape = tuple(whole(row, column, heads if column == "n_kv_heads" else 0) for column in SHAPE)
+    if mixture or not all(shape):
+        return named_model(row.get("model", ""), facts)
+    return _shaped(row.get("model", ""), shape, gated=flag(row, "gated_mlp", default=True))
 
 
 def row_layout(row: Mapping[str, str]) -> Layout:

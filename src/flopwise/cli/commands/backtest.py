@@ -25,8 +25,8 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 
 @options.command(
     "backtest",
-    "flopwise backtest training measured.csv",
-    "flopwise backtest serving results.csv --by engine --json",
+    "flopwise backtest training examples/measured-training.csv",
+    "flopwise backtest serving examples/measured-serving.csv --by tp",
 )
 @click.argument("kind", type=options.Name("kind"))
 @click.argument("file", type=click.Path(path_type=Path))
