@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from configurations import CONFIGURATIONS
 
+CATALOG = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "models.jsonl"
 TARGET = Path(__file__).resolve().parent / "parameters.json"
 BASE = {
     "bert",
@@ -33,15 +34,10 @@ BASE = {
     "dinov2",
 }
 IMAGE_CLASSES = {"vit"}
+OURS = {"gpt3", "megatron", "palm", "internlm2"}  # types of ours, or of code that lives on the hub
+SAME = {"kimi_k2": "deepseek_v3"}  # types that the hub's code makes of a class in transformers
 SEQUENCE = {"t5", "mt5", "umt5", "bart"}
 SPEECH = {"whisper"}
-EXPERTS_SKIPPED = (
-    "mlp.experts.",
-    "feed_forward.experts.",
-    "block_sparse_moe.experts.",
-    "moe.experts.",
-    "mixer.experts.",
-)
 
 
 def build(config: dict[str, Any]) -> Any:
@@ -76,18 +72,30 @@ def count(config: dict[str, Any]) -> int:
     return sum(p.numel() for p in build(config).parameters())
 
 
+def catalog() -> dict[str, dict[str, Any]]:
+    """The configurations of the shipped catalog that are of a type transformers has, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in CATALOG.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        config = record.get("config")
+        if config is not None and config["model_type"] not in OURS:
+            found[record["name"]] = config | {"model_type": SAME.get(config["model_type"], config["model_type"])}
+    return found
+
+
 def main() -> None:
     """Count all and write the file."""
     import torch
     import transformers
 
-    counts: dict[str, int] = {}
-    for name, config in CONFIGURATIONS.items():
-        try:
-            counts[name] = count(config)
-        except Exception as problem:  # noqa: BLE001 - a script that reports what it could not build
-            print(f"{name}: {type(problem).__name__}: {str(problem)[:300]}")  # noqa: T201
-    record = {"torch": torch.__version__, "transformers": transformers.__version__, "parameters": counts}
+    record: dict[str, Any] = {"torch": torch.__version__, "transformers": transformers.__version__}
+    for part, configs in (("small", CONFIGURATIONS), ("catalog", catalog())):
+        counts = record[part] = {}
+        for name, config in configs.items():
+            try:
+                counts[name] = count(config)
+            except Exception as problem:  # noqa: BLE001 - a script that reports what it could not build
+                print(f"{part} {name}: {type(problem).__name__}: {str(problem)[:300]}")  # noqa: T201 - a script that reports
     TARGET.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -32,7 +32,8 @@ _FORMATS = re.compile(
     r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*)$",
     re.IGNORECASE,
 )
-_OTHER = re.compile(r"[\W_]+")
+_BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
+_OTHER = re.compile(r"[^a-z0-9.-]|(?<!\d)[.-]|[.-](?!\d)")
 _FIELDS: dict[str, tuple[type, str]] = {
     "name": (str, "a text"),
     "hf_id": (str, "a text"),
@@ -141,8 +142,8 @@ class _Index:
 
 
 def _key(name: str) -> str:
-    """As `errors.fold`, faster: names are compared by letters and digits in lower case."""
-    return _OTHER.sub("", name.lower())
+    """How names are compared: in lower case, separators gone but between digits, where OPT-1.3b is not OPT-13b."""
+    return _OTHER.sub("", _BETWEEN.sub(lambda m: "." if m[0] == "." else "-", name.lower()))
 
 
 def stem(name: str) -> str:

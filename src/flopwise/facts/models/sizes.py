@@ -23,10 +23,10 @@ _DEPTHS = (
     (1.25e8, 12),
     (3.5e8, 24),
     (1.3e9, 24),
-    (6.7e9, 32),
+    (7e9, 32),
     (1.3e10, 40),
     (3.25e10, 60),
-    (6.5e10, 80),
+    (7e10, 80),
     (1.75e11, 96),
     (5.3e11, 105),
     (1e12, 128),
@@ -72,7 +72,7 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
         a_layer = 2 * width * width * (1 + kv_heads / heads) + 3 * width * hidden + 2 * width
         rest = VOCAB * width * (1 if tied else 2) + width
         layers = max(1, round((size - rest) / a_layer))
-        miss = abs(math.log((layers * a_layer + rest) / size)) + 2.0 * abs(math.log(layers / usual))
+        miss = abs(math.log((layers * a_layer + rest) / size)) + 3.0 * abs(math.log(layers / usual))
         if best is None or miss < best[0]:
             best = (miss, width, layers)
     assert best is not None
