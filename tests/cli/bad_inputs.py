@@ -35,8 +35,14 @@ traffic: {requests_per_s: 2}
 targets: {tpot: 50ms}
 constraints: {gpus: [h100]}
 """
-CSV = b"id,model,gpu\n1,config.json,H100-SXM-80\n"
-GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "rows.csv": CSV}
+TRAINING = b"""\
+model: config.json
+task: pretrain
+data: {tokens: 1G, seq_len: 1k}
+constraints: {gpus: [h100], max_gpus: 8}
+"""
+CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
+GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV}
 
 BASES: dict[str, tuple[str, ...]] = {
     "models": ("models", "config.json"),
@@ -51,8 +57,45 @@ BASES: dict[str, tuple[str, ...]] = {
     "backtest": ("backtest", "weights", "rows.csv"),
 }
 
-LISTS = {("models", "--family"): ("models",), ("models", "--kind"): ("models",)}
-"""Options that belong to the command without a name."""
+CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
+    ("memory",), ("train",), ("serve",), ("roofline",), ("plan",), ("backtest",), ("backtest", "weights"),
+    ("memory", "no-such-model-anywhere"), ("train", "no-such-model-anywhere", "--gpu", "h100"), ("memory", "0B"),
+    ("serve", "no-such-model-anywhere", "--gpu", "h100"), ("train", "config.json"), ("serve", "config.json"),
+    ("roofline", "--gpu", "h100"), ("roofline", "--flops", "1e15", "--bytes", "1e12"), ("plan", "config.json"),
+    ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100", "--dtype", "fp3"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--tp", "3"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--tp", "16"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--dp", "3"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--pp", "4", "--dp", "4"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--zero", "4"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--lora", "8", "--lora-targets", "nothing"),
+    ("serve", "config.json", "--gpu", "h100", "--tp", "3"),
+    ("serve", "config.json", "--gpu", "h100", "--gpus", "3", "--tp", "2"),
+    ("serve", "config.json", "--gpu", "h100", "--concurrency", "4", "--rate", "5"),
+    ("serve", "config.json", "--gpu", "h100", "--input", "99M"),
+    ("serve", "config.json", "--gpu", "h100", "--weights", "bf17"),
+    ("memory", "config.json", "--task", "serve", "--weights", "bf17"),
+    ("memory", "config.json", "--task", "serve", "--kv-dtype", "bf17"),
+    ("plan", "config.json", "--task", "serve"), ("plan", "config.json", "--task", "pretrain"),
+    ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p95="),
+    ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p42=1s"),
+    ("plan", "config.json", "--task", "serve", "--rate", "5", "--max-gpus", "1", "--min-gpus", "2"),
+    ("plan", "--from", "missing.json"), ("plan", "--from", "config.json"), ("plan", "--from", "work.yaml"),
+    ("plan", "--from", "empty"), ("plan", "work.yaml", "-o", "no/such/folder/plan.json"),
+)  # fmt: skip
+"""Options that do not go together, or lack something."""
+
+OTHER_BASES = {
+    ("models", "--family"): ("models",),
+    ("models", "--kind"): ("models",),
+    ("roofline", "--assume-family"): ("roofline", "config.json", "--seq", "128", "--gpu", "h100"),
+    ("plan", "--optimizer"): ("plan", "train.yaml"),
+    ("plan", "--precision"): ("plan", "train.yaml"),
+    ("plan", "--stack"): ("plan", "train.yaml"),
+    ("plan", "--qlora"): ("plan", "train.yaml", "--task", "finetune"),
+    ("plan", "--lora"): ("plan", "train.yaml", "--task", "finetune"),
+}
+"""Options that mean something on another line only."""
 
 NUMBERS = (
     "",
@@ -68,7 +111,7 @@ NUMBERS = (
     "5 parsecs",
     "1;2",
     "--",
-    "1e",
+    "1ee3",
     "💥",
     "None",
 )
@@ -117,6 +160,7 @@ def cases() -> Iterator[Case]:
     yield from _command_lines()
     for name in commands():
         yield from _options(name)
+    yield from (Case(" ".join(argv)[:70], argv) for argv in CONTRADICTIONS if argv[0] in commands())
     yield from _model_files()
     yield from _facts_folders()
     if "plan" in commands():
@@ -149,7 +193,7 @@ def _options(name: str) -> Iterator[Case]:
             continue
         opt = max(param.opts, key=len)
         for value in _wrong(param):
-            yield Case(f"{name} {opt} {value!r:.30}", (*LISTS.get((name, opt), BASES[name]), f"{opt}={value}"))
+            yield Case(f"{name} {opt} {value!r:.30}", (*OTHER_BASES.get((name, opt), BASES[name]), f"{opt}={value}"))
 
 
 def _wrong(param: click.Option) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bad_inputs import BASES, GOOD_FILES, Case, cases, commands
+from bad_inputs import BASES, GOOD_FILES, OTHER_BASES, Case, cases, commands
 
 from flopwise import cli
 
@@ -40,12 +40,15 @@ def test_the_table_is_large_and_no_case_stands_in_it_twice() -> None:
     assert len({(case.argv, tuple(case.files.items())) for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("name", commands())
+GOOD = [BASES[name] for name in commands()] + [argv for (name, _), argv in OTHER_BASES.items() if name in commands()]
+
+
+@pytest.mark.parametrize("argv", sorted(set(GOOD)), ids=" ".join)
 def test_what_the_cases_change_is_an_answer_by_itself(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Case("base", BASES[name], GOOD_FILES).write(tmp_path)
-    assert cli.main(BASES[name]) in {0, 1}, capsys.readouterr().err
+    Case("base", argv, GOOD_FILES).write(tmp_path)
+    assert cli.main(argv) in {0, 1}, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)

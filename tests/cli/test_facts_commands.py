@@ -17,8 +17,8 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    (tmp_path / "gpt2").mkdir()
-    (tmp_path / "gpt2" / "config.json").write_text(json.dumps(GPT2))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(GPT2))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLOPWISE_FACTS", raising=False)
 
@@ -63,18 +63,30 @@ def test_no_offer_is_said_and_is_an_answer(ask: Ask) -> None:
 
 
 def test_models_json_holds_the_contract(ask: Ask) -> None:
-    bare = json.loads(ask("models", "gpt2", "--json"))
-    assert (bare["name"], bare["model_type"], bare["parameters"]) == ("gpt2", "gpt2", 124_439_808)
+    bare = json.loads(ask("models", "./mine", "--json"))
+    assert (bare["name"], bare["model_type"], bare["parameters"]) == ("mine", "gpt2", 124_439_808)
     assert "forward_flops" not in bare
-    shaped = json.loads(ask("models", "gpt2/config.json", "--batch", "1", "--seq", "1k", "--json"))
+    shaped = json.loads(ask("models", "mine/config.json", "--batch", "1", "--seq", "1k", "--json"))
     assert {"forward_flops", "backward_flops", "causal_forward_flops", "operations"} <= shaped.keys()
     assert shaped["causal_forward_flops"] < shaped["forward_flops"] < shaped["backward_flops"]
     assert {"name", "flops", "bytes"} <= shaped["operations"][0].keys()
     assert type(shaped["parameters"]) is int
 
 
+def test_the_catalog_is_listed_and_filtered(ask: Ask) -> None:
+    rows = json.loads(ask("models", "--json"))
+    assert len(rows) >= 213
+    named = {row["name"]: row for row in rows}
+    assert len(named) == len(rows)
+    assert all(row["model_type"] and row["kind"] for row in rows)
+    llamas = json.loads(ask("models", "--family", "LLAMA", "--json"))
+    assert {row["model_type"] for row in llamas} == {"llama"}
+    assert 0 < len(llamas) < len(rows)
+    assert llamas[0]["name"] in ask("models", "--family", "llama")
+
+
 def test_a_person_reads_the_exact_count_and_the_table(ask: Ask) -> None:
-    text = ask("models", "gpt2", "--seq", "128")
+    text = ask("models", "./mine", "--seq", "128")
     assert "124,439,808" in text
     assert "A pass over 1 x 128 tokens" in text
     assert "as PyTorch counts" in text

@@ -105,8 +105,7 @@ def models(
     """
     from flopwise.facts.models import model_rows
 
-    del facts
-    rows: Sequence[Mapping[str, Any]] = model_rows()
+    rows: Sequence[Mapping[str, Any]] = model_rows(facts)
     for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
         if given is not None:
             known = {str(row[column]).lower(): row[column] for row in rows}
