@@ -236,9 +236,9 @@ def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
     if "\0" in text:
         raise SpecError(f"{where}: holds null bytes; a workload is YAML text")
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_aliases(text, where)
-        return node, yaml.safe_load(text)
+        alias = _first_alias(text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader) if alias is None else None
+        data = yaml.safe_load(text) if alias is None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = mark.line + 1 if mark else 1
@@ -246,13 +246,17 @@ def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         raise SpecError(f"{where}:{line}: not valid YAML: {problem}") from None
     except (ValueError, RecursionError, TypeError) as error:
         raise SpecError(f"{where}: not valid YAML: {str(error)[:120]}") from None
+    if alias is not None:
+        raise SpecError(f"{where}:{alias}: YAML aliases (*name) are not allowed in a workload")
+    return node, data
 
 
-def _refuse_aliases(text: str, where: str) -> None:
-    """Anchors and aliases have no use in a workload, and can make a small file huge."""
+def _first_alias(text: str) -> int | None:
+    """The line of the first alias: they have no use in a workload, and can make a small file huge."""
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise SpecError(f"{where}:{event.start_mark.line + 1}: YAML aliases (*name) are not allowed in a workload")
+            return int(event.start_mark.line) + 1
+    return None
 
 
 def _line(node: yaml.Node | None, path: list[str]) -> int:
@@ -274,7 +278,8 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
 
 def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any]) -> str:
     """msgspec's message with file and line in front, and the nearest name behind an unknown key."""
-    text, _, at = message.partition(" - at `$")
+    text, _, at = message.partition(" - at `")
+    at = at.removeprefix("key` in `").removeprefix("$")
     path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]
     unknown = re.search(r"unknown field `([^`]*)`", text)
     if unknown:

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.search.workload import load_workload, parse_workload, schema, workload_from
+
+GOOD = """\
+name: chat
+model: Llama-3.1-70B
+task: serve
+traffic:
+  requests_per_s: 20
+  input_tokens: 1k
+  output_tokens: 250
+targets:
+  ttft: {p95: 1s}
+  tpot: 50ms
+  budget: $30k
+constraints:
+  providers: [aws]
+  purchase: [spot, on_demand]
+"""
+
+
+def test_quantities_become_base_units() -> None:
+    resolved = parse_workload(GOOD)
+    assert resolved.requests_per_s == 20
+    assert resolved.input_tokens == 1000
+    assert resolved.ttft is not None
+    assert (resolved.ttft.percentile, resolved.ttft.seconds) == ("p95", 1.0)
+    assert resolved.tpot is not None
+    assert resolved.tpot.seconds == pytest.approx(0.05)
+    assert resolved.budget_usd == 30_000
+    assert resolved.confidence == 0.5
+
+
+def test_tokens_from_samples_and_epochs() -> None:
+    resolved = workload_from(
+        {"model": "7B", "task": "finetune", "data": {"samples": "10k", "seq_len": 2048, "epochs": 3}}
+    )
+    assert resolved.tokens == 10_000 * 2048 * 3
+
+
+def test_batch_from_tokens() -> None:
+    resolved = workload_from(
+        {"model": "7B", "task": "pretrain", "data": {"tokens": "1T", "seq_len": 4096, "global_batch_tokens": "4M"}}
+    )
+    assert resolved.global_batch == round(4e6 / 4096)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("model: a\ntask: serve\ntrafic:\n  requests_per_s: 1\n", 3, "unknown key 'trafic'"),
+        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: fast\n", 4, "not a quantity"),
+        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "more than zero"),
+        ("model: a\ntask: sing\n", 2, "Invalid enum value"),
+        ("model: a\ntask: serve\ntraffic: 5\n", 3, "Expected `object`"),
+        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p77: 1s}\n", 6, "p77"),
+        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p50: 1s, p95: 2s}\n", 6, "one percentile"),
+        ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "not both"),
+        ("model: a\ntask: pretrain\ndata:\n  tokens: .nan\n", 4, "not finite"),
+        ("model: a\n  task: pretrain\n", 2, "not valid YAML"),
+        ("a: &x 1\nb: *x\n", 2, "aliases"),
+        ("- 1\n- 2\n", 1, "mapping"),
+        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  confidence: 7\n", 6, "probability"),
+        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\nconstraints:\n  min_gpus: 8\n  max_gpus: 4\n", 6, "more than max_gpus"),
+    ],
+)
+def test_complaints_name_the_line(text: str, line: int, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_workload(text, "w.yaml")
+    message = str(caught.value)
+    assert message.startswith(f"w.yaml:{line}:"), message
+    assert says in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("task", "missing"), [("pretrain", "data.tokens"), ("serve", "requests_per_s"), ("batch", "traffic.requests")]
+)
+def test_each_task_says_what_it_needs(task: str, missing: str) -> None:
+    with pytest.raises(SpecError, match=missing):
+        workload_from({"model": "7B", "task": task})
+
+
+def test_files_that_are_no_workloads(tmp_path: Path) -> None:
+    binary = tmp_path / "w.yaml"
+    binary.write_bytes(b"\x80\x04\x95\xff\xfe")
+    with pytest.raises(SpecError, match="not a text file"):
+        load_workload(binary)
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_workload(tmp_path / "none.yaml")
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(SpecError, match="larger than"):
+        load_workload(large)
+
+
+def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(GOOD)
+    resolved = load_workload(file, {"traffic": {"requests_per_s": "5"}, "objective": "time"})
+    assert resolved.requests_per_s == 5
+    assert resolved.input_tokens == 1000
+    assert resolved.source.objective == "time"
+
+
+def test_the_published_schema_is_the_one_that_validates() -> None:
+    published = json.loads((Path(__file__).parents[2] / "docs" / "workload.schema.json").read_text())
+    assert published == schema()
+
+
+def test_the_schema_takes_what_the_reader_takes() -> None:
+    import jsonschema
+    import yaml
+
+    jsonschema.validate(yaml.safe_load(GOOD), schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"model": "a", "task": "serve", "trafic": {}}, schema())
