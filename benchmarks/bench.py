@@ -61,7 +61,9 @@ def cases() -> list[Case]:
         Case("--help", ("--help",), 0.1, 20),
         Case("gpus", ("gpus",), 0.25),
         Case("models", ("models", "Llama-3.1-8B", "--batch", "1", "--seq", "4096"), 0.25),
-        Case("memory", ("memory", "Llama-3.1-8B", "--task", "train", "--gpu", "h100", "--gpus", "8"), 0.25),
+        Case(
+            "memory", ("memory", "Llama-3.1-8B", "--task", "train", "--gpu", "h100", "--dp", "8", "--zero", "3"), 0.25
+        ),
         Case("train", ("train", "Llama-3.1-8B", "--gpu", "h100", "--gpus", "64"), 0.25),
         Case("serve", ("serve", "Llama-3.1-8B", "--gpu", "h100"), 0.25),
         Case("roofline", ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"), 0.25),
