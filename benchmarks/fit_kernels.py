@@ -86,6 +86,8 @@ class Fit:
         knob = KEYS[key]
         if not knob.scopes or key[1] == "any":
             return 0.0
+        if not knob.shared:
+            return 0.0
         others = [math.log(values[knob.name, s]) for s in knob.scopes if s not in self.absent]
         mean = sum(others) / len(others)
         return PULL * len(self.rows) / len(FAMILIES) * sum((o - mean) ** 2 for o in others)
@@ -185,7 +187,7 @@ BY = (("op",), ("gpu",), ("op", "dtype"), ("op", "gpu"), ("framework",), ("op", 
 
 
 def write(calibration: Calibration) -> None:
-    names = {"collectives.json": "link_", "software.json": "wrapper_"}
+    names = {"collectives.json": "link_", "software.json": ("wrapper_", "host_")}
     files: dict[str, list[dict[str, object]]] = {"kernels.json": [], **{name: [] for name in names}}
     for p in calibration.parameters:
         target = next((file for file, start in names.items() if p.name.startswith(start)), "kernels.json")

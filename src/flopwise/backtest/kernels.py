@@ -111,7 +111,9 @@ def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     timing = attention.prefill_attention_s(
         r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
     )
-    return _wrapped_s(float(timing.seconds), row, table, "attention_prefill")
+    passes = _looked_up(table, "wrapper_passes.attention_prefill", row, 0.0)
+    extra_s = kernels.read_s(r, passes * batch * query * (heads + 2 * kv_heads) * dim * 2.0)
+    return _wrapped_s(float(timing.seconds + extra_s), row, table, "attention_prefill")
 
 
 def _kv_bytes(row: Row) -> float:

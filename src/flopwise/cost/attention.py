@@ -46,6 +46,7 @@ def prefill_attention_s(
     """
     rate = rates.peak_flops_per_s("bf16") * rates.value[frac]
     fixed_s = rates.value["attention_s"]
+    block_s = rates.value["attention_block_s"] * (qk_dim + v_dim) / 256.0  # loading queries, storing results
 
     def formula(pairs: Floats, batch: Ints, query: Ints, heads: Ints, kv_heads: Ints, context: Ints) -> Timing:
         blocks = np.ceil(query / QUERY_BLOCK)
@@ -54,14 +55,12 @@ def prefill_attention_s(
         per_key = 2.0 * QUERY_BLOCK * (qk_dim + v_dim) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
-        compute_s = np.maximum(rounds * keys * per_key, longest_s) + rates.value["attention_block_s"] * np.ceil(
-            count / rates.num_sms
-        )
+        compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)
         moved = (
             batch * query * heads * (qk_dim + v_dim) * act_bytes
             + batch * context * kv_heads * (qk_dim + v_dim) * kv_bytes
         )
-        return overlapped(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s)
+        return overlapped(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s, "overlap_loss.attention")
 
     return launched(rates, in_blocks(formula, (pairs, batch, query, heads, kv_heads, context)), graph=graph)
 
@@ -93,15 +92,15 @@ def decode_attention_s(
     latent = cached_dim is not None
     rate = rates.peak_flops_per_s("bf16") * rates.value["latent_decode_frac" if latent else "attention_frac"]
     fixed_s = rates.value["decode_s"]
+    block_s = rates.value["latent_block_s" if latent else "decode_block_s"]
 
     def formula(batch: Ints, heads: Ints, kv_heads: Ints, context: Ints, query: Ints) -> Timing:
         count = batch * kv_heads
         flops = 2.0 * batch * heads * query * context * (qk_dim + v_dim)
         moved = count * context * cached * kv_bytes + batch * query * heads * (qk_dim + v_dim) * act_bytes
         memory_s = read_s(rates, moved, cold=cold) / rates.value["decode_frac"]
-        compute_s = flops / rate
-        fixed = fixed_s + rates.value["decode_block_s"] * count / rates.num_sms
-        return overlapped(rates, compute_s, memory_s, fixed)
+        compute_s = flops / rate + block_s * count / rates.num_sms
+        return overlapped(rates, compute_s, memory_s, fixed_s, "overlap_loss.attention")
 
     return launched(rates, in_blocks(formula, (batch, heads, kv_heads, context, query)), graph=graph)
 

@@ -16,6 +16,9 @@ import numpy as np
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.ops.types import Floats, Ints
 
+PAIR = 2.0
+"""Ranks of the smallest group: it cannot use all channels of a switch."""
+
 
 def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first."""
@@ -45,19 +48,21 @@ def ramped_s(level: Level, fixed_s: Floats, transfer_s: Floats) -> Floats:
 
 
 def _steps(joined: Floats) -> Floats:
-    """Steps whose latency shows: log2 of the group, as trees and direct exchanges have them."""
-    return np.log2(np.maximum(joined, 1.0))
+    """Steps whose latency shows in two passes: n - 1 around a ring, or down and up a tree where that is less."""
+    return np.minimum(joined - 1.0, 2.0 * np.log2(np.maximum(joined, 1.0)))
 
 
-def _share_s(level: Level, nbytes: Floats, joined: Floats, passes: float, gain: float = 1.0) -> Floats:
+def _share_s(level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
-    transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * level.frac * gain)
-    return np.where(joined > 1.0, ramped_s(level, level.launch_s + level.hop_s * _steps(joined), transfer), 0.0)
+    gain = gain * np.where(joined > PAIR, 1.0, level.pair)
+    transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
+    fixed = level.launch_s + 0.5 * passes * level.hop_s * _steps(joined)
+    return np.where(joined > 1.0, ramped_s(level, fixed, transfer), 0.0)
 
 
 def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
     """All-reduce by a kernel that reads its peers' memory: everything at once, or in two shares when that is less."""
-    rate = level.bytes_per_s * level.frac
+    rate = level.bytes_per_s * np.minimum(level.frac * np.where(joined > PAIR, 1.0, level.pair), 1.0)
     once = level.direct_s + (joined - 1.0) * nbytes / rate
     twice = 2.0 * level.direct_s + 2.0 * (joined - 1.0) / joined * nbytes / rate
     return np.where(joined > 1.0, np.minimum(once, twice), 0.0)
@@ -120,9 +125,9 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> F
     inside: Floats = 1.0
     for level, joined in level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
-        seconds = ramped_s(
-            level, level.launch_s + level.hop_s * _steps(joined), outwards / (level.bytes_per_s * level.frac)
-        )
+        rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
+        fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
+        seconds = ramped_s(level, fixed, outwards / rate)
         slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
         inside = inside * joined
     return slowest
@@ -135,7 +140,8 @@ def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
     """
     seconds: Floats = np.inf
     for level in fabric.levels:
-        here = ramped_s(level, 0.5 * level.launch_s, nbytes / (level.bytes_per_s * np.sqrt(level.frac)))
+        rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
+        here = ramped_s(level, 0.5 * level.launch_s, nbytes / rate)
         seconds = np.where((stride < level.size) & ~np.isfinite(seconds), here, seconds)
     return seconds
 

@@ -29,6 +29,8 @@ class Level:
     frac: float  # share of bytes_per_s that large messages reach
     ramp: float  # how slowly the rate rises with size: weight of sqrt(latency x transfer time)
     direct_s: float  # fixed time of a one-shot kernel that reads its peers' memory; infinite where there is none
+    pair: float  # factor of `frac` in a group of two
+    exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
     multicast: float  # factor of the all-reduce rate when the switch adds up (NVLS); 1 where it does not
 
 
@@ -62,7 +64,16 @@ class Fabric:
 
 def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -> tuple[Level, tuple[str, ...]]:
     scopes = (kind, *_link_relatives(kind), "any")
-    names = ("link_launch_s", "link_hop_s", "link_frac", "link_ramp", "link_direct_s", "link_multicast")
+    names = (
+        "link_launch_s",
+        "link_hop_s",
+        "link_frac",
+        "link_ramp",
+        "link_direct_s",
+        "link_pair",
+        "link_exchange",
+        "link_multicast",
+    )
     value, told = resolved(calibration, names, scopes, f"{kind} link")
     level = Level(
         kind=kind,
@@ -73,6 +84,8 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         frac=value["link_frac"],
         ramp=value["link_ramp"],
         direct_s=value["link_direct_s"] or float("inf"),
+        pair=value["link_pair"],
+        exchange=value["link_exchange"],
         multicast=value["link_multicast"],
     )
     return level, told

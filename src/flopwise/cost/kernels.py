@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
 """Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""
 BLOCK = 16_384  # rows of a long column handled at once: intermediate results stay in the processor's cache
+UNPACKED = 0.9  # weights with fewer bits than this share of the activations' are unpacked as they are multiplied
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
 
 
@@ -45,14 +46,16 @@ def in_blocks(formula: Callable[..., Timing], columns: tuple[Ints, ...]) -> Timi
     return Timing(out[0], out[1], out[2])
 
 
-def overlapped(rates: Rates, compute_s: Floats, memory_s: Floats, fixed_s: Floats) -> Timing:
+def overlapped(
+    rates: Rates, compute_s: Floats, memory_s: Floats, fixed_s: Floats, loss: str = "overlap_loss"
+) -> Timing:
     """Computing and moving at once: the longer, and the part of the shorter that is not hidden.
 
     Source: roofline model (Williams 2009); the part not hidden is calibrated.
     Assumes: both proceed evenly through the kernel.
     """
     longer, shorter = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
-    return Timing(fixed_s + longer + rates.value["overlap_loss"] * shorter, compute_s, memory_s)
+    return Timing(fixed_s + longer + rates.value[loss] * shorter, compute_s, memory_s)
 
 
 def waves(units: Floats, cores: float, tail: float) -> Floats:
@@ -116,11 +119,11 @@ def matmul_s(
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype)
-    if p.unpacked or bits < p.act_bits:
+    if p.unpacked or bits < UNPACKED * p.act_bits:
         rate *= rates.value["unpack_frac"]
     scaled = p.quantised or p.unpacked
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
-    unit = ALIGNED_BYTES * 8 / min(16.0, p.act_bits)
+    unit = ALIGNED_BYTES * 8 / 2.0 ** np.floor(np.log2(p.act_bits))  # scales are stored apart
     fixed_s = rates.value["kernel_s"]
 
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
@@ -181,7 +184,8 @@ def grouped_matmul_s(
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
-    Rows of each expert are padded to whole tiles; the weights of touched experts are read once.
+    Rows of each expert are padded to whole tiles; the weights of touched experts are read once; rows are gathered by
+    expert before and scattered back after.
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
     Assumes: rows are spread evenly over the touched experts.
@@ -189,7 +193,7 @@ def grouped_matmul_s(
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype) * rates.value["grouped_frac"]
-    if p.unpacked or bits < p.act_bits:
+    if p.unpacked or bits < UNPACKED * p.act_bits:
         rate *= rates.value["unpack_frac"]
     tail = rates.value["wave_tail.scaled"]
     fixed_s = rates.value["grouped_s"]
@@ -198,8 +202,9 @@ def grouped_matmul_s(
         held = np.maximum(touched, 1.0)
         each = m / held
         compute_s = _tiled_flops(rates, each, n, k, held, tail) / rate
+        passes = rates.value["grouped_passes"] * m * (n + k) * act_bytes
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
-        memory_s = read_s(rates, act_in + touched * n * k * (bits / 8) + m * n * act_bytes, cold=cold)
+        memory_s = read_s(rates, act_in + touched * n * k * (bits / 8) + m * n * act_bytes + passes, cold=cold)
         memory_s = memory_s * _narrow(rates, np.ceil(each / TILES[2][0]) * np.ceil(n / TILES[2][1]) * held, tail)
         timing = overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], fixed_s)
         if not p.quantised:

@@ -115,7 +115,8 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
         family = NVIDIA_FAMILIES.get(str(compute_capability or ""), architecture.lower())
     else:
         family = architecture.lower().replace(" ", "-")
-    return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), vendor_key, kind, "any")))
+    vendors = () if kind in ("cpu", "soc") else (vendor_key,)  # a vendor's CPUs tell nothing of its GPUs
+    return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, kind, "any")))
 
 
 def resolved(
@@ -146,7 +147,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     """
     table = calibration or load_calibration()
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
-    value, assumptions = resolved(table, table.names("link_", "wrapper_"), scopes, accelerator.name)
+    value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if not accelerator.num_sms:
         assumptions += (f"{accelerator.name}: the number of cores is not known: no wave quantisation",)
     return Rates(
