@@ -36,14 +36,26 @@ class Memory:
 
 def _totals(parts: Parts) -> tuple[Floats, list[Floats]]:
     """Bytes that stand, and bytes that each moment adds."""
-    fixed: Floats = sum(parts.fixed.values(), start=0.0)
-    return fixed, [sum(moment.values(), start=0.0) for moment in parts.moments]
+    return _sum(parts.fixed), [_sum(moment) for moment in parts.moments]
+
+
+def _sum(items: dict[str, Floats]) -> Floats:
+    """The sum of items, columns touched only where there is something to add."""
+    plain = sum(v for v in items.values() if isinstance(v, float))
+    columns = [v for v in items.values() if not isinstance(v, float)]
+    if not columns:
+        return plain
+    total = columns[0] if not plain else columns[0] + plain
+    for column in columns[1:]:
+        total = total + column
+    return total
 
 
 def _peak(totals: list[Floats]) -> Floats:
     peak = totals[0]
     for other in totals[1:]:
-        peak = np.maximum(peak, other)
+        if not isinstance(other, float) or other:
+            peak = np.maximum(peak, other)
     return peak
 
 
@@ -61,18 +73,24 @@ def _items(parts: Parts) -> tuple[dict[str, Floats], Floats]:
     return items, fixed + peak
 
 
-def peak_bytes(table: MemoryTable, layout: Layout) -> Floats:
-    """`step_memory(...).total_bytes` alone, for searches: no items, no names.
+def peak_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
+    """`step_memory(...).total_bytes`, and the most that any stage holds through the step; for searches: no items.
 
     Source and assumptions: as `step_memory`.
     """
     run = Evaluation(table, layout)
     best: Floats = 0.0
+    states: Floats = 0.0
     for stage in pipeline_stages(table, layout):
         fixed, totals = _totals(run.parts(stage))
-        best = np.maximum(best, fixed + _peak(totals))
+        states, best = np.maximum(states, fixed), np.maximum(best, fixed + _peak(totals))
     total = best * (1.0 + table.software.fragmentation_frac) + table.software.context_bytes
-    return _plain(total, layout.shape())
+    return _plain(total, layout.shape()), _plain(states, layout.shape())
+
+
+def peak_bytes(table: MemoryTable, layout: Layout) -> Floats:
+    """`step_memory(...).total_bytes` alone. Source and assumptions: as there."""
+    return peak_and_states(table, layout)[0]
 
 
 def step_memory(model: Model, recipe: Recipe, layout: Layout, *, table: MemoryTable | None = None) -> Memory:

@@ -16,7 +16,6 @@ from flopwise.training.table import MemoryTable
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
-_GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 MOMENTS = ("loss", "layer", "end", "step", "load")
 """When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
@@ -33,7 +32,7 @@ class Widths:
     step: float  # temporary copies while the optimizer runs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One pipeline stage of every candidate: which layers, whether it holds the ends, micro-batches in flight."""
 
@@ -48,6 +47,23 @@ class Stage:
         """Layers of the stage, at least 1."""
         layers: Array = np.maximum(self.stop - self.start, 1)
         return layers
+
+
+def plus(total: Floats, count: Floats, width: float) -> Floats:
+    """`total + count * width`, without touching columns where there is nothing to add."""
+    if not width:
+        return total
+    if isinstance(count, float) and not count:
+        return total
+    more = count if width == 1.0 else count * width
+    return more if isinstance(total, float) and not total else total + more
+
+
+def _where(share: Floats, value: Floats) -> Floats:
+    """`share * value` for shares of 0 or 1, without touching the column where all are the same."""
+    if isinstance(share, float):
+        return value if share else 0.0
+    return share * value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +113,33 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     The second is left out where it cannot be the fullest: one kind of layer, evenly divided.
     """
     layers, kinds = table.model.stacks[0].num_layers, len(table.model.stacks[0].kinds)
-    pp, interleave = np.asarray(layout.pp), np.asarray(layout.interleave)
-    if np.all(pp == 1):
-        one = np.ones((), dtype=np.int64)
-        return [Stage(0 * one, layers * one, 1.0, 1.0, 1.0)]
-    each, left = layers // pp, layers % pp
-    on_first = each + (left > np.maximum(pp - 2, 0))
-    micro_batches = np.maximum(
-        np.asarray(table.recipe.global_batch) / (layout.dp * np.asarray(layout.micro_batch)), 1.0
+    pp, turns = np.asarray(layout.pp), np.asarray(layout.interleave)
+    if pp.max() == 1:
+        return [Stage(0 * np.ones((), dtype=np.int64), layers * np.ones((), dtype=np.int64), 1.0, 1.0, 1.0)]
+    depth, alone = pp * 1.0, (pp == 1) * 1.0  # mixed integers and floats are slow to compute with
+    waiting = np.maximum(
+        np.asarray(table.recipe.global_batch) / (np.asarray(layout.dp) * 1.0 * layout.micro_batch), 1.0
     )
+    turned = turns.max() > 1
+    chunks = np.where(pp > 1, turns * 1.0, 1.0) if turned else 1.0
 
-    def in_flight(stage: Array) -> Floats:
-        plain: Floats = np.minimum(pp - stage, micro_batches)
-        if np.all(interleave == 1):
+    def in_flight(behind: Floats) -> Floats:
+        """Micro-batches that a stage holds with `behind` stages after it."""
+        plain: Floats = np.minimum(behind + 1.0, waiting)
+        if not turned:
             return plain
-        chunks = np.minimum(2.0 * (pp - 1 - stage) + (interleave - 1) * pp + 1.0, micro_batches * interleave)
-        turned: Floats = np.where((interleave > 1) & (pp > 1), chunks / interleave, plain)
-        return turned
+        mixed = np.minimum(2.0 * behind + (chunks - 1.0) * depth + 1.0, waiting * chunks) / chunks
+        return np.where(chunks > 1.0, mixed, plain)
 
-    zero, alone = np.zeros_like(pp), (pp == 1) * 1.0
-    stages = [Stage(zero, on_first, 1.0, alone, in_flight(zero))]
-    if np.any(pp > 2) and (kinds > 1 or np.any(left > 0)):
+    each, left = layers // pp, layers % pp
+    uneven = bool(left.any())
+    zero = np.zeros_like(pp)
+    on_first = each + (left > np.maximum(pp - 2, 0)) if uneven else each
+    stages = [Stage(zero, on_first, 1.0, alone, in_flight(depth - 1.0))]
+    if pp.max() > 2 and (kinds > 1 or uneven):
         start, stop = (np.where(pp > 2, x, zero) for x in (on_first, on_first + each + (left > 0)))
-        stages.append(Stage(start, stop, 0.0, 0.0, in_flight(np.minimum(1, pp - 1))))
-    stages.append(Stage(layers - each, zero + layers, alone, 1.0, in_flight(pp - 1)))
+        stages.append(Stage(start, stop, 0.0, 0.0, in_flight(np.maximum(depth - 2.0, 0.0))))
+    stages.append(Stage(layers - each, zero + layers, alone, 1.0, in_flight(0.0 * depth) if turned else 1.0))
     return stages
 
 
@@ -135,50 +154,92 @@ class Evaluation:
         self.width = trained_widths(table.recipe, table)
         if table.lora is not None:
             self.width = adapter_widths(table.recipe, table, _DTYPE_BYTES[table.lora.adapter_dtype])
-        zero, group = np.asarray(layout.zero), np.asarray(layout.dp) * layout.cp
-        expert_group = np.maximum(group / layout.ep, 1.0)
-        self.sharded = (zero >= 3) * 1.0
-        self.gathers = bool(np.any(zero >= 3))
-        self.shares = [1.0 / np.where(zero >= z, group, 1.0) for z in (1, 2, 3)]
-        self.expert_shares = [1.0 / np.where(zero >= z, expert_group, 1.0) for z in (1, 2, 3)]
-        batches = np.asarray(self.recipe.global_batch) / (layout.dp * np.asarray(layout.micro_batch))
-        self.lasting = np.maximum(batches > 1, self.row.lasting_gradients) * 1.0
+        zero, replicas = np.asarray(layout.zero), np.asarray(layout.dp) * 1.0
+        self.context_share = 1.0 / np.asarray(layout.cp)
+        self.micro_batch = np.asarray(layout.micro_batch) * 1.0
+        of_group = self.context_share / replicas
+        at_least = [zero >= z for z in (1, 2, 3)]
+        self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
+        self.shares = [np.where(chosen, of_group, 1.0) for chosen in at_least]
+        self.expert_shares: list[Floats] = [0.0, 0.0, 0.0]
+        if self.sums.has_experts:
+            of_experts = np.minimum(of_group * layout.ep, 1.0)
+            self.expert_shares = [np.where(chosen, of_experts, 1.0) for chosen in at_least]
+        self.lasting: Floats = 1.0
+        if not self.row.lasting_gradients:
+            self.lasting = (np.asarray(self.recipe.global_batch) > replicas * self.micro_batch) * 1.0
         self.many = len(self.sums.before)
+        self.mode = np.asarray(layout.recompute) * (self.sums.activations.shape[1] * self.many)
+        self._known: dict[str, Floats] = {}
+        self._stages: dict[Stage, tuple[Array, Array | None]] = {}
+
+    def _at(self, name: str) -> Floats:
+        """The sum `name` that has one entry a distinct (tp, ep, cp), for every candidate; looked up once."""
+        if name not in self._known:
+            self._known[name] = getattr(self.sums, name)[self.index]
+        return self._known[name]
+
+    @property
+    def _working(self) -> Floats:
+        """Gradients between operations, and what recompute makes anew: the same on all stages."""
+        if "working" not in self._known:
+            recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
+            self._known["working"] = (self._at("gradient_peak") + recomputed) * self.micro_batch
+        return self._known["working"]
+
+    def _ends(self, stage: Stage, before: str, after: str) -> Floats:
+        """What a stage holds before and after the layers."""
+        return plus(_where(stage.first, self._at(before)), _where(stage.last, self._at(after)), 1.0)
 
     def _sum(self, prefix: Array, stage: Stage) -> Floats:
         """Sum of a running sum over the stage's layers: (L + 1) x n at (stop, index) less (start, index)."""
+        upper, lower = self._places(stage)
         flat = prefix.ravel()
-        total: Floats = np.take(flat, stage.stop * self.many + self.index)
-        if np.any(stage.start):
-            total = total - np.take(flat, stage.start * self.many + self.index)
-        return total
+        total: Floats = np.take(flat, upper)
+        return total if lower is None else total - np.take(flat, lower)
+
+    def _places(self, stage: Stage) -> tuple[Array, Array | None]:
+        """Where a stage's end and start stand in flattened running sums; None: it starts with the first layer."""
+        if stage not in self._stages:
+            start = stage.start * self.many + self.index if stage.start.any() else None
+            self._stages[stage] = stage.stop * self.many + self.index, start
+        return self._stages[stage]
 
     def parts(self, stage: Stage) -> Parts:
         """Everything that one stage holds."""
-        s, index, lora = self.sums, self.index, self.recipe.lora
+        s, lora = self.sums, self.recipe.lora
         dense, expert = self._sum(s.dense, stage), self._sum(s.expert, stage) if s.has_experts else 0.0
-        ends = stage.first * s.before[index] + stage.last * (s.after[index] + (1 - stage.first) * s.copied[index])
+        ends = self._ends(stage, "before", "after")
+        if s.has_copy and not isinstance(stage.first, float):
+            ends = ends + (1.0 - stage.first) * self._at("copied")
         fixed: dict[str, Floats] = {"weights": 0.0, "master weights": 0.0, "optimizer states": 0.0}
         gradients: Floats = 0.0
         step: Floats = 0.0
         groups = [(dense + ends if lora is None else dense, expert, self.width)]
         if lora is not None:
-            ends_base = stage.first * s.before_base[index] + stage.last * s.after_base[index]
-            fixed["weights"] = (self._sum(s.base, stage) + ends_base) * self.shares[2]
+            fixed["weights"] = (
+                self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
+            ) * self.shares[2]
             groups.append((ends, 0.0, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
         for whole, of_experts, w in groups:
-            held = [whole * a + of_experts * b for a, b in zip(self.shares, self.expert_shares, strict=True)]
-            fixed["weights"] = fixed["weights"] + held[2] * w.weights
-            fixed["master weights"] = fixed["master weights"] + held[0] * w.master
-            fixed["optimizer states"] = fixed["optimizer states"] + held[0] * w.states
-            gradients, step = gradients + held[1] * w.gradients, step + held[0] * w.step
+            held = self._held(whole, of_experts)
+            kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
+            fixed |= {name: plus(fixed[name], held[share], width) for name, share, width in kept}
+            gradients, step = plus(gradients, held[1], w.gradients), plus(step, held[0], w.step)
         if self.recipe.optimizer_in_backward:
             gradients, step = gradients / stage.layers, step / stage.layers
         host, gradients = self._offloaded(fixed, gradients)
-        cast = self._cast(stage, dense + ends + expert)
-        fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
-        moments = self._moments(stage, gradients, step, cast, fixed["optimizer states"] + fixed["master weights"])
+        cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
+        if self.row.buffer_bytes:
+            fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
+        moments = self._moments(stage, gradients, step, cast, fixed)
         return Parts(fixed, moments, host)
+
+    def _held(self, whole: Floats, of_experts: Floats) -> list[Floats]:
+        """Parameters of which a rank holds states, gradients and weights."""
+        if not self.sums.has_experts:
+            return [whole * share for share in self.shares]
+        return [whole * a + of_experts * b for a, b in zip(self.shares, self.expert_shares, strict=True)]
 
     def _offloaded(self, fixed: dict[str, Floats], gradients: Floats) -> tuple[Floats, Floats]:
         """What moves to the host, taken out of `fixed`; and the gradients that stay."""
@@ -200,53 +261,55 @@ class Evaluation:
         lora = self.recipe.lora
         if lora is not None and lora.base == "fp32" and compute < 4:
             return self._sum(self.sums.gathered, stage) * compute * (1.0 - self.sharded)
-        return trained * (compute if self.width.weights > compute else 0.0) * (1.0 - self.sharded)
+        return trained * compute * (1.0 - self.sharded) if self.width.weights > compute else 0.0
 
     def _activations(self, stage: Stage) -> Floats:
         """Bytes kept for the backward pass by the layers of a stage, all micro-batches in flight."""
-        s, index, layout = self.sums, self.index, self.layout
-        rows = s.activations.shape[1]
-        mode = np.asarray(layout.recompute) * (rows * self.many)
-        flat = s.activations.ravel()
-        kept = np.take(flat, mode + stage.stop * self.many + index)
-        if np.any(stage.start):
-            kept = kept - np.take(flat, mode + stage.start * self.many + index)
-        if s.has_towers:
-            kept = kept + stage.first * s.tower_activations[index]
-        kept = kept * stage.in_flight
-        if layout.offload_activations:
+        flat, (upper, lower) = self.sums.activations.ravel(), self._places(stage)
+        kept: Floats = np.take(flat, self.mode + upper)
+        if lower is not None:
+            kept = kept - np.take(flat, self.mode + lower)
+        if self.sums.has_towers:
+            kept = kept + stage.first * self._at("tower_activations")
+        if not isinstance(stage.in_flight, float) or stage.in_flight != 1.0:
+            kept = kept * stage.in_flight
+        if self.layout.offload_activations:
             kept = kept * np.minimum(1.0, 2.0 / stage.layers)
-        total: Floats = (kept + stage.last * s.end_activations[index]) * layout.micro_batch
-        return total
+        return plus(kept, _where(stage.last, self._at("end_activations")), 1.0) * self.micro_batch
 
     def _loss(self, stage: Stage) -> Floats:
         """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
-        chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
-        if chunks > 1:
-            per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
-        tokens = np.asarray(self.layout.micro_batch) * (self.recipe.seq_len * per_entry) / np.asarray(self.layout.cp)
-        total: Floats = stage.last * tokens * self.sums.vocabulary[self.index]
-        return total
+        if isinstance(stage.last, float) and not stage.last:
+            return 0.0
+        if "loss" not in self._known:
+            chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
+            if chunks > 1:
+                per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
+            tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
+            self._known["loss"] = tokens * self._at("vocabulary")
+        return _where(stage.last, self._known["loss"])
 
     def _moments(
-        self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, states: Floats
+        self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats]
     ) -> tuple[dict[str, Floats], ...]:
         """What each of MOMENTS adds to what stands."""
-        s, index, layout, compute = self.sums, self.index, self.layout, self.table.elem_bytes
-        activations, early = self._activations(stage), gradients * self.lasting
-        recomputed = np.where(np.asarray(layout.recompute) > 0, s.layer_peak[index], 0.0)
-        working = (_GRADIENTS_AT_ONCE * s.gradient_peak[index] + recomputed) * layout.micro_batch
+        compute, working = self.table.elem_bytes, self._working
+        activations = self._activations(stage)
+        early = gradients if self.row.lasting_gradients else gradients * self.lasting
         gathered: Floats = 0.0
         undone: Floats = 0.0
         loading: Floats = 0.0
         if self.gathers:
-            whole = self._sum(s.gathered, stage)
-            root = s.root[index] * np.maximum(stage.first, stage.last)
+            whole = self._sum(self.sums.gathered, stage)
+            root = self._at("root") * np.maximum(stage.first, stage.last)
             kept = root * self.row.root_gathered
             unit = whole / stage.layers
-            gathered = self.sharded * (self.row.gathered_units * unit + kept) * compute
-            undone = gathered + self.sharded * (unit + kept) * (0.0 if self.recipe.lora is not None else compute)
-            loading = self.sharded * self.row.loads_whole * np.maximum((whole + root) * compute - states, 0.0)
+            cut = self.sharded * compute
+            gathered = cut * (self.row.gathered_units * unit + kept)
+            undone = gathered if self.recipe.lora is not None else gathered + cut * (unit + kept)
+            if self.row.loads_whole:
+                states = fixed["optimizer states"] + fixed["master weights"]
+                loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
         copies = "16-bit copies of weights"
         return (
             {"activations": activations, "logits and loss": self._loss(stage), "gradients": early,

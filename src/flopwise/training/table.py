@@ -25,6 +25,8 @@ from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 
+_GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
@@ -46,6 +48,7 @@ class Sums:
     vocabulary: Array  # n: logits a token on one rank
     tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
     has_experts: bool
+    has_copy: bool  # a tied head, which a last stage holds besides
     has_towers: bool
     end_activations: Array  # n: bytes kept for final norm and head, one sequence
 
@@ -186,8 +189,9 @@ class MemoryTable:
         return Sums(
             dense=running(dense), expert=running(expert), base=base, gathered=gathered,
             activations=np.stack(modes), has_experts=any(np.any(e) for e in expert),
+            has_copy=bool(tied) and lora is None,
             has_towers=bool(np.any(towers_kept)),
-            layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
+            layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
