@@ -13,11 +13,12 @@ BIN := $(VENV)/bin
 
 ifneq ($(UV),)
 PIP := $(UV) pip install --quiet --python $(BIN)/python
-# uv does not read pip's settings: hand on where a machine keeps its own wheels. And it would reuse its last build.
+# uv does not read pip's settings: hand on where a machine keeps its own wheels. It would also reuse its last build, and
+# leave the bytecode to the first run.
 ifneq ($(PIP_FIND_LINKS),)
 PIP += --find-links $(PIP_FIND_LINKS)
 endif
-AFRESH := --reinstall-package flopwise --refresh-package flopwise
+AFRESH := --reinstall-package flopwise --refresh-package flopwise --compile-bytecode
 else
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
