@@ -1,4 +1,4 @@
-"""The machines of a question: an accelerator by name or by instance, how its nodes are joined, and what an hour costs."""
+"""The machines of a question: an accelerator by name or by instance, how nodes are joined, what an hour costs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ class Machines:
     def _offer(self, catalog: Facts, found: Resolution, num_gpus: int) -> Offer | None:
         """The cheapest offer for each accelerator that holds enough of them; None where no price is known or needed."""
         asked = {"provider": self.provider, "instance": self.instance, "region": self.region}
-        offers = catalog.offers_for(accelerator=found.accelerator.name, **asked)
+        offers = catalog.offers_for(
+            accelerator=found.accelerator.name, provider=self.provider, instance=self.instance, region=self.region
+        )
         if not offers:
             if self.named:
                 named = ", ".join(f"{key} {value}" for key, value in asked.items() if value)
@@ -126,7 +128,9 @@ def _priced(built: Cluster, offer: Offer | None, asked: Machines) -> Cluster:
     price = offer.price_usd_per_hour(asked.purchase)
     if price is None:
         return built
-    source = f"{offer.provider} {offer.instance} in {offer.region}, {asked.purchase}, {offer.price_date}: {offer.source}"
+    source = (
+        f"{offer.provider} {offer.instance} in {offer.region}, {asked.purchase}, {offer.price_date}: {offer.source}"
+    )
     return replace(built, usd_per_gpu_hour=price / max(1, offer.count), price_source=source)
 
 

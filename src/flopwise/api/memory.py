@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.api.recipes import Method, check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
-from flopwise.errors import FlopwiseError, MissingFactError, SpecError
+from flopwise.errors import MissingFactError, SpecError
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
@@ -15,27 +15,18 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.serving.memory import ServingLayout, ServingMemory
+    from flopwise.serving.remedies import Remedy as ServingRemedy
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
+    from flopwise.training.remedies import Remedy as TrainingRemedy
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""
-PROVISIONAL_BAND = (0.85, 1.0, 1.2)
-"""10 %, median and 90 % of measured / predicted until a backtest has fitted a band; the answer says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """One change and the bytes per GPU that it saves; `fits` whether it would be enough by itself."""
-
-    change: str
-    saves_bytes: float
-    fits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnswer:
-    """Bytes per GPU on the fullest rank; `low_bytes` and `high_bytes` are its 10-90 % interval. None where not known."""
+    """Bytes per GPU on the fullest rank; `low_bytes` to `high_bytes` is its 10-90 % interval. None where not known."""
 
     model: Model
     task: str
@@ -47,9 +38,10 @@ class MemoryAnswer:
     host_bytes: float  # offloaded, per GPU
     accelerator: Accelerator | None
     capacity_bytes: float | None
+    usable_bytes: float | None  # what the engine takes of it at most; the whole device in training
     fits: bool | None
     fits_probability: float | None
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[TrainingRemedy | ServingRemedy, ...]  # those that suffice first, then by what they save
     band: ErrorBand
     quick: tuple[QuickFormula, ...]
     settings: tuple[tuple[str, str], ...]  # what was asked, and what was assumed where it was not
@@ -61,8 +53,8 @@ class MemoryAnswer:
 
     @property
     def margin_bytes(self) -> float | None:
-        """What is left of the device; negative when it does not fit."""
-        return None if self.capacity_bytes is None else self.capacity_bytes - self.per_gpu_bytes
+        """What is left of what may be used; negative when it does not fit."""
+        return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +68,21 @@ class Deployment:
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    dp: int = 1  # attention replicas that share the experts
     engine: str = "vllm"
     memory_frac: float | None = None
+
+    def layout(self) -> ServingLayout:
+        """How a replica is spread."""
+        from flopwise.serving.memory import ServingLayout
+
+        return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
+
+    @property
+    def layout_text(self) -> str:
+        """The same on one line."""
+        further = [f"{name} {value}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
+        return ", ".join([f"tp {self.tp}", f"pp {self.pp}", *further])
 
 
 def memory(
@@ -133,7 +138,9 @@ def overridden(given: Any, said: dict[str, Any]) -> Any:
     for name in said:
         if name not in known:
             near = nearest_names(name, known)
-            raise SpecError(f"unknown argument {name!r}; {f'nearest: {near[0]}; ' if near else ''}there are {', '.join(known)}")
+            raise SpecError(
+                f"unknown argument {name!r}; {f'nearest: {near[0]}; ' if near else ''}there are {', '.join(known)}"
+            )
     return replace(given, **said)
 
 
@@ -166,11 +173,12 @@ def of_training(
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
     from flopwise.training.memory import step_memory
+    from flopwise.training.remedies import training_remedies
 
     held = step_memory(model, recipe, layout)
     total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
     fits = None if capacity is None else total <= capacity
-    band = memory_band("lora" if recipe.lora is not None else "training")
+    band = memory_band("full" if recipe.lora is None else "adapters")
     low, high = band.interval(total)
     said = "" if seq_given else " (the default; --seq sets it)"
     return MemoryAnswer(
@@ -184,9 +192,10 @@ def of_training(
         host_bytes=float(held.host_bytes),
         accelerator=chip,
         capacity_bytes=capacity,
+        usable_bytes=capacity,
         fits=fits,
         fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=training_remedies(model, recipe, layout, total, capacity) if fits is False else (),
+        remedies=tuple(training_remedies(model, recipe, layout, capacity)) if fits is False else (),
         band=band,
         quick=_quick_training(model, recipe, layout, total, chip),
         settings=(
@@ -204,14 +213,18 @@ def layout_text(layout: Layout) -> str:
     """The layout on one line; degrees of 1 are left out."""
     from flopwise.training.layout import RECOMPUTE
 
-    degrees = [f"{name} {int(getattr(layout, name))}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    degrees = [
+        f"{name} {int(getattr(layout, name))}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, name) > 1
+    ]
     zero, parts = int(layout.zero), degrees or ["1 GPU"]
     if zero:
         parts.append("ZeRO 3 (FSDP)" if zero == 3 else f"ZeRO {zero}")
     if layout.interleave > 1:
         parts.append(f"interleave {int(layout.interleave)}")
     parts.append(f"recompute {RECOMPUTE[int(layout.recompute)]}")
-    parts += [f"{part} offloaded" for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")]
+    parts += [
+        f"{part} offloaded" for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")
+    ]
     return ", ".join(parts)
 
 
@@ -225,18 +238,17 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def memory_band(kind: str) -> ErrorBand:
-    """The measured error band of memory estimates, or a provisional one that says so."""
-    from flopwise.cost.intervals import ErrorBand, error_band
+    """The measured error band of a class of memory estimates, or of all of them.
 
-    for name in (f"memory.{kind}", "memory.training" if kind == "lora" else "memory", "memory"):
-        try:
-            return error_band(name)
-        except MissingFactError:
-            continue
-    low, median, high = PROVISIONAL_BAND
-    return ErrorBand(
-        name=f"memory.{kind}", low=low, median=median, high=high, rows=0, source="provisional: no backtest yet", date=""
-    )
+    Raises:
+        MissingFactError: there is none.
+    """
+    from flopwise.cost.intervals import error_band
+
+    try:
+        return error_band(f"memory.{kind}")
+    except MissingFactError:
+        return error_band("memory")
 
 
 def _band_notes(band: ErrorBand) -> tuple[str, ...]:
@@ -271,7 +283,7 @@ def _quick_training(
 
 
 def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) -> float | None:
-    """The smallest power of two of GPUs on which this recipe fits fully sharded (dp or tp up to 8); None beyond 65,536."""
+    """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
     import numpy as np
 
     from flopwise.api.recipes import heads_and_experts
@@ -289,28 +301,23 @@ def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) 
     return float(gpus[fits].min()) if fits.any() else None
 
 
-def training_remedies(
-    model: Model, recipe: Recipe, layout: Layout, total: float, capacity: float | None
-) -> tuple[Remedy, ...]:
-    """Single changes that save memory, the largest saving first."""
-    return ()
-
-
 def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
     """Memory of serving as `asked`."""
     from flopwise.facts.formats import weight_format
-    from flopwise.serving.memory import ServingLayout, serving_memory
+    from flopwise.serving.memory import serving_memory
 
     weight_format(asked.weights)
     check_tensor_parallel(model, asked.tp)
     check_expert_parallel(model, asked.ep)
     check_pipeline(model, asked.pp)
-    if asked.tp % asked.ep:
-        raise SpecError(f"ep {asked.ep} does not divide tp {asked.tp}: experts are spread over the ranks of a tp group")
+    if asked.tp * asked.dp % asked.ep:
+        raise SpecError(
+            f"ep {asked.ep} does not divide tp x dp = {asked.tp * asked.dp}, the ranks that hold the experts"
+        )
     context = asked.context or default_seq(model, None)
     check_length(model, context, what="context")
-    layout = ServingLayout(tp=asked.tp, pp=asked.pp, ep=asked.ep)
-    concurrency = asked.concurrency or 1
+    layout = asked.layout()
+    concurrency = -(-(asked.concurrency or 1) // asked.dp)
     held = serving_memory(
         model,
         layout,
@@ -336,12 +343,29 @@ def of_serving(
     concurrency: int,
 ) -> MemoryAnswer:
     """The answer for one deployment whose memory is `held`."""
+    from flopwise.serving.remedies import serving_remedies
+
     total = float(held.total_bytes)
     band = memory_band("serving")
     low, high = band.interval(total)
     capacity = None if chip is None else float(chip.hbm_bytes)
     fits = None if chip is None else bool(held.fits)
-    remedies = serving_remedies(model, asked, layout, chip, context, concurrency) if fits is False else ()
+    usable = capacity
+    if chip is not None and held.kv_budget_bytes > 0:
+        usable = min(float(chip.hbm_bytes), total - float(held.items["KV cache"]) + float(held.kv_budget_bytes))
+    remedies: list[ServingRemedy] = []
+    if fits is False and chip is not None:
+        remedies = serving_remedies(
+            model,
+            layout,
+            concurrency=concurrency,
+            context=context,
+            hbm_bytes=chip.hbm_bytes,
+            weights=asked.weights,
+            kv_dtype=asked.kv_dtype or "bf16",
+            engine_name=asked.engine,
+            memory_frac=asked.memory_frac,
+        )
     return MemoryAnswer(
         model=model,
         task="serve",
@@ -353,13 +377,14 @@ def of_serving(
         host_bytes=0.0,
         accelerator=chip,
         capacity_bytes=capacity,
+        usable_bytes=usable,
         fits=fits,
-        fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=remedies,
+        fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
+        remedies=tuple(remedies),
         band=band,
         quick=_quick_serving(model, asked, chip, context),
         settings=(
-            ("layout", f"tp {asked.tp}, pp {asked.pp}" + (f", ep {asked.ep}" if asked.ep > 1 else "")),
+            ("layout", asked.layout_text),
             ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}"),
             ("load", f"{concurrency:,} x {context:,} tokens"),
             ("engine", asked.engine),
@@ -369,13 +394,6 @@ def of_serving(
         kv_capacity_tokens=None if chip is None else float(held.kv_capacity_tokens),
         max_concurrency=None if chip is None else float(held.max_concurrency),
     )
-
-
-def serving_remedies(
-    model: Model, asked: Deployment, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
-) -> tuple[Remedy, ...]:
-    """Single changes that save memory, the largest saving first."""
-    return ()
 
 
 def _quick_serving(model: Model, asked: Deployment, chip: Accelerator | None, context: int) -> tuple[QuickFormula, ...]:
@@ -413,5 +431,3 @@ def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, cont
     )  # fmt: skip
     fits = np.broadcast_to(np.asarray(held.max_concurrency), tp.shape) >= 1
     return float((tp * pp)[fits].min()) if fits.any() else None
-
-

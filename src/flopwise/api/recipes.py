@@ -143,7 +143,9 @@ class Method:
 def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
         near = nearest_names(given, allowed)
-        raise SpecError(f"unknown {what} {given[:40]!r}{f', nearest: {near[0]}' if near else ''}; allowed: {', '.join(allowed)}")
+        raise SpecError(
+            f"unknown {what} {given[:40]!r}{f', nearest: {near[0]}' if near else ''}; allowed: {', '.join(allowed)}"
+        )
 
 
 def divisors(number: int) -> str:

@@ -65,7 +65,7 @@ def roofline(
     assume_family: str | None = None,
     offline: bool = False,
 ) -> RooflineAnswer:
-    """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` accelerators.
+    """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
 
     `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
 
@@ -81,15 +81,27 @@ def roofline(
     if batch < 1:
         raise SpecError(f"batch {batch}; give 1 or more")
     notes: tuple[str, ...] = ()
-    what, samples = "work", None
+    what, samples, nbytes = "work", None, bytes
     if model is not None:
         found = loaded(model, assume_family=assume_family, offline=offline, facts=place.facts)
-        flops, bytes, what, notes = _pass_of(found, batch, seq, training=training)
+        flops, nbytes, what, notes = _pass_of(found, batch, seq, training=training)
         samples = batch
-    if flops is None and bytes is None:
+    if flops is None and nbytes is None:
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     cluster = place.cluster(gpus)
-    return _answered(cluster, flops or 0.0, bytes or 0.0, dtype, efficiency, gpus, what=what, samples=samples, notes=notes)
+    work = _Piece(flops=flops or 0.0, nbytes=nbytes or 0.0, dtype=dtype, what=what, samples=samples)
+    return _answered(work, cluster, efficiency, gpus, notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """What is to be done."""
+
+    flops: float
+    nbytes: float
+    dtype: str
+    what: str
+    samples: int | None
 
 
 def _pass_of(model: Model, batch: int, seq: int | None, *, training: bool) -> tuple[float, float, str, tuple[str, ...]]:
@@ -111,7 +123,9 @@ def _pass_of(model: Model, batch: int, seq: int | None, *, training: bool) -> tu
         raise MissingFactError(f"{model.name}: neither layers nor published figures are known")
     flops_each = held.training_flops_per_sample if training else held.forward_flops_per_sample
     if flops_each is None:
-        raise MissingFactError(f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes")
+        raise MissingFactError(
+            f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes"
+        )
     moved = (held.sample_bytes or 0.0) * batch + (held.parameters or 0) * 2.0 * (3 if training else 1)
     notes = [f"bytes: samples of {held.sample} and weights of 2 bytes; activations are not known and left out"]
     if held.sample_bytes is None:
@@ -120,68 +134,72 @@ def _pass_of(model: Model, batch: int, seq: int | None, *, training: bool) -> tu
 
 
 def _answered(
-    cluster: Cluster,
-    flops: float,
-    nbytes: float,
-    dtype: str,
-    efficiency: float | None,
-    gpus: int,
-    *,
-    what: str,
-    samples: int | None,
-    notes: tuple[str, ...],
+    work: _Piece, cluster: Cluster, efficiency: float | None, gpus: int, notes: tuple[str, ...]
 ) -> RooflineAnswer:
-    from flopwise.cost.energy import device_watts, facility_joules
-    from flopwise.cost.money import num_instances, run_usd
-    from flopwise.cost.rates import PRECISIONS
-
-    rates, chip = cluster.rates, cluster.accelerator
-    bandwidth = float(rates.hbm_bytes_per_s)
-    if dtype in PRECISIONS:
-        peak = rates.peak_flops_per_s(dtype)
-        matmul_frac = rates.matmul_flops_per_s(dtype) / peak
-    else:
-        peak, matmul_frac = chip.peak_flops_per_s(dtype), rates.value["matmul_frac.bf16"]
-        notes += (f"{dtype}: the achieved fraction of 16-bit products stands in",) if efficiency is None else ()
-    calibrated = matmul_frac, rates.read_bytes_per_s / bandwidth
+    chip, bandwidth = cluster.accelerator, float(cluster.rates.hbm_bytes_per_s)
+    peak, calibrated, told = _rates(work, cluster)
     for_compute, for_memory = calibrated if efficiency is None else (efficiency, efficiency)
-    compute_s, memory_s = flops / (peak * for_compute * gpus), nbytes / (bandwidth * for_memory * gpus)
+    notes += () if efficiency is not None else told
+    compute_s = work.flops / (peak * for_compute * gpus)
+    memory_s = work.nbytes / (bandwidth * for_memory * gpus)
     seconds = max(compute_s, memory_s)
     if seconds <= 0:
         raise SpecError("the work is nothing: neither FLOP nor bytes")
-    cost = None
-    if cluster.usd_per_gpu_hour is not None:
-        machines = num_instances(gpus, cluster.gpus_per_node)
-        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * float(machines) * cluster.gpus_per_node))
-    energy = None
-    if chip.tdp_w is not None:
-        in_compute = compute_s >= memory_s
-        watts = device_watts(chip.tdp_w, 1.0 if in_compute else 0.0, 0.0 if in_compute else 1.0, 0.0)
-        energy = float(facility_joules(chip, gpus, watts, seconds))
+    cost, energy = _paid(cluster, gpus, seconds, in_compute=compute_s >= memory_s)
     given = efficiency is not None
+    even = ("the work divides evenly over the accelerators",) if gpus > 1 else ()
     return RooflineAnswer(
-        what=what,
-        flops=flops,
-        bytes=nbytes,
-        dtype=dtype,
+        what=work.what,
+        flops=work.flops,
+        bytes=work.nbytes,
+        dtype=work.dtype,
         num_gpus=gpus,
         cluster=cluster,
         compute_efficiency_frac=for_compute,
         memory_efficiency_frac=for_memory,
-        efficiency_source="given" if given else "calibrated on large kernels (data/calibration)",
+        efficiency_source="given" if given else "calibrated on large kernels",
         compute_s=compute_s,
         memory_s=memory_s,
         seconds=seconds,
-        lower_bound_s=max(flops / (peak * gpus), nbytes / (bandwidth * gpus)),
+        lower_bound_s=max(work.flops / (peak * gpus), work.nbytes / (bandwidth * gpus)),
         bound="compute" if compute_s >= memory_s else "memory bandwidth",
-        intensity_flops_per_byte=flops / nbytes if nbytes else None,
+        intensity_flops_per_byte=work.flops / work.nbytes if work.nbytes else None,
         ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
-        utilisation_frac=flops / (peak * gpus * seconds),
-        bandwidth_frac=nbytes / (bandwidth * gpus * seconds),
+        utilisation_frac=work.flops / (peak * gpus * seconds),
+        bandwidth_frac=work.nbytes / (bandwidth * gpus * seconds),
         cost_usd=cost,
         energy_joules=energy,
-        samples=samples,
-        samples_per_s=None if samples is None else samples / seconds,
+        samples=work.samples,
+        samples_per_s=None if work.samples is None else work.samples / seconds,
         settings=(("accelerators", f"{gpus:,} x {chip.name}"), ("price", price_text(cluster))),
-        assumptions=(*notes, *cluster.assumptions, *(("the work divides evenly over the accelerators",) if gpus > 1 else ())),
+        assumptions=(*notes, *cluster.assumptions, *even),
     )
+
+
+def _rates(work: _Piece, cluster: Cluster) -> tuple[float, tuple[float, float], tuple[str, ...]]:
+    """Peak FLOP/s, calibrated fractions of compute and memory bandwidth, and what was assumed."""
+    from flopwise.cost.rates import PRECISIONS
+
+    rates, told = cluster.rates, ()
+    if work.dtype in PRECISIONS:
+        peak = rates.peak_flops_per_s(work.dtype)
+        matmul_frac = rates.matmul_flops_per_s(work.dtype) / peak
+    else:
+        peak, matmul_frac = cluster.accelerator.peak_flops_per_s(work.dtype), rates.value["matmul_frac.bf16"]
+        told = (f"{work.dtype}: the achieved fraction of 16-bit products stands in",)
+    return peak, (matmul_frac, rates.read_bytes_per_s / rates.hbm_bytes_per_s), told
+
+
+def _paid(cluster: Cluster, gpus: int, seconds: float, *, in_compute: bool) -> tuple[float | None, float | None]:
+    """(USD, J) of keeping `gpus` busy with compute or with memory; None where not known."""
+    from flopwise.cost.energy import device_watts, facility_joules
+    from flopwise.cost.money import num_instances, run_usd
+
+    cost, energy, chip = None, None, cluster.accelerator
+    if cluster.usd_per_gpu_hour is not None:
+        machines = float(num_instances(gpus, cluster.gpus_per_node))
+        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+    if chip.tdp_w is not None:
+        watts = device_watts(chip.tdp_w, float(in_compute), float(not in_compute), 0.0)
+        energy = float(facility_joules(chip, gpus, watts, seconds))
+    return cost, energy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
     from flopwise.serving.estimate import ServeEstimate, ServeJob
@@ -69,7 +68,8 @@ def serve(
 ) -> ServeAnswer:
     """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
 
-    `gpus` accelerators hold gpus / (tp x pp) replicas. With `rate` (requests per second) the latencies under that load, too.
+    `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
+    load, too.
     Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`) or `Machines` (`provider="aws" ...`).
 
     Raises:
@@ -78,17 +78,16 @@ def serve(
         InfeasibleError: no offer satisfies what was asked.
     """
     from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.memory import ServingLayout
 
     of_place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
     place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
     asked = overridden(deployment or Deployment(), {k: v for k, v in said.items() if k not in of_place})
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     _check(found, asked, input_tokens + output_tokens)
-    replica = asked.tp * asked.pp
+    replica = asked.tp * asked.pp * asked.dp
     total = replica if gpus is None else gpus
     if total % replica:
-        raise SpecError(f"{total} GPUs do not hold whole replicas of tp {asked.tp} x pp {asked.pp} = {replica}")
+        raise SpecError(f"{total} GPUs do not hold whole replicas of {asked.layout_text}: {replica} each")
     replicas = total // replica
     if concurrency is not None and rate is not None:
         raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
@@ -96,13 +95,14 @@ def serve(
     job = ServeJob(
         model=found,
         cluster=place.cluster(replica),
-        layout=ServingLayout(tp=asked.tp, pp=asked.pp, ep=asked.ep),
+        layout=asked.layout(),
         weights=asked.weights,
         kv_dtype=asked.kv_dtype or "bf16",
         engine=asked.engine,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         concurrency=each,
+        arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
     )
@@ -127,72 +127,70 @@ def answered(
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
     from flopwise.serving.estimate import estimate
+    from flopwise.serving.memory import serving_memory
 
     found = estimate(job)
-    loaded_estimate, under = (found, None) if rate is None else _under_load(job, found, rate, replicas)
-    held = of_serving(
+    under = None if rate is None else _under_load(job, found, rate)
+    context, ranks = job.input_tokens + job.output_tokens, int(job.layout.dp)
+    at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
+    used = serving_memory(
         job.model,
-        asked,
         job.layout,
-        found.memory,
-        job.cluster.accelerator,
-        context=job.input_tokens + job.output_tokens,
-        concurrency=job.concurrency or max(1, found.max_concurrency),
+        concurrency=at_once,
+        context=context,
+        hbm_bytes=job.cluster.accelerator.hbm_bytes,
+        weights=job.weights,
+        kv_dtype=job.kv_dtype,
+        engine_name=job.engine,
+        memory_frac=job.memory_frac,
     )
-    load = f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
+    held = of_serving(job.model, asked, job.layout, used, job.cluster.accelerator, context=context, concurrency=at_once)
+    load = (
+        f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
+    )
     return ServeAnswer(
-        estimate=loaded_estimate,
+        estimate=found,
         replicas=replicas,
         memory=held,
         fits=found.max_concurrency >= 1,
         under_load=under,
-        quick=(*_quick(job, loaded_estimate), *held.quick),
+        quick=(*_quick(job, found), *held.quick),
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
-            ("layout", f"tp {asked.tp}, pp {asked.pp}" + (f", ep {asked.ep}" if asked.ep > 1 else "")),
+            ("layout", asked.layout_text),
             ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
             ("engine", job.engine + (", fixed batch" if job.static else "")),
             ("requests", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out; {load}"),
             ("price", price_text(job.cluster)),
         ),
-        assumptions=tuple(dict.fromkeys((*loaded_estimate.assumptions, *held.assumptions))),
+        assumptions=tuple(dict.fromkeys((*found.assumptions, *held.assumptions))),
     )
 
 
-def _under_load(job: ServeJob, full: ServeEstimate, rate: float, replicas: int) -> tuple[ServeEstimate, UnderLoad]:
-    """The estimate with as many in flight as arrivals at `rate` keep there, and percentiles of what they see."""
-    from flopwise.serving.estimate import estimate, runner
+def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
+    """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
+    from flopwise.serving.estimate import runner
     from flopwise.serving.memory import generates
-    from flopwise.serving.steady import closed_loop, open_loop_percentile
+    from flopwise.serving.steady import closed_loop, open_loop, open_loop_percentile
 
     if not generates(job.model):
-        raise SpecError(f"{job.model.name} does not generate: percentiles under load are for models that do; leave the rate out")
-    each = rate / replicas
-    most = max(1, full.max_concurrency)
-    machine = runner(job)
-
-    def at(in_flight: float) -> float:
-        steady = closed_loop(machine, job.layout, in_flight, job.input_tokens, job.output_tokens)
-        return float(steady.requests_per_s)
-
-    low, high = 1e-3, float(most)
-    for _ in range(40):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if at(middle) < each else (low, middle)
-    steady = closed_loop(machine, job.layout, high, job.input_tokens, job.output_tokens)
-    sustained = at(float(most))
-    waits = {
-        p: open_loop_percentile(machine, job.layout, steady, each, job.input_tokens, job.output_tokens, p)
-        for p in PERCENTILES
-    }
-    over = each >= sustained * (1 - 1e-9)
-    under = UnderLoad(
+        raise SpecError(
+            f"{job.model.name} does not generate; percentiles under load need a model that does: leave the rate out"
+        )
+    assert job.arrivals_per_s is not None
+    machine, ranks = runner(job), int(job.layout.dp)
+    each, most = job.arrivals_per_s / ranks, max(1.0, found.max_concurrency / ranks)
+    shape = (job.input_tokens, job.output_tokens)
+    steady = open_loop(machine, job.layout, each, most, *shape)
+    sustained = float(closed_loop(machine, job.layout, most, *shape).requests_per_s)
+    waits = {p: open_loop_percentile(machine, job.layout, steady, each, *shape, p) for p in PERCENTILES}
+    over = each >= sustained
+    return UnderLoad(
         requests_per_s=rate,
         utilisation_frac=each / sustained,
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
     )
-    return estimate(replace(job, concurrency=max(1, round(high)))), under
 
 
 def _quick(job: ServeJob, found: ServeEstimate) -> tuple[QuickFormula, ...]:
@@ -205,8 +203,10 @@ def _quick(job: ServeJob, found: ServeEstimate) -> tuple[QuickFormula, ...]:
     value = float(quick_decode_s(size, found.num_gpus, job.cluster.accelerator.hbm_bytes_per_s))
     return (
         QuickFormula(
-            name="time per token", formula="weights / memory bandwidth", unit="s", value=value, estimate=found.tpot_s.value
+            name="time per token",
+            formula="weights / memory bandwidth",
+            unit="s",
+            value=value,
+            estimate=found.tpot_s.value,
         ),
     )
-
-

@@ -1,4 +1,4 @@
-"""How fast does it train: one step and the whole run on given accelerators, in the layout given or the best there is."""
+"""How fast does it train: one step and the whole run on given accelerators, laid out as given or as best."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def train(
     offline: bool = False,
     **said: Any,
 ) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` of them a step, `tokens` in all.
+    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` a step, `tokens` in all.
 
     Further keywords are fields of `Method` (`tp=8, zero=1, recompute="full" ...`) or `Machines` (`provider="aws" ...`).
     Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
@@ -142,7 +142,9 @@ def best_layout(
     fits = np.flatnonzero(total <= cluster.accelerator.hbm_bytes)
     if not fits.size:
         chosen = int(total.argmin())
-        return columns(space.take(np.array([chosen]))).at(0), f"least memory of {space.size:,} layouts, none of which fits"
+        return columns(space.take(np.array([chosen]))).at(
+            0
+        ), f"least memory of {space.size:,} layouts, none of which fits"
     candidates = space.take(fits)
     table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, inner, candidates.degrees)
     parts = step_parts(
@@ -155,7 +157,9 @@ def best_layout(
         recompute=candidates.recompute,
     )
     best = int(np.argmin(sum(parts.values())))
-    return columns(candidates.take(np.array([best]))).at(0), f"fastest of {space.size:,} layouts, {fits.size:,} of which fit"
+    return columns(candidates.take(np.array([best]))).at(
+        0
+    ), f"fastest of {space.size:,} layouts, {fits.size:,} of which fit"
 
 
 def answered(
@@ -206,7 +210,7 @@ def price_text(cluster: Cluster) -> str:
 def _quick(found: TrainEstimate, held: MemoryAnswer) -> tuple[QuickFormula, ...]:
     from flopwise.cost.quick import QuickFormula, quick_training_flops
     from flopwise.ops.flops import causal_forward_flops
-    from flopwise.ops.tensors import parameters
+    from flopwise.ops.tensors import active_parameters
 
     job = found.job
     batch, seq = int(job.recipe.global_batch), int(job.recipe.seq_len)
@@ -215,9 +219,9 @@ def _quick(found: TrainEstimate, held: MemoryAnswer) -> tuple[QuickFormula, ...]
     real = passes * float(causal_forward_flops(job.model, batch, seq)) * count / (batch * seq)
     flops = QuickFormula(
         name="6 N D",
-        formula="6 x parameters x tokens" + (" of a step" if job.tokens is None else ""),
+        formula="6 x active parameters x tokens" + (" of a step" if job.tokens is None else ""),
         unit="FLOP",
-        value=float(quick_training_flops(parameters(job.model), count)),
+        value=float(quick_training_flops(active_parameters(job.model), count)),
         estimate=real,
     )
     return (flops, *held.quick)

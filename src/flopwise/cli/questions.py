@@ -82,12 +82,14 @@ recipe_options = grouped(
     ),
     click.option("--grad-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the accumulated gradients."),
     click.option(
-        "--master-weights/--no-master-weights", default=None, help="A separate fp32 copy of the weights (default: the stack's)."
+        "--master-weights/--no-master-weights", default=None,
+        help="A separate fp32 copy of the weights (default: the stack's).",
     ),
     click.option("--lora", type=options.Whole(high=65536), help="Train adapters of this rank on a frozen base."),
     click.option("--qlora", is_flag=True, help="Adapters on a 4-bit base."),
     click.option(
-        "--lora-targets", type=options.Name("targets"), help="all-linear (default), attention, qv, or a list such as q,k,v,o."
+        "--lora-targets", type=options.Name("targets"),
+        help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
     ),
 )  # fmt: skip
 
@@ -113,7 +115,9 @@ serving_options = grouped(
         "--engine", type=options.Name("engine"), default="vllm", show_default=True,
         help="vllm, sglang, tensorrt-llm, llama.cpp, hf ...",
     ),
-    click.option("--memory-fraction", type=options.FRACTION, help="Of the memory the engine may use (default: its own)."),
+    click.option(
+        "--memory-fraction", type=options.FRACTION, help="Of the memory the engine may use (default: its own)."
+    ),
 )  # fmt: skip
 
 
@@ -121,8 +125,11 @@ def method(given: dict[str, Any]) -> Method:
     """The training method in the parameters of a command."""
     from flopwise.api.recipes import Method
 
-    names = ("precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora", "lora_targets",
-             "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave", "sequence_parallel")  # fmt: skip
+    names = (
+        "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
+        "lora_targets", "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave",
+        "sequence_parallel",
+    )  # fmt: skip
     return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
 
 
@@ -155,6 +162,7 @@ def deployment(given: dict[str, Any]) -> Deployment:
         tp=given["tp"] or 1,
         pp=given["pp"] or 1,
         ep=given["ep"] or 1,
+        dp=given["dp"] or 1,
         engine=given["engine"],
         memory_frac=given["memory_fraction"],
     )
@@ -173,7 +181,8 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
         return None if value is None else format_value(Figure("x", value, unit, kind="given"))
 
     rows = [
-        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac)) for r in rules
+        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac))
+        for r in rules
     ]
     return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""
 
@@ -194,7 +203,9 @@ def assumption_list(assumptions: Iterable[str]) -> str:
 def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], paper: Screen) -> str:
     """Bars of the parts of a whole; parts that are nothing are left out."""
     whole = sum(size for _, size in rows) or 1.0
-    shown = [(name.replace("_", " "), size, f"{text(size)}  {100 * size / whole:5.1f} %") for name, size in rows if size > 0]
+    shown = [
+        (name.replace("_", " "), size, f"{text(size)}  {100 * size / whole:5.1f} %") for name, size in rows if size > 0
+    ]
     return bars(shown, paper)
 
 
@@ -212,7 +223,14 @@ def settings(rows: Iterable[tuple[str, str]], paper: Screen) -> str:
 
 
 def price(value: float | None) -> str | None:
-    """US dollars, or nothing where they are not known."""
-    return None if value is None else units.format_usd(value)
+    """US dollars, or nothing where they are not known; small amounts to three digits."""
+    if value is None:
+        return None
+    return f"${value:.3g}" if 0 < value < 0.01 else units.format_usd(value)
 
 
+def energy(joules: float | None) -> str | None:
+    """Energy in watt-hours, small amounts in joules."""
+    if joules is None:
+        return None
+    return f"{joules:,.3g} J" if joules < units.HOUR_S else units.format_joules(joules)

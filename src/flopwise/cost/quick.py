@@ -55,8 +55,8 @@ def quick_forward_flops(parameters: Floats, tokens: Floats) -> Floats:
 def quick_state_bytes(parameters: Floats, dp: Ints, model_ranks: Ints, zero: int) -> Floats:
     """16 bytes a parameter on one GPU, sharded as ZeRO shards them; broadcasts.
 
-    Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 3 and figure 1. Assumes: nothing but weights, gradients and
-    Adam's states.
+    Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 3 and figure 1.
+    Assumes: nothing but weights, gradients and Adam's states.
     """
     share = 1.0 / dp
     kept = {0: 16.0, 1: 4.0 + 12.0 * share, 2: 2.0 + 14.0 * share, 3: 16.0 * share}[zero]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SERVING_ONLY = ("weights", "kv_dtype", "engine", "memory_fraction", "concurrency", "context")
 _TRAINING_ONLY = (
-    "batch", "seq", "grad_accum", "dp", "cp", "zero", "fsdp", "recompute", "interleave", "sequence_parallel", "offload",
+    "batch", "seq", "grad_accum", "cp", "zero", "fsdp", "recompute", "interleave", "sequence_parallel", "offload",
     "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora", "lora_targets",
 )  # fmt: skip
 
@@ -44,7 +44,7 @@ _TRAINING_ONLY = (
 def command(**given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
-    Of the fullest rank. For training --batch is the micro-batch; for serving --concurrency sequences of --context tokens.
+    Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences of --context tokens.
     """
     explained = given.pop("explain")
     _check(given)
@@ -99,6 +99,7 @@ def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]
         "worst_rank": answer.worst_rank,
         "host_bytes": answer.host_bytes,
         "capacity_bytes": answer.capacity_bytes,
+        "usable_bytes": answer.usable_bytes,
         "margin_bytes": answer.margin_bytes,
         "fits": answer.fits,
         "fits_probability": answer.fits_probability,
@@ -118,7 +119,14 @@ def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]
 def quick(rules: Any) -> list[dict[str, Any]]:
     """Rules of thumb as JSON."""
     return [
-        {"name": r.name, "formula": r.formula, "unit": r.unit, "value": r.value, "estimate": r.estimate, "error": r.error_frac}
+        {
+            "name": r.name,
+            "formula": r.formula,
+            "unit": r.unit,
+            "value": r.value,
+            "estimate": r.estimate,
+            "error": r.error_frac,
+        }
         for r in rules
     ]
 
@@ -152,21 +160,31 @@ def items_table(answer: MemoryAnswer, paper: Screen) -> str:
 
 def verdict(answer: MemoryAnswer) -> list[tuple[str, Any]]:
     """Total with interval, capacity, margin."""
+    low, high = units.format_gib(answer.low_bytes), units.format_gib(answer.high_bytes)
     rows: list[tuple[str, Any]] = [
-        ("total", f"{units.format_gib(answer.per_gpu_bytes)} ({units.format_gib(answer.low_bytes)} to "
-                  f"{units.format_gib(answer.high_bytes)} in 8 of 10 cases)"),
-    ]  # fmt: skip
+        ("total", f"{units.format_gib(answer.per_gpu_bytes)} ({low} to {high} in 8 of 10 cases)")
+    ]
     if answer.host_bytes:
         rows.append(("in host memory", units.format_gib(answer.host_bytes)))
     if answer.capacity_bytes is not None and answer.margin_bytes is not None:
         fits = "fits" if answer.fits else "does not fit"
         rows += [
             ("device", units.format_gib(answer.capacity_bytes)),
+            *_usable(answer),
             ("margin", f"{units.format_gib(answer.margin_bytes)}: it {fits}"),
         ]
     if answer.max_concurrency is not None:
-        rows.append(("at most", f"{answer.max_concurrency:,.0f} sequences; cache of {answer.kv_capacity_tokens:,.0f} tokens"))
+        rows.append(
+            ("at most", f"{answer.max_concurrency:,.0f} sequences; cache of {answer.kv_capacity_tokens:,.0f} tokens")
+        )
     return rows
+
+
+def _usable(answer: MemoryAnswer) -> list[tuple[str, Any]]:
+    """What the engine takes of the device, where that is less."""
+    if answer.usable_bytes is None or answer.usable_bytes == answer.capacity_bytes:
+        return []
+    return [("the engine uses", units.format_gib(answer.usable_bytes))]
 
 
 def remedies_table(answer: MemoryAnswer, paper: Screen) -> str:

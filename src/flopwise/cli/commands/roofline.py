@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 @click.option("--flops", type=options.FLOPS, help="Floating-point operations: 1e15.")
 @click.option("--bytes", type=options.BYTES, help="Bytes moved to and from memory: 2TB.")
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
-@click.option("--dtype", type=options.Name("dtype"), default="bf16", show_default=True, help="Whose rate: bf16, fp8, fp64 ...")
-@click.option("--efficiency", type=options.FRACTION, help="Achieved share of the datasheet's rates (default: calibrated).")
+@click.option(
+    "--dtype", type=options.Name("dtype"), default="bf16", show_default=True, help="Whose rate: bf16, fp8, fp64 ..."
+)
+@click.option(
+    "--efficiency", type=options.FRACTION, help="Achieved share of the datasheet's rates (default: calibrated)."
+)
 @options.gpus_option
 @click.option("--batch", type=options.BATCH, default=1, show_default=True, help="With a MODEL: samples or sequences.")
 @options.seq_option
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 def command(**given: Any) -> None:
     """Compute time against memory time of any piece of work.
 
-    Give --flops and --bytes, or a MODEL for one pass over --batch samples; models without layers use their published figures.
+    Give --flops and --bytes, or a MODEL for one pass over --batch samples; models without layers use what was published.
     """
     if given["model"] is None and given["seq"] is not None:
         raise click.UsageError("--seq goes with a MODEL", click.get_current_context())
@@ -72,18 +76,17 @@ def document(answer: RooflineAnswer) -> dict[str, Any]:
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
     yield heading(f"Roofline: {answer.what} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper)
-    intensity = answer.intensity_flops_per_byte
+    intensity, ridge = answer.intensity_flops_per_byte, answer.ridge_flops_per_byte
+    compute, memory = map(units.format_percent, (answer.compute_efficiency_frac, answer.memory_efficiency_frac))
     yield pairs(
         [
             ("work", f"{units.format_flops(answer.flops)} in {answer.dtype}, {units.format_bytes(answer.bytes)}"),
-            ("intensity", None if intensity is None else f"{intensity:,.4g} FLOP/byte; the ridge is at "
-                                                         f"{answer.ridge_flops_per_byte:,.4g}"),
-            ("achieved rates", f"{units.format_percent(answer.compute_efficiency_frac)} of compute, "
-                               f"{units.format_percent(answer.memory_efficiency_frac)} of bandwidth ({answer.efficiency_source})"),
+            ("intensity", None if intensity is None else f"{intensity:,.4g} FLOP/byte; the ridge is at {ridge:,.4g}"),
+            ("achieved rates", f"{compute} of compute, {memory} of bandwidth ({answer.efficiency_source})"),
             *answer.settings,
         ],
         paper,
-    )  # fmt: skip
+    )
     yield bars(
         [
             ("compute", answer.compute_s, units.format_seconds(answer.compute_s)),
@@ -91,17 +94,17 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
         ],
         paper,
     )
+    seconds, least = units.format_seconds(answer.seconds), units.format_seconds(answer.lower_bound_s)
+    used, moved = units.format_percent(answer.utilisation_frac), units.format_percent(answer.bandwidth_frac)
     rows: list[tuple[str, Any]] = [
-        ("time", f"{units.format_seconds(answer.seconds)}, bound by {answer.bound} "
-                 f"(at least {units.format_seconds(answer.lower_bound_s)} at datasheet rates)"),
-        ("utilisation", f"{units.format_percent(answer.utilisation_frac)} of peak compute, "
-                        f"{units.format_percent(answer.bandwidth_frac)} of memory bandwidth"),
-    ]  # fmt: skip
+        ("time", f"{seconds}, bound by {answer.bound} (at least {least} at datasheet rates)"),
+        ("utilisation", f"{used} of peak compute, {moved} of memory bandwidth"),
+    ]
     if answer.samples_per_s is not None:
         rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
     rows += [
         ("cost", questions.price(answer.cost_usd)),
-        ("energy", None if answer.energy_joules is None else units.format_joules(answer.energy_joules)),
+        ("energy", questions.energy(answer.energy_joules)),
     ]
     yield pairs(rows, paper)
     yield questions.assumption_list(answer.assumptions)

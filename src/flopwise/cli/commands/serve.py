@@ -27,10 +27,21 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=options.DEGREE, help="Accelerators of all replicas (default: one replica).")
 @click.option("--tp", type=options.DEGREE, default=1, show_default=True, help="Tensor-parallel degree of a replica.")
 @click.option("--pp", type=options.DEGREE, default=1, show_default=True, help="Pipeline stages of a replica.")
-@click.option("--ep", type=options.DEGREE, default=1, show_default=True, help="Expert-parallel degree (within tp).")
-@click.option("--input", "input_tokens", type=options.TOKENS, default=1024, show_default=True, help="Tokens of a prompt.")
-@click.option("--output", "output_tokens", type=options.TOKENS, default=256, show_default=True, help="Tokens of an answer.")
-@click.option("--concurrency", type=options.BATCH, help="Requests in flight, all replicas (default: as many as memory holds).")
+@click.option(
+    "--ep", type=options.DEGREE, default=1, show_default=True, help="Expert-parallel degree (within tp x dp)."
+)
+@click.option(
+    "--dp", type=options.DEGREE, default=1, show_default=True, help="Attention replicas that share the experts."
+)
+@click.option(
+    "--input", "input_tokens", type=options.TOKENS, default=1024, show_default=True, help="Tokens of a prompt."
+)
+@click.option(
+    "--output", "output_tokens", type=options.TOKENS, default=256, show_default=True, help="Tokens of an answer."
+)
+@click.option(
+    "--concurrency", type=options.BATCH, help="Requests in flight, all replicas (default: as many as memory holds)."
+)
 @click.option("--rate", type=options.RATE, help="Requests arriving a second instead: 20, 500/min.")
 @click.option("--static", is_flag=True, help="A fixed batch: all prompts first, then all answers.")
 @questions.serving_options
@@ -40,8 +51,8 @@ if TYPE_CHECKING:
 def command(**given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
-    TTFT is the time to the first token, TPOT the time for each further one. A deployment that does not fit is estimated all the
-    same; the exit code is then 1.
+    TTFT is the time to the first token, TPOT the time for each further one. A deployment that does not fit is estimated
+    all the same; the exit code is then 1.
     """
     explained = given.pop("explain")
     answer = question(**given)
@@ -96,7 +107,7 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "gpu": job.cluster.accelerator.name,
         "num_gpus": answer.num_gpus,
         "replicas": replicas,
-        "layout": {name: int(getattr(job.layout, name)) for name in ("tp", "pp", "ep")},
+        "layout": {name: int(getattr(job.layout, name)) for name in ("tp", "pp", "ep", "dp")},
         **_ranged("ttft_s", found.ttft_s),
         **_ranged("tpot_s", found.tpot_s),
         "e2e_s": found.e2e_s,
@@ -162,15 +173,24 @@ def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
     if found.tpot_s is not None:
         rows += [("TPOT", _interval(found.tpot_s)), ("whole request", units.format_seconds(found.e2e_s))]
     rows += [
-        ("throughput", f"{rate.value * replicas:,.0f} tokens/s ({rate.low * replicas:,.0f} to {rate.high * replicas:,.0f})"),
+        (
+            "throughput",
+            f"{rate.value * replicas:,.0f} tokens/s ({rate.low * replicas:,.0f} to {rate.high * replicas:,.0f})",
+        ),
         ("per accelerator", f"{rate.value / found.num_gpus:,.0f} tokens/s"),
     ]
     if found.tpot_s is not None:
         rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
     return [
         *rows,
-        ("requests", f"{found.requests_per_s * replicas:,.3g}/s with {found.concurrency * replicas:,.0f} decoding at once"),
-        ("at most", f"{found.max_concurrency * replicas:,} in flight; cache of {found.kv_capacity_tokens * replicas:,} tokens"),
+        (
+            "requests",
+            f"{found.requests_per_s * replicas:,.3g}/s with {found.concurrency * replicas:,.0f} decoding at once",
+        ),
+        (
+            "at most",
+            f"{found.max_concurrency * replicas:,} in flight; cache of {found.kv_capacity_tokens * replicas:,} tokens",
+        ),
     ]
 
 
@@ -188,10 +208,9 @@ def _load_table(load: UnderLoad, paper: Screen) -> str:
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found = answer.estimate
     hourly = None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas
-    energy = found.joules_per_output_token
     return [
         ("per hour", questions.price(hourly)),
         ("per million output tokens", questions.price(found.usd_per_million_output_tokens)),
         ("per million input tokens", questions.price(found.usd_per_million_input_tokens)),
-        ("energy of an output token", None if energy is None else f"{energy:,.3g} J"),
+        ("energy of an output token", questions.energy(found.joules_per_output_token)),
     ]

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 def command(**given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
-    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp the fastest layout that fits is taken. A layout that does not fit is
-    estimated all the same; the exit code is then 1.
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp the fastest layout that fits is taken. A layout that does not
+    fit is estimated all the same; the exit code is then 1.
     """
     explained = given.pop("explain")
     answer = question(**given)
@@ -131,9 +131,13 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
 def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
     found = answer.estimate
-    yield heading(f"Training {found.job.model.name} on {found.num_gpus:,} x {found.job.cluster.accelerator.name}", paper)
+    yield heading(
+        f"Training {found.job.model.name} on {found.num_gpus:,} x {found.job.cluster.accelerator.name}", paper
+    )
     if not answer.fits:
-        yield paper.paint("WARNING: this layout does not fit the memory; the figures are of a run that would fail.", "red")
+        yield paper.paint(
+            "WARNING: this layout does not fit the memory; the figures are of a run that would fail.", "red"
+        )
     yield pairs(answer.settings, paper)
     yield pairs(_speed(answer), paper)
     yield heading(f"One step: {units.format_seconds(found.step_s)}, bound by {found.bound}", paper)
@@ -152,16 +156,16 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 
 def _speed(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found = answer.estimate
+    least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
+    interval = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
+    causal, full = units.format_percent(found.mfu_frac), units.format_percent(found.mfu_full_attention_frac)
     return [
-        ("step", f"{units.format_seconds(found.step_s)} (bounds: {units.format_seconds(found.lower_bound_s)} to "
-                 f"{units.format_seconds(found.upper_bound_s)})"),
+        ("step", f"{units.format_seconds(found.step_s)} (bounds: {least} to {most})"),
         ("throughput", f"{found.tokens_per_s:,.0f} tokens/s"),
-        ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s ({found.low:,.0f} to {found.high:,.0f} in 8 of 10 "
-                            f"cases; {found.band.rows} measured rows)"),
-        ("MFU", f"{units.format_percent(found.mfu_frac)} (causal attention counted half); "
-                f"{units.format_percent(found.mfu_full_attention_frac)} (attention in full)"),
+        ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s {interval}"),
+        ("MFU", f"{causal} (causal attention counted half); {full} (attention in full)"),
         ("HFU", f"{units.format_percent(found.hfu_frac)} (recomputed operations included)"),
-    ]  # fmt: skip
+    ]
 
 
 def _run(answer: TrainAnswer) -> list[tuple[str, Any]]:
@@ -174,5 +178,5 @@ def _run(answer: TrainAnswer) -> list[tuple[str, Any]]:
         ("accelerator-hours", f"{run.gpu_hours:,.4g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("cost", questions.price(run.cost_usd)),
-        ("energy", None if run.energy_joules is None else units.format_joules(run.energy_joules)),
+        ("energy", questions.energy(run.energy_joules)),
     ]
