@@ -143,3 +143,25 @@ def attention_s(
     if few.all():
         return decode
     return Timing(*(np.where(few, d, p) for d, p in zip(decode, prefill, strict=True)))
+
+
+SCORE_PASSES = 6.0
+"""Times that the matrix of scores crosses memory in a forward pass: written, masked and normalised (2), dropped out (2), read."""
+
+
+def eager_attention_s(rates: Rates, work: Work, *, act_bytes: float = 2.0, score_traffic: float = 1.0) -> Timing:
+    """Seconds of attention that writes its scores to memory: two batched products over all pairs, and passes over the scores.
+
+    `score_traffic` scales the passes: 1 for a fused softmax, more where each step of it is a kernel. The backward pass is as
+    many forward passes as it counts operations.
+
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) figure 3 and section 4.1 for the tensors; traffic by counting.
+    Assumes: products of one head run at the sustained rate of large ones; nothing skips the masked half.
+    """
+    forward = work.batch * 1.0 * work.query * work.context * 2.0 * work.heads * (work.qk_dim + work.v_dim)
+    rounds = work.flops / np.maximum(forward, 1.0)
+    compute_s = work.flops / rates.matmul_flops_per_s("bf16")
+    scores = work.batch * 1.0 * work.heads * work.query * work.context
+    moved = scores * act_bytes * SCORE_PASSES * score_traffic + work.in_elems * act_bytes
+    memory_s = rounds * read_s(rates, moved)
+    return Timing(4 * rates.value["kernel_s"] * rounds + compute_s + memory_s, compute_s, memory_s)

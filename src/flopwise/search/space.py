@@ -129,7 +129,7 @@ def layouts(limits: Limits, inner: Inner, num_gpus: Column, *, max_pp: int = 64)
     experts = (dp * inner.cp[i]) % inner.ep[i] == 0
     ruled_out["ep does not divide dp x cp"] = int((~experts).sum())
     i, d, g, dp = i[experts], d[experts], g[experts], dp[experts]
-    zero, recompute, interleave = (a.ravel() for a in np.meshgrid([0, 1, 2, 3], [0, 1, 2], [1, 2, 4], indexing="ij"))
+    zero, interleave, recompute = (a.ravel() for a in np.meshgrid([0, 1, 2, 3], [1, 2, 4], [0, 1, 2], indexing="ij"))
     size, options = i.size, zero.size
     i, d, g, dp = (np.repeat(a, options) for a in (i, d, g, dp))
     zero, recompute, interleave = (np.tile(a, size) for a in (zero, recompute, interleave))

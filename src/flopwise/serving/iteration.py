@@ -7,7 +7,7 @@ own cache) and for prefill. All counts may be columns of candidates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
 from flopwise.cost.kernels import work_s
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
+from flopwise.ops.fusion import Group, fused_groups, merged
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
 
@@ -87,8 +88,8 @@ class Runner:
         """Kernels and collectives of one block."""
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
-        for item in items:
-            for work in _works(item, load, cut, split.dp, inside=inside):
+        for group in fused_groups(items):
+            for work in _works(group, load, cut, split.dp, inside=inside):
                 dtype, bits = self._format(work, inside=inside)
                 timing = work_s(
                     self.rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
@@ -141,20 +142,20 @@ def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
-def _works(item: Item, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
+def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     Before and after the layers only the rows that make a token count: one a sequence. Experts see the tokens of all
     attention `replicas`.
     """
-    if isinstance(item, Attend | Recurrence):
-        decode = item_work(item, Shape(batch=load.decode_batch, query=1, context=load.decode_context), cut)
+    if isinstance(group[0], Attend | Recurrence):
+        decode = item_work(group[0], Shape(batch=load.decode_batch, query=1, context=load.decode_context), cut)
         per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
-        prefill = item_work(
-            item, Shape(batch=load.prompts, query=per_prompt, context=np.maximum(load.prefill_context, per_prompt)), cut
-        )
-        return [replace(w) for w in (decode, prefill) if w is not None]
+        context = np.maximum(load.prefill_context, per_prompt)
+        prefill = item_work(group[0], Shape(batch=load.prompts, query=per_prompt, context=context), cut)
+        return [w for w in (decode, prefill) if w is not None]
     tokens = load.decode_batch + (load.prefill_tokens if inside else np.minimum(load.prefill_tokens, load.prompts))
-    tokens = tokens * replicas if isinstance(item, Experts) else tokens
-    work = item_work(item, Shape(batch=tokens, query=1, context=1), cut)
-    return [] if work is None else [work]
+    tokens = tokens * replicas if isinstance(group[0], Experts) else tokens
+    shape = Shape(batch=tokens, query=1, context=1)
+    works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
+    return [merged(works)] if works else []

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flopwise.cost.attention import eager_attention_s
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import work_s
+from flopwise.cost.kernels import work_bytes, work_s
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work
 from flopwise.training.adapters import adapted
 
@@ -91,10 +93,11 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     split = context.split
     zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
     total = {f.name: zero.copy() for f in fields(Kernels)}
-    for item, trained in _with_adapters(items, context.recipe):
-        work = item_work(item, context.shape, split)
-        if work is None:
+    for group, trained in _kernels(items, context):
+        works = [w for w in (item_work(item, context.shape, split) for item in group) if w is not None]
+        if not works:
             continue
+        work = merged(works)
         for part in (work, *backward_works([work], trainable="all" if trained else "none")):
             dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
             seconds, memory_bound, peak_s, traffic_s = _seconds(part, dtype, context)
@@ -107,7 +110,7 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
                 continue
             total["forward_s"] += seconds
             total["forward_flops"] += part.causal_flops
-            if isinstance(item, Attend):
+            if isinstance(group[0], Attend):
                 total["attention_s"] += seconds
     return Kernels(**total)
 
@@ -131,26 +134,32 @@ def block_times(items: Sequence[Item], width: int, context: BlockContext, kernel
     )
 
 
-def _with_adapters(items: Sequence[Item], recipe: Recipe) -> list[tuple[Item, bool]]:
-    """Every item and whether its weight is trained; adapters follow the projections that carry them."""
+def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
+    """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
+    recipe = context.recipe
     if recipe.lora is None:
-        return [(item, True) for item in items]
+        groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
+        return [(group, True) for group in groups]
     carriers = {id(item) for item in adapted(items, recipe.lora)}
-    out: list[tuple[Item, bool]] = []
+    out: list[tuple[Group, bool]] = []
     for item in items:
-        out.append((item, False))
+        out.append(((item,), False))
         if id(item) in carriers and isinstance(item, Linear):
-            out.extend((part, True) for part in adapter_items(item, recipe.lora.rank))
+            out.extend(((part,), True) for part in adapter_items(item, recipe.lora.rank))
     return out
 
 
 def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work."""
     rates, software = context.rates, context.software
-    timing = work_s(rates, work, dtype=dtype, act_bytes=ACT_BYTES)
+    if work.kind == "attention" and context.recipe.attention == "eager":
+        traffic = max(software.pointwise_traffic, 1.0)
+        timing = eager_attention_s(rates, work, act_bytes=ACT_BYTES, score_traffic=traffic)
+    else:
+        timing = work_s(rates, work, dtype=dtype, act_bytes=ACT_BYTES)
     scale = software.pointwise_traffic if work.kind in {"norm", "pointwise"} else 1.0
     seconds = timing.seconds * scale
-    moved = (work.weight_elems + work.in_elems + work.out_elems + work.kv_elems) * ACT_BYTES
+    moved = work_bytes(work, weight_bits=8.0 * ACT_BYTES, act_bytes=ACT_BYTES, kv_bytes=ACT_BYTES) * min(scale, 1.0)
     return (
         seconds,
         np.where(timing.memory_s * scale >= timing.compute_s, seconds, 0.0),
