@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from flopwise.backtest.names import named_model
@@ -18,6 +19,7 @@ from flopwise.backtest.serving_cells import (
 )
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.serving.estimate import Ranged, ServeEstimate, ServeJob, estimate
 from flopwise.serving.memory import ServingLayout
@@ -93,20 +95,30 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
     rate = None
     if mode == "serving_qps" and row.get("request_rate", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "request_rate")
+    inputs = whole(row, "input_len", DEFAULT_INPUT)
+    outputs = 1 if mode in PROMPT_ONLY else whole(row, "output_len", DEFAULT_OUTPUT)
     job = ServeJob(
-        model=model,
+        model=_reaching(model, inputs + outputs),
         cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),
         layout=ServingLayout(tp=place.tp, pp=place.pp, ep=place.ep, dp=place.dp),
         weights=weights,
         kv_dtype=row_cache_dtype(row, software, weights),
         engine=software.name,
-        input_tokens=whole(row, "input_len", DEFAULT_INPUT),
-        output_tokens=1 if mode in PROMPT_ONLY else whole(row, "output_len", DEFAULT_OUTPUT),
+        input_tokens=inputs,
+        output_tokens=outputs,
         concurrency=None if at_once is None else max(1, -(-at_once // place.replicas)),
         arrivals_per_s=None if rate is None else rate / place.replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
     )
     return job, place
+
+
+@lru_cache(maxsize=256)
+def _reaching(model: Model, tokens: int) -> Model:
+    """The model with a context of at least `tokens`: what was measured was possible."""
+    if model.max_position is None or model.max_position >= tokens:
+        return model
+    return replace(model, max_position=tokens)
 
 
 def _in_flight(row: Row, mode: str) -> int | None:

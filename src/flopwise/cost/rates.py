@@ -45,6 +45,9 @@ PRECISIONS: dict[str, Precision] = {
     "mxfp4": Precision("fp4", "nvfp4", 4.25, 4.25, quantised=True, unpacked=False),
 }
 
+SIXTEEN_BIT = ("fp16", "bf16")
+"""Formats that stand in for each other (Volta, Turing: the same units), and run in fp32 where there are no units for them."""
+
 NVIDIA_FAMILIES: dict[str, str] = {
     "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",
     "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
@@ -78,8 +81,8 @@ class Rates:
             MissingFactError: this accelerator has no such rate.
         """
         kind = precision(dtype).peak
-        if kind not in self.peak and kind == "bf16":  # Volta, Turing: the same units, the other 16-bit format
-            kind = "fp16"
+        if kind in SIXTEEN_BIT:
+            kind = next((k for k in (kind, *SIXTEEN_BIT, "fp32") if k in self.peak), kind)
         if kind not in self.peak:
             raise MissingFactError(
                 f"{self.name}: no {kind} rate is known (asked for {dtype}); known: {', '.join(self.peak)}"

@@ -89,7 +89,7 @@ def fixed_batch(
 ) -> Steady:
     """One batch: all prompts first, then all answers token by token; shape of the broadcast.
 
-    Source: the protocol of benchmarks that fix the batch size.
+    Source: the protocol of benchmarks that fix the batch size: they call the engine, no server stands before it.
     Assumes: no request joins or leaves.
     """
     prompts = np.maximum(np.floor((runner.engine.prefill_tokens or input_tokens) / input_tokens), 1.0)
@@ -100,7 +100,7 @@ def fixed_batch(
         Load(prefill_tokens=chunk, prefill_context=input_tokens, prompts=np.maximum(chunk / input_tokens, 1.0)), layout
     )
     decode = runner.step(Load(decode_batch=batch, decode_context=input_tokens + output_tokens / 2), layout)
-    ttft_s = runner.engine.request_s + rounds * prefill.seconds
+    ttft_s = rounds * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
     requests = batch / whole_s
     return Steady(
