@@ -145,15 +145,18 @@ def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
 def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    Before and after the layers only the rows that make a token count: one a sequence. Experts see the tokens of all
-    attention `replicas`.
+    What a step never carries (decoding, or prefill) starts no kernel. Before and after the layers only the rows that make a
+    token count: one a sequence. Experts see the tokens of all attention `replicas`.
     """
     if isinstance(group[0], Attend | Recurrence):
-        decode = item_work(group[0], Shape(batch=load.decode_batch, query=1, context=load.decode_context), cut)
-        per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
-        context = np.maximum(load.prefill_context, per_prompt)
-        prefill = item_work(group[0], Shape(batch=load.prompts, query=per_prompt, context=context), cut)
-        return [w for w in (decode, prefill) if w is not None]
+        shapes = []
+        if np.any(load.decode_batch):
+            shapes.append(Shape(batch=load.decode_batch, query=1, context=load.decode_context))
+        if np.any(load.prefill_tokens):
+            per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
+            context = np.maximum(load.prefill_context, per_prompt)
+            shapes.append(Shape(batch=load.prompts, query=per_prompt, context=context))
+        return [w for w in (item_work(group[0], shape, cut) for shape in shapes) if w is not None]
     tokens = load.decode_batch + (load.prefill_tokens if inside else np.minimum(load.prefill_tokens, load.prompts))
     tokens = tokens * replicas if isinstance(group[0], Experts) else tokens
     shape = Shape(batch=tokens, query=1, context=1)
