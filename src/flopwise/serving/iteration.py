@@ -6,14 +6,14 @@ own cache) and for prefill. All counts may be columns of candidates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
-from flopwise.cost.kernels import work_s
+from flopwise.cost.kernels import Timing, work_s
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.ops.fusion import Group, fused_groups, merged
 from flopwise.ops.types import Floats, Ints
@@ -37,6 +37,15 @@ class Load:
     prefill_tokens: Floats = 0  # prompt tokens worked through in this step
     prefill_context: Floats = 0  # tokens that the last of them sees
     prompts: Floats = 1  # prompts that those tokens belong to
+
+
+class Kernel(NamedTuple):
+    """One kernel of a step: what it does, in which precision, with how many bits a weight, and how long it takes."""
+
+    work: Work
+    dtype: str
+    weight_bits: float
+    timing: Timing
 
 
 class StepTime(NamedTuple):
@@ -86,25 +95,30 @@ class Runner:
 
     def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
         """Kernels and collectives of one block."""
-        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
+        for work, dtype, bits, timing in self.kernels_of(items, load, split, inside=inside):
+            bound = timing.compute_s >= timing.memory_s
+            seconds = seconds + timing.seconds
+            compute = compute + np.where(bound, timing.seconds, 0.0)
+            memory = memory + np.where(bound, 0.0, timing.seconds)
+            floor_c = floor_c + work.causal_flops / self.rates.peak_flops_per_s(dtype)
+            floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
+            flops = flops + work.causal_flops
+        communication = self._messages_s(items, load, split) if inside else 0.0
+        return StepTime(
+            seconds + communication, compute, memory, communication, 0.0, np.maximum(floor_c, floor_m), flops
+        )
+
+    def kernels_of(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> Iterator[Kernel]:
+        """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
+        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         for group in fused_groups(items):
             for work in _works(group, load, cut, split.dp, inside=inside):
                 dtype, bits = self._format(work, inside=inside)
                 timing = work_s(
                     self.rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                bound = timing.compute_s >= timing.memory_s
-                seconds = seconds + timing.seconds
-                compute = compute + np.where(bound, timing.seconds, 0.0)
-                memory = memory + np.where(bound, 0.0, timing.seconds)
-                floor_c = floor_c + work.causal_flops / self.rates.peak_flops_per_s(dtype)
-                floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
-                flops = flops + work.causal_flops
-        communication = self._messages_s(items, load, split) if inside else 0.0
-        return StepTime(
-            seconds + communication, compute, memory, communication, 0.0, np.maximum(floor_c, floor_m), flops
-        )
+                yield Kernel(work, dtype, bits, timing)
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
         if inside and work.kind in {"matmul", "grouped"}:

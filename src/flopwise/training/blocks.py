@@ -6,9 +6,9 @@ parallel degrees and the micro-batch alone, so a search evaluates them for the f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -93,26 +93,44 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     split = context.split
     zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
     total = {f.name: zero.copy() for f in fields(Kernels)}
+    for kernel in kernels_of(items, context, in_layers=in_layers):
+        total["memory_s"] += kernel.memory_s
+        total["peak_s"] += kernel.peak_s
+        total["traffic_s"] += kernel.traffic_s
+        total["model_flops"] += kernel.work.causal_flops
+        if not kernel.forward:
+            total["backward_s"] += kernel.seconds
+            continue
+        total["forward_s"] += kernel.seconds
+        total["forward_flops"] += kernel.work.causal_flops
+        if kernel.attends:
+            total["attention_s"] += kernel.seconds
+    return Kernels(**total)
+
+
+class Kernel(NamedTuple):
+    """One kernel of a block: what it does, in which precision, and how long it takes."""
+
+    work: Work
+    dtype: str
+    forward: bool
+    attends: bool
+    seconds: Floats
+    memory_s: Floats  # the same where it is bound by memory, else 0
+    peak_s: Floats  # at the datasheet's peak rate
+    traffic_s: Floats  # at the datasheet's memory bandwidth
+
+
+def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:
+    """The kernels of one block, forward and backward, in the order in which the forward pass runs them."""
     for group, trained in _kernels(items, context):
-        works = [w for w in (item_work(item, context.shape, split) for item in group) if w is not None]
+        works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
         if not works:
             continue
         work = merged(works)
         for part in (work, *backward_works([work], trainable="all" if trained else "none")):
             dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
-            seconds, memory_bound, peak_s, traffic_s = _seconds(part, dtype, context)
-            total["memory_s"] += memory_bound
-            total["peak_s"] += peak_s
-            total["traffic_s"] += traffic_s
-            total["model_flops"] += part.causal_flops
-            if part is not work:
-                total["backward_s"] += seconds
-                continue
-            total["forward_s"] += seconds
-            total["forward_flops"] += part.causal_flops
-            if isinstance(group[0], Attend):
-                total["attention_s"] += seconds
-    return Kernels(**total)
+            yield Kernel(part, dtype, part is work, isinstance(group[0], Attend), *_seconds(part, dtype, context))
 
 
 def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
