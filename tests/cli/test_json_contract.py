@@ -1,0 +1,103 @@
+"""`--json`: one document on stdout and nothing else, with the keys that scripts rely on, and every number finite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from bad_inputs import BASES, GOOD_FILES, Case, commands
+
+from flopwise import cli
+
+INTERVALS = ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
+MEMORY = {"per_gpu_bytes", "low_bytes", "high_bytes", "items", "capacity_bytes", "fits", "remedies"}
+KEYS: dict[str, set[str]] = {
+    "models": {"name", "model_type", "parameters", "active_parameters"},
+    "memory": MEMORY,
+    "train": {
+        "step_s", "tokens_per_s", "tokens_per_s_per_gpu", "low", "high", "lower_bound_s", "upper_bound_s", "mfu_frac",
+        "hfu_frac", "bound", "breakdown", "memory", "run",
+    },
+    "serve": {
+        *INTERVALS, *(f"{name}_low" for name in INTERVALS), *(f"{name}_high" for name in INTERVALS),
+        "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
+    },
+    "plan": {"plans", "ruled_out", "evaluated", "elapsed_s"},
+    "backtest": {"kind", "rows", "summary"},
+}  # fmt: skip
+INSIDE: dict[tuple[str, str], set[str]] = {
+    ("memory", "items"): {"name", "bytes"},
+    ("memory", "remedies"): {"change", "saves_bytes"},
+    ("train", "breakdown"): {"name", "seconds"},
+    ("train", "run"): {"seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules"},
+    ("train", "memory"): MEMORY,
+    ("plan", "plans"): {
+        "rank", "provider", "region", "instance", "num_instances", "gpu", "num_gpus", "purchase", "layout", "seconds",
+        "usd_per_hour", "cost_usd", "energy_joules", "meets",
+    },
+    ("plan", "ruled_out"): {"reason", "count", "example"},
+    ("backtest", "rows"): {"id", "measured", "predicted", "low", "high", "unit", "error", "skipped", "quantity"},
+    ("backtest", "summary"): {
+        "rows", "predicted_rows", "skipped_rows", "median_abs_error", "p90_abs_error", "bias", "coverage",
+    },
+}  # fmt: skip
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@pytest.fixture
+def document(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOPWISE_FACTS", raising=False)
+    argv = (*BASES[request.param], "--json")
+    Case("", argv, GOOD_FILES).write(tmp_path)
+    code = cli.main(argv)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    return json.loads(out, parse_constant=_not_json)
+
+
+@pytest.mark.parametrize("document", commands(), indirect=True)
+def test_every_command_answers_with_one_document(document: Any) -> None:
+    assert isinstance(document, dict | list)
+
+
+@pytest.mark.parametrize(("document", "name"), [(n, n) for n in KEYS if n in commands()], indirect=["document"])
+def test_the_keys_that_scripts_rely_on(document: dict[str, Any], name: str) -> None:
+    assert KEYS[name] <= document.keys()
+    for (command, key), keys in INSIDE.items():
+        held = document[key] if command == name else None
+        for one in held if isinstance(held, list) else [held] if held is not None else []:
+            assert keys <= one.keys(), f"{key} lacks {keys - one.keys()}"
+
+
+@pytest.mark.parametrize("document", [n for n in ("train",) if n in commands()], indirect=True)
+def test_a_training_estimate_lies_between_its_bounds(document: dict[str, Any]) -> None:
+    assert document["lower_bound_s"] <= document["step_s"] <= document["upper_bound_s"]
+    assert document["low"] <= document["tokens_per_s_per_gpu"] <= document["high"]
+    assert 0 < document["mfu_frac"] <= document["hfu_frac"] < 1
+    assert sum(part["bytes"] for part in document["memory"]["items"]) == pytest.approx(
+        document["memory"]["per_gpu_bytes"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("document", [n for n in ("serve",) if n in commands()], indirect=True)
+def test_a_serving_estimate_lies_in_its_interval(document: dict[str, Any]) -> None:
+    for name in INTERVALS:
+        assert document[f"{name}_low"] <= document[name] <= document[f"{name}_high"]
+
+
+@pytest.mark.parametrize("document", [n for n in ("plan",) if n in commands()], indirect=True)
+def test_plans_are_ranked_and_probabilities_are_shares(document: dict[str, Any]) -> None:
+    assert [plan["rank"] for plan in document["plans"]] == list(range(1, len(document["plans"]) + 1))
+    assert document["plans"]
+    for plan in document["plans"]:
+        assert plan["meets"]
+        assert all(0 <= probability <= 1 for probability in plan["meets"].values())
+        assert plan["num_gpus"] >= 1
