@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, cast
 
 from flopwise.errors import SpecError
 from flopwise.facts.software import optimizer, stack
 from flopwise.ops.tensors import parameters
+from flopwise.search.workload import divisible_batch
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def global_batch(workload: Resolved, model: Model, seq: int) -> int:
     if workload.source.task == "finetune":
         return FINETUNE_BATCH
     tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
-    return int(2 ** round(math.log2(max(1.0, tokens / seq))))
+    return divisible_batch(tokens / seq)
 
 
 def lora(workload: Resolved) -> Lora | None:
@@ -77,6 +77,8 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
     told = []
     if workload.seq_len is None:
         told.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
+    if source.data.global_batch_tokens is not None:
+        told.append(f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks")
     if workload.global_batch is None:
         told.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
     if source.constraints.stack is None:

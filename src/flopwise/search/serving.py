@@ -128,8 +128,8 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     layout = ServingLayout(tp=tp, pp=pp)
     served = _generated if generates(model) else _encoded
     columns = served(machine, layout, batch, workload)
-    cache = np.asarray(memory.items["KV cache"])[fit] / engine(name).max_batch  # of one sequence
-    fixed = np.asarray(memory.total_bytes)[fit] - np.asarray(memory.items["KV cache"])[fit]
+    cached, whole = (np.broadcast_to(v, most.shape)[fit] for v in (memory.items["KV cache"], memory.total_bytes))
+    cache, fixed = cached / engine(name).max_batch, whole - cached  # of one sequence, and of none
     held = (fixed + sizes * cache).ravel()
     return Deployments(
         weights=weights,

@@ -6,6 +6,7 @@ units (`1T`, `500ms`, `$2k`); `Workload.resolved` turns them into base units. Ev
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -360,8 +361,15 @@ def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
         per_step = _positive(
             parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens"
         )
-        batch = max(1, round(per_step / (seq or 4096)))
+        batch = divisible_batch(per_step / (seq or 4096))
     return (None if tokens is None else tokens * epochs), seq, batch
+
+
+def divisible_batch(sequences: float) -> int:
+    """A whole batch within an eighth of `sequences` that ranks can share: at most three significant bits."""
+    exact = max(1.0, sequences)
+    unit = 2 ** max(0, int(math.log2(exact)) - 2)
+    return int(max(1, round(exact / unit)) * unit)
 
 
 def resolve(workload: Workload) -> Resolved:
