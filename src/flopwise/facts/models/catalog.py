@@ -33,7 +33,7 @@ _FORMATS = re.compile(
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
-_OTHER = re.compile(r"[^a-z0-9.-]|(?<!\d)[.-]|[.-](?!\d)")
+_OTHER = re.compile(r"[^a-z0-9.+-]|(?<!\d)[.-]|[.-](?!\d)")
 _FIELDS: dict[str, tuple[type, str]] = {
     "name": (str, "a text"),
     "hf_id": (str, "a text"),

@@ -71,10 +71,10 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
         heads, kv_heads, hidden = _shape(size, width)
         a_layer = 2 * width * width * (1 + kv_heads / heads) + 3 * width * hidden + 2 * width
         rest = VOCAB * width * (1 if tied else 2) + width
-        layers = max(1, round((size - rest) / a_layer))
-        miss = abs(math.log((layers * a_layer + rest) / size)) + 3.0 * abs(math.log(layers / usual))
-        if best is None or miss < best[0]:
-            best = (miss, width, layers)
+        for layers in {max(1, round((size - rest) / a_layer)), max(1, round(usual))}:
+            miss = abs(math.log((layers * a_layer + rest) / size)) + abs(math.log(layers / usual))
+            if best is None or miss < best[0]:
+                best = (miss, width, layers)
     assert best is not None
     _, width, layers = best
     heads, kv_heads, hidden = _shape(size, width)
