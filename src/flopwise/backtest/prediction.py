@@ -25,6 +25,7 @@ class Prediction:
     low: float | None = None
     high: float | None = None
     skipped: str | None = None
+    band: ErrorBand | None = None  # where the interval is from
 
     @property
     def error(self) -> float | None:
@@ -85,4 +86,5 @@ def banded(
         predicted=predicted,
         low=float(low),
         high=float(high),
+        band=band,
     )

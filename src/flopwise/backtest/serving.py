@@ -141,9 +141,9 @@ def _figure(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> R
     if quantity == "tpot_s":
         return tpot
     if mode == STREAM:
-        return Ranged(value=1 / tpot.value, low=1 / tpot.high, high=1 / tpot.low)
+        return replace(tpot, value=1 / tpot.value, low=1 / tpot.high, high=1 / tpot.low)
     rate = result.output_tokens_per_s
-    return Ranged(value=rate.value * replicas, low=rate.low * replicas, high=rate.high * replicas)
+    return replace(rate, value=rate.value * replicas, low=rate.low * replicas, high=rate.high * replicas)
 
 
 def predict_row(row: Row, facts: Facts) -> list[Prediction]:
@@ -166,6 +166,7 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
             predicted=figure.value,
             low=figure.low,
             high=figure.high,
+            band=figure.band,
         )
         for q, figure in figures.items()
     ]

@@ -144,4 +144,5 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         high=result.high,
         unit=UNIT,
         quantity="tokens_per_s_per_gpu",
+        band=result.band,
     )

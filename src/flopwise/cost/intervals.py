@@ -1,4 +1,4 @@
-"""How sure a prediction is: 10-90 % intervals from the errors that backtests measured, and the odds of meeting a target.
+"""How sure a prediction is: 10-90 % intervals from measured errors, and the odds of meeting a target.
 
 `data/intervals.json` holds, for each class of prediction, the 10th and 90th percentile of measured / predicted.
 Between and beyond them the error is taken as a two-sided lognormal through these points and the median.
@@ -32,6 +32,7 @@ class ErrorBand:
     rows: int
     source: str
     date: str
+    spread: float = 1.0  # how often wider than measured, for cases far from those measured
 
     def interval(self, predicted: Floats) -> tuple[Floats, Floats]:
         """(low, high): where the true value lies with 80 % probability; shape of `predicted`.
@@ -63,6 +64,7 @@ class ErrorBand:
             rows=self.rows,
             source=f"{self.source}; widened {factor:g}x: {why}",
             date=self.date,
+            spread=self.spread * factor,
         )
 
 

@@ -1,4 +1,4 @@
-"""One deployment of a model, estimated: latencies, throughput, what memory allows, what bounds it and what tokens cost."""
+"""One deployment of a model, estimated: latencies, throughput, memory, what bounds it and what tokens cost."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Ranged:
     value: float
     low: float
     high: float
+    band: ErrorBand  # the measured errors that the interval is from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +164,28 @@ def estimate(job: ServeJob) -> ServeEstimate:
     return _generated(job, machine, memory, steady, waiting_s)
 
 
-def serving_band(job: ServeJob, quantity: str) -> ErrorBand:
+LOCAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
+"""Engines for one user on one machine; their errors are of their own kind."""
+
+
+def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
+    """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
+
+    `queued`: more requests than memory holds, so that time to the first token is mostly waiting.
+    """
+    name = quantity.split(".", maxsplit=1)[0]
+    if job.engine in LOCAL_ENGINES:
+        return f"serving.{name}.local"
+    if name == "ttft":
+        return f"serving.ttft.{'batch' if job.static else 'queued' if queued else 'server'}"
+    mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
+    how = "batch" if job.static else "rate" if job.arrivals_per_s is not None else "server"
+    return f"serving.{name}.{how}.{'moe' if mixture else 'dense'}"
+
+
+def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:
     """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
-    band = error_band(f"serving.{quantity}")
+    band = error_band(serving_class(job, quantity, queued=queued))
     if job.cluster.ambiguous:
         band = band.wider(1.5, "the device's variant is a guess")
     if job.cluster.accelerator.vendor != "NVIDIA":
@@ -173,9 +193,10 @@ def serving_band(job: ServeJob, quantity: str) -> ErrorBand:
     return band
 
 
-def _ranged(job: ServeJob, quantity: str, value: float) -> Ranged:
-    low, high = serving_band(job, quantity).interval(value)
-    return Ranged(value=value, low=float(low), high=float(high))
+def _ranged(job: ServeJob, quantity: str, value: float, *, queued: bool = False) -> Ranged:
+    band = serving_band(job, quantity, queued=queued)
+    low, high = band.interval(value)
+    return Ranged(value=value, low=float(low), high=float(high), band=band)
 
 
 def _number(value: object) -> float:
@@ -251,14 +272,14 @@ def _assembled(
     per_output = None if hourly is None else float(usd_per_million_tokens(hourly, output_tokens_per_s))
     input_rate = requests_per_s * job.input_tokens
     path = compute_path(job.model, job.weights, job.cluster.rates)
-    moe = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
+    queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * int(job.layout.dp) < job.concurrency)
     return ServeEstimate(
         job=job,
-        ttft_s=_ranged(job, "ttft", ttft_s),
-        tpot_s=None if tpot_s is None else _ranged(job, "tpot.moe" if moe else "tpot", tpot_s),
+        ttft_s=_ranged(job, "ttft", ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s),
         e2e_s=e2e_s,
         requests_per_s=requests_per_s,
-        output_tokens_per_s=_ranged(job, "throughput.moe" if moe else "throughput", output_tokens_per_s),
+        output_tokens_per_s=_ranged(job, "throughput", output_tokens_per_s),
         total_tokens_per_s=requests_per_s * (job.input_tokens + (job.output_tokens if tpot_s is not None else 0)),
         concurrency=concurrency,
         max_concurrency=int(memory.max_concurrency) * int(job.layout.dp),

@@ -47,7 +47,21 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    rows = [{**asdict(p), "error": p.error} for p in done.predictions]
+    rows = [
+        {
+            "id": p.id,
+            "quantity": p.quantity or None,
+            "measured": p.measured,
+            "predicted": p.predicted,
+            "low": p.low,
+            "high": p.high,
+            "unit": p.unit,
+            "error": p.error,
+            "skipped": p.skipped,
+            "band": p.band.name if p.band else None,
+        }
+        for p in done.predictions
+    ]
     found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": asdict(done.summary)}
     if by:
         names = (*by, "quantity") if done.has_quantities else by
