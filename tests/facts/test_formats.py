@@ -13,7 +13,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
 
 
-def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:  # noqa: PLR0917
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:
     config = {
         "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,

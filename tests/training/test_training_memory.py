@@ -18,7 +18,7 @@ from flopwise.training.remedies import training_remedies
 from flopwise.training.table import MemoryTable
 
 
-def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:  # noqa: PLR0917
+def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:
     config = {
         "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": hidden, "vocab_size": vocab, "tie_word_embeddings": False,

@@ -43,6 +43,7 @@ STACK_WORDS: tuple[tuple[str, str], ...] = (
 )
 """Words by which a row's source names its software, most telling first."""
 
+RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
 PAPER_LORA = (64, "all-linear")
 """Rank and targets where a row states none: those of QLoRA (arXiv 2305.14314)."""
@@ -61,7 +62,8 @@ def row_stack(row: Mapping[str, str]) -> str:
     notes = row.get("notes", "").lower()
     compiled = flag(row, "torch_compile", default="compile" in notes.replace("nocompile", "") and "eager" not in notes)
     if compiled and found.endswith("-eager"):
-        return found.replace("-eager", "-compile")
+        recent = found == "fsdp-eager" and whole(row, "year", 2025) >= RECENT_YEAR
+        return found.replace("-eager", "-compile-2025" if recent else "-compile")
     return found
 
 
@@ -137,6 +139,7 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
         base=weight_format(base).name,
         adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
+        dropout=stack == "litgpt",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )
     trained = number(row, "trainable_params_m")

@@ -9,7 +9,7 @@ import numpy as np
 
 from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Stack, Table
 from flopwise.facts.formats import Format, Place, tensor_role, weight_format
-from flopwise.ops.tensors import item_parameters, sharded_parameters
+from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 
 
@@ -87,10 +87,13 @@ def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
     """`weight_bytes` by tensor group: path -> bytes over all layers.
 
     Source: as `weight_bytes`.
-    Assumes: as `weight_bytes`.
+    Assumes: as `weight_bytes`; a network without a table of layers is stored unquantised.
+    Raises: MissingFactError: not even its number of parameters is known.
     """
     fmt = weight_format(fmt) if isinstance(fmt, str) else fmt
     groups: dict[str, float] = {}
+    if not model.stacks:  # known by published figures: no tensor to tell apart
+        return {"parameters": parameters(model) * fmt.vector_bytes()}
     for stack, own in _formats(model, fmt):
         place, tied = _place(model, stack), _is_tied(stack)
         for item in (*stack.before, *stack.after):

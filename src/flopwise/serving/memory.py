@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flopwise.errors import SpecError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
 from flopwise.facts.formats import Format, cache_elem_bytes, weight_format
 from flopwise.facts.software import Engine, engine
@@ -61,8 +61,12 @@ def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> 
     """Weight bytes on the fullest GPU: the first pipeline stage (embedding, towers) or the last (head).
 
     Source: `flopwise.ops.weights`. Assumes: layers as even as they divide, what is left over on the middle stages.
-    Raises: UnknownNameError: no such format.
+    Raises: UnknownNameError: no such format; MissingFactError: the network is known by published figures only.
     """
+    if not model.stacks:
+        raise MissingFactError(
+            f"{model.name} is known by published figures only: serving it needs a table of layers (a config.json)"
+        )
     form = weight_format(form) if isinstance(form, str) else form
     (tp, ep, inner), index = distinct(layout.tp, layout.ep, layout.expert_tp)
     prefix = layer_prefix_bytes(model, form, tp, ep, expert_tp=inner)

@@ -79,6 +79,7 @@ class Lora:
     targets: tuple[str, ...] = ("q", "v")  # of q k v o gate up down; fused projections count as each of their parts
     base: str = "bf16"  # the frozen weights' format: bf16, or a row of data/formats.json (nf4 makes it QLoRA)
     adapter_dtype: Literal["fp32", "bf16"] = "fp32"
+    dropout: bool = False  # on the adapters' inputs: a copy and a mask are kept
     method: Literal["lora", "dora", "lora-fa"] = "lora"  # dora: a magnitude an output; lora-fa: the first matrix frozen
     extra_trainable: tuple[Literal["embedding", "head"], ...] = ()  # whole tensors trained beside the adapters
 

@@ -298,6 +298,7 @@ class Evaluation:
         early = gradients if self.row.lasting_gradients else gradients * self.lasting
         gathered: Floats = 0.0
         undone: Floats = 0.0
+        at_end: Floats = 0.0
         loading: Floats = 0.0
         if self.gathers:
             whole = self._sum(self.sums.gathered, stage)
@@ -306,7 +307,10 @@ class Evaluation:
             unit = whole / stage.layers
             cut = self.sharded * compute
             gathered = cut * (self.row.gathered_units * unit + kept)
-            undone = gathered if self.recipe.lora is not None else gathered + cut * (unit + kept)
+            undone = at_end = gathered
+            if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
+                head = self._at("head") * self.row.root_gathered * stage.last
+                undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
             if self.row.loads_whole:
                 states = fixed["optimizer states"] + fixed["master weights"]
                 loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
@@ -316,7 +320,7 @@ class Evaluation:
              "gathered layers": gathered, copies: cast},
             {"activations": activations, "working set of one layer": working, "gradients": early,
              "gathered layers": undone, copies: cast},
-            {"gradients": gradients, "working set of one layer": working, "gathered layers": undone, copies: cast},
+            {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast},
             {"gradients": gradients, "optimizer step": step},
             {"whole weights while loading": loading},
         )  # fmt: skip

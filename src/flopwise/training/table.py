@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Item, Layer, Linear, Model, Stack, Table
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Stack as Software
@@ -45,6 +46,7 @@ class Sums:
     before_base: Array  # n: bytes of frozen weights there
     after_base: Array
     root: Array  # n: elements of embedding and head, trained or not
+    head: Array  # n: those of the head alone
     vocabulary: Array  # n: logits a token on one rank
     tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
     has_experts: bool
@@ -87,7 +89,16 @@ class MemoryTable:
     """A model under a recipe, ready to be asked about any layout. Builds lazily; holds no result."""
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
-        """Read the stack's and the recipe's choices once."""
+        """Read the stack's and the recipe's choices once.
+
+        Raises:
+            MissingFactError: the network is known by published figures only.
+            UnknownNameError: no such stack.
+        """
+        if not model.stacks:
+            raise MissingFactError(
+                f"{model.name} is known by published figures only: its memory needs a table of layers (a config.json)"
+            )
         self.model, self.recipe = model, recipe
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
@@ -117,7 +128,11 @@ class MemoryTable:
         return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
 
     def _kept(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
-        return layer_activation_bytes(
+        dropped: Floats = 0.0
+        if self.lora is not None and self.lora.dropout and recompute == "none":
+            inputs = {i.reads or i.name: i.inputs for i in adapted(layer.items, self.lora)}
+            dropped = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
+        return dropped + layer_activation_bytes(
             layer,
             stack.width,
             1,
@@ -194,6 +209,7 @@ class MemoryTable:
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
+            head=elements(stack.after) + tied / tp,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
             end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,
         )  # fmt: skip
