@@ -59,14 +59,22 @@ def test_batch_from_tokens() -> None:
         ("model: a\ntask: sing\n", 2, "Invalid enum value"),
         ("model: a\ntask: serve\ntraffic: 5\n", 3, "Expected `object`"),
         ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p77: 1s}\n", 6, "p77"),
-        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p50: 1s, p95: 2s}\n", 6, "one percentile"),
+        (
+            "model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p50: 1s, p95: 2s}\n",
+            6,
+            "one percentile",
+        ),
         ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "not both"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: .nan\n", 4, "not finite"),
         ("model: a\n  task: pretrain\n", 2, "not valid YAML"),
         ("a: &x 1\nb: *x\n", 2, "aliases"),
         ("- 1\n- 2\n", 1, "mapping"),
         ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  confidence: 7\n", 6, "probability"),
-        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\nconstraints:\n  min_gpus: 8\n  max_gpus: 4\n", 6, "more than max_gpus"),
+        (
+            "model: a\ntask: serve\ntraffic:\n  concurrency: 2\nconstraints:\n  min_gpus: 8\n  max_gpus: 4\n",
+            6,
+            "more than max_gpus",
+        ),
     ],
 )
 def test_complaints_name_the_line(text: str, line: int, says: str) -> None:

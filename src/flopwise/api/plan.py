@@ -38,8 +38,8 @@ def plan(
 ) -> Plan:
     """Plan a workload (a file, plain data or one already read) over all offers.
 
-    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done, whole)`
-    is called as the search goes.
+    The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
+    whole)` is called as the search goes.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.

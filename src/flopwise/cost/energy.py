@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 class PowerModel:
     """Shares of the power limit that a device draws, and what stands around it.
 
-    Sources: idle, compute: an 8-way H100 node measured by Latif et al. 2024 (arXiv:2412.08602) draws at most 8.4 kW of its
-    rated 10.2 kW under training, and about 70 W a GPU idle; memory: Patel et al. 2023 (arXiv:2308.12908) find token
-    generation well below the limit that prompt processing reaches; host: the same node's rated power less its eight GPUs,
-    scaled to the measured maximum; pue: Uptime Institute 2024 reports 1.56 on average, the large clouds publish 1.1 to 1.2.
+    Sources: idle, compute: an 8-way H100 node measured by Latif et al. 2024 (arXiv:2412.08602) draws at most 8.4 kW of
+    its rated 10.2 kW under training, and about 70 W a GPU idle; memory: Patel et al. 2023 (arXiv:2308.12908) find token
+    generation well below the limit that prompt processing reaches; host: the same node's rated power less its eight
+    GPUs, scaled to the measured maximum; pue: Uptime Institute 2024 reports 1.56 on average, the large clouds publish
+    1.1 to 1.2.
     """
 
     idle: float = 0.10
@@ -55,7 +56,7 @@ def device_watts(
 def facility_joules(
     accelerator: Accelerator, num_devices: Floats, watts: Floats, seconds: Floats, power: PowerModel = DEFAULT_POWER
 ) -> Floats:
-    """Energy at the meter of `num_devices` drawing `watts` each for `seconds`, hosts and cooling included, in J; broadcasts.
+    """Energy at the meter of `num_devices` drawing `watts` each for `seconds`, hosts and cooling included, in J.
 
     Source: `PowerModel`.
     Assumes: a CPU is its own host.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 
@@ -33,6 +33,7 @@ class ErrorBand:
     source: str
     date: str
     spread: float = 1.0  # how often wider than measured, for cases far from those measured
+    asked: str = ""  # the class that was asked for, where this is one above it
 
     def interval(self, predicted: Floats) -> tuple[Floats, Floats]:
         """(low, high): where the true value lies with 80 % probability; shape of `predicted`.
@@ -56,14 +57,11 @@ class ErrorBand:
 
     def wider(self, factor: float, why: str) -> ErrorBand:
         """The band with its spread multiplied, for a case far from those measured."""
-        return ErrorBand(
-            name=self.name,
+        return replace(
+            self,
             low=self.median * (self.low / self.median) ** factor,
-            median=self.median,
             high=self.median * (self.high / self.median) ** factor,
-            rows=self.rows,
             source=f"{self.source}; widened {factor:g}x: {why}",
-            date=self.date,
             spread=self.spread * factor,
         )
 
@@ -100,5 +98,5 @@ def error_band(name: str) -> ErrorBand:
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         if band := bands.get(".".join(parts[:count])):
-            return band
+            return replace(band, asked=name)
     raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(bands)}")

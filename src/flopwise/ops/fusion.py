@@ -1,4 +1,4 @@
-"""Operations that good software runs as one kernel: parallel projections of one tensor, and runs of elementwise work."""
+"""Operations that run as one kernel in good software: parallel projections, and neighbouring elementwise work."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Group = tuple[Item, ...]
 def fused_groups(items: Sequence[Item]) -> list[Group]:
     """`items` in groups that run as one kernel each, in the order of their first members.
 
-    Projections that read the same tensor and are cut alike are one product (q, k and v; gate and up); neighbouring norms and
-    elementwise operations are one pass; one that ends a block joins the one that begins it, as blocks follow one another.
+    Projections that read the same tensor and are cut alike are one product (q, k and v; gate and up); neighbouring
+    norms and elementwise operations are one pass; one that ends a block joins the one that begins it, as blocks follow
+    one another.
 
     Source: kernels of Megatron-LM, vLLM and TensorRT-LLM (fused QKV, fused gate and up, residual with norm).
     Assumes: what stands between two products fuses whole.
@@ -67,5 +68,3 @@ def merged(works: Sequence[Work]) -> Work:
     if first.kind == "matmul":
         return replace(total, n=sum(w.n for w in works if w.n is not None))
     return replace(total, kind="pointwise", in_elems=sum(w.in_elems for w in works))
-
-

@@ -1,4 +1,4 @@
-"""What a search answers: ranked plans, the front of cost against time, what was ruled out, and what would change the best plan."""
+"""What a search answers: ranked plans, the front of cost against time, what was ruled out, and levers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FORMAT = 1
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the workload: machines, how they are bought, how the model is laid out, and what comes of it.
 
-    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run, or a month of service.
-    `meets` gives, for each target, the probability that it is met, from the measured errors of the model.
+    `seconds` is the whole run (training, batch) or one request (services); `cost_usd` the whole run, or a month of
+    service. `meets` gives, for each target, the probability that it is met, from the measured errors of the model.
     """
 
     rank: int
@@ -49,7 +49,7 @@ class Ruled(msgspec.Struct, frozen=True):
 
 
 class Lever(msgspec.Struct, frozen=True):
-    """One change to the best plan and what it would do: ratios to the plan as it is (1.2 = 20 % more), None where unknown."""
+    """One change to the best plan and what it would do, as ratios to the plan as it is; None where unknown."""
 
     change: str
     memory: float | None

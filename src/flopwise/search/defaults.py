@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32")
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (float("inf"), 8e6))
-"""Tokens of a global batch by model size, as published runs of that size have (Llama 2: 4 M; GPT-3 small: 0.5 M, large: 3.2 M)."""
+"""Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; GPT-3: 0.5 M to 3.2 M)."""
 FINETUNE_BATCH = 64
 
 
@@ -28,13 +28,13 @@ def default_stack(workload: Resolved) -> str:
 
 
 def seq_len(workload: Resolved, model: Model) -> int:
-    """Tokens of a sequence where none are given: 4,096 to pre-train, 2,048 to fine-tune, no more than the model takes."""
+    """Tokens of a sequence where none are given: 4,096 to pre-train, 2,048 to fine-tune, as far as the model goes."""
     wanted = workload.seq_len or (4096 if workload.source.task == "pretrain" else 2048)
     return wanted if workload.seq_len else min(wanted, model.max_position or wanted)
 
 
 def global_batch(workload: Resolved, model: Model, seq: int) -> int:
-    """Sequences of an optimizer step where none are given: a power of two near the tokens that runs of this size use."""
+    """Sequences of an optimizer step where none are given: near the tokens that runs of this size use."""
     if workload.global_batch:
         return workload.global_batch
     if workload.source.task == "finetune":

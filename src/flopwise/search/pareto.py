@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 
-def pareto_front(cost: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.intp]:
+def pareto_front(cost: NDArray[np.floating[Any]], seconds: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
     """Indices of the candidates that are cheaper than all faster ones, cheapest first; of equals the first one.
 
     `cost` and `seconds` have shape (n,); smaller is better in both; candidates that are not finite are left out.
@@ -17,4 +19,5 @@ def pareto_front(cost: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDA
         return order
     best = np.minimum.accumulate(seconds[order])
     keep = np.concatenate([[True], best[1:] < best[:-1]])
-    return order[keep]
+    front: NDArray[np.intp] = order[keep]
+    return front

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from flopwise.search.outcome import Answer
 from flopwise.search.pareto import pareto_front
 from flopwise.search.serving import MAX_TP, Deployments, deployments
 from flopwise.serving.estimate import ServeJob, serving_band
-from flopwise.serving.memory import ServingLayout, generates
+from flopwise.serving.memory import generates
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.search.workload import Resolved
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Advance = Callable[[int, int], None]
 FRONT = 24
 LATENCIES = ("ttft", "tpot", "latency")
@@ -257,8 +257,8 @@ def _options(
                 answer.ruled_out.add(
                     "does not fit in memory",
                     found.too_big,
-                    f"{device.name} ({node.name}): {weights} weights take at least {format_bytes(found.smallest_bytes)} of "
-                    f"{format_bytes(device.hbm_bytes)}",
+                    f"{device.name} ({node.name}): {weights} weights take at least "
+                    f"{format_bytes(found.smallest_bytes)} of {format_bytes(device.hbm_bytes)}",
                 )
             if found.batch.size:
                 options += [Option(workload, model, node, found, priced, kv_dtype) for priced in node.priced]
@@ -305,7 +305,8 @@ def _miss(
     if too_many.all():
         failed = "max_gpus"
     example = (
-        f"{option.priced.offer.instance} {option.found.weights}: TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
+        f"{option.priced.offer.instance} {option.found.weights}: "
+        f"TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
         f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
     )
     answer.ruled_out.add(f"misses {failed}", int(option.found.batch.size), example)

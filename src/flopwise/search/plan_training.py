@@ -52,9 +52,9 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     for option in options:
         met = rank.odds(option, workload)
         keep = rank.allowed(option, workload, met)
-        best = rank.best_row(option, workload, met, keep)
+        best = rank.best_row(option, workload, keep)
         if best is None:
-            near = rank.nearest_miss(option, workload, met)
+            near = rank.nearest_miss(option, workload)
             if near is not None:
                 missed.append((near[0], option, near[1], met))
             continue
@@ -115,7 +115,7 @@ def _options(
 def _by_floor(
     job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, answer: Answer
 ) -> list[tuple[float, NodeKind]]:
-    """(least conceivable cost, node), cheapest first; nodes that no number of devices makes fast enough are ruled out."""
+    """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
     for node in nodes:
         try:
@@ -125,7 +125,9 @@ def _by_floor(
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
-            example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
+            example = (
+                f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
+            )
             answer.ruled_out.add("too slow for the deadline even at its peak rate", 1, example)
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
@@ -151,7 +153,8 @@ def _count_unfit(job: Searched, node: NodeKind, too_big: int, smallest: float, a
 def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: Answer) -> None:
     for _, option, row, met in missed:
         failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
-        example = f"{option.priced.offer.instance}: {format_seconds(float(option.result.run_s[row]))} at ${option.cost_usd[row]:,.0f}"
+        run = format_seconds(float(option.result.run_s[row]))
+        example = f"{option.priced.offer.instance}: {run} at ${option.cost_usd[row]:,.0f}"
         answer.ruled_out.add(f"misses {failed}", int(option.result.rows.size), example)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.workload import Resolved
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def score(option: Option, objective: str) -> Floats:
     return option.cost_usd
 
 
-def best_row(option: Option, workload: Resolved, met: dict[str, Floats], keep: NDArray[np.bool_]) -> int | None:
+def best_row(option: Option, workload: Resolved, keep: NDArray[np.bool_]) -> int | None:
     """The row that is best under the objective among those kept; ties go to the faster, then to fewer GPUs."""
     rows = np.flatnonzero(keep)
     if not rows.size:
@@ -98,7 +98,7 @@ def best_row(option: Option, workload: Resolved, met: dict[str, Floats], keep: N
     return int(rows[np.lexsort(keys)[0]])
 
 
-def nearest_miss(option: Option, workload: Resolved, met: dict[str, Floats]) -> tuple[float, int] | None:
+def nearest_miss(option: Option, workload: Resolved) -> tuple[float, int] | None:
     """(shortfall, row) of the row that misses its worst target by least; None without rows."""
     if not option.result.rows.size:
         return None
@@ -139,7 +139,8 @@ def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Ca
         num_gpus=gpus,
         purchase=option.priced.purchase,
         layout={
-            "dp": int(layout.dp), "tp": int(layout.tp), "pp": int(layout.pp), "cp": int(layout.cp), "ep": int(layout.ep),
+            "dp": int(layout.dp), "tp": int(layout.tp), "pp": int(layout.pp), "cp": int(layout.cp),
+            "ep": int(layout.ep),
             "zero": int(layout.zero), "micro_batch": int(layout.micro_batch), "interleave": int(layout.interleave),
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
             "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,

@@ -1,14 +1,15 @@
-"""The cheapest deployments of a service, a batch job or an encoder on every kind of node: layouts x formats x batch sizes, in columns."""
+"""Deployments of a service, a batch job or an encoder: layouts x formats x batch sizes on a node, in columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
+from flopwise.facts.architecture import Attend
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
 from flopwise.search.space import powers_of_two
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
 MAX_TP = 16
 MAX_PP = 8
@@ -58,9 +59,9 @@ class Deployments:
 
 
 def replica_grid(node: NodeKind, model: Model, max_gpus: int) -> tuple[Column, Column]:
-    """(tp, pp) of the replicas worth asking about: tp inside the fast links of a node, pp across nodes where they are networked."""
+    """(tp, pp) of the replicas worth asking about: tp inside a node, pp across nodes where they are networked."""
     items = [i for kind in model.stacks[0].kinds for i in kind.items]
-    heads = min((i.heads for i in items if hasattr(i, "kv_heads")), default=1)
+    heads = min((i.heads for i in items if isinstance(i, Attend)), default=1)
     inside = min(node.count, MAX_TP)
     tp = powers_of_two(inside)
     tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
@@ -83,7 +84,7 @@ def batches(most: Floats) -> Floats:
 
 
 def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str) -> Deployments | None:
-    """Every replica of `weights` on `node` at every batch, with how many of them the workload takes; None where none fits.
+    """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
@@ -112,7 +113,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
         return Deployments(
             weights=weights, path=path, considered=considered, too_big=considered, smallest_bytes=smallest,
             **{f: np.array([]) for f in _COLUMNS},
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
     sizes = batches(most[fit])
     tp, pp = (np.broadcast_to(a[fit], sizes.shape).ravel() for a in (tp, pp))
     batch = sizes.ravel()
@@ -146,8 +147,8 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
 
 
 _COLUMNS = (
-    "tp", "pp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s", "memory_bytes", "busy_frac",
-    "watts_frac",
+    "tp", "pp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s", "memory_bytes",
+    "busy_frac", "watts_frac",
 )  # fmt: skip
 
 
@@ -192,13 +193,14 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
 
 def _replicas(capacity: Floats, batch: Floats, workload: Resolved) -> Floats:
     """Replicas that carry the arrivals, the users, or a batch job before its deadline."""
+    needed: Floats = np.ones(batch.size)
     if workload.requests_per_s is not None:
-        return np.maximum(np.ceil(workload.requests_per_s / (capacity * PREFILL_BUSY)), 1.0)
-    if workload.concurrency is not None:
-        return np.maximum(np.ceil(workload.concurrency / batch), 1.0)
-    if workload.requests is not None and workload.deadline_s is not None:
-        return np.maximum(np.ceil(workload.requests / workload.deadline_s / capacity), 1.0)
-    return np.ones(batch.size)
+        needed = np.ceil(workload.requests_per_s / (capacity * PREFILL_BUSY))
+    elif workload.concurrency is not None:
+        needed = np.ceil(workload.concurrency / batch)
+    elif workload.requests is not None and workload.deadline_s is not None:
+        needed = np.ceil(workload.requests / workload.deadline_s / capacity)
+    return np.maximum(needed, 1.0)
 
 
 def _percentile(workload: Resolved) -> str:

@@ -1,4 +1,4 @@
-"""All layouts of a training job on given numbers of GPUs, as columns; what cannot be is counted by reason, not built."""
+"""All layouts of a training job on given numbers of GPUs, as columns; what cannot be is counted by reason."""
 
 from __future__ import annotations
 
@@ -83,12 +83,14 @@ class Space:
 def divisors(n: int, most: int) -> Column:
     """Divisors of `n` up to `most`, ascending."""
     candidates = np.arange(1, min(n, most) + 1)
-    return candidates[n % candidates == 0]
+    found: Column = candidates[n % candidates == 0]
+    return found
 
 
 def powers_of_two(most: int) -> Column:
     """1, 2, 4 ... up to `most`."""
-    return 2 ** np.arange(max(1, int(most)).bit_length())
+    powers: Column = 2 ** np.arange(max(1, int(most)).bit_length())
+    return powers
 
 
 def inner_combinations(limits: Limits, domain: int, max_micro_batch: int) -> Inner:
@@ -109,8 +111,9 @@ def inner_combinations(limits: Limits, domain: int, max_micro_batch: int) -> Inn
 def layouts(limits: Limits, inner: Inner, num_gpus: Column, *, max_pp: int = 64) -> Space:
     """Every layout of `inner` x pipeline degree x ZeRO x recompute x interleave on each of `num_gpus`.
 
-    Rules: dp = gpus / (tp cp pp) is whole; the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only
-    where there are replicas; interleaving only where a stage has layers to interleave and micro-batches fill the pipeline.
+    Rules: dp = gpus / (tp cp pp) is whole; the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO
+    only where there are replicas; interleaving only where a stage has layers to interleave and micro-batches fill the
+    pipeline.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, int(num_gpus.max())))
     degrees = np.union1d(degrees, divisors(limits.layers, min(max_pp, int(num_gpus.max()))))

@@ -1,13 +1,13 @@
 """The best layouts of a training job on every kind of node: all of them evaluated, in columns.
 
-What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind of
-node then takes the rows that fit, and times them. Of the recompute modes only the cheapest that fits can be best.
+What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind
+of node then takes the rows that fit, and times them. Of the recompute modes only the cheapest that fits can be best.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 MAX_TP = 16
 MAX_MICRO_BATCH = 32
 CHUNK = 16_384
@@ -37,7 +37,7 @@ MODES = 3
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A space with the memory of each row; rows come in groups of `MODES`, one for each recompute mode, lightest on time first."""
+    """A space with the memory of each row; rows come in groups of `MODES`, a recompute mode each, fastest first."""
 
     model: Model
     recipe: Recipe

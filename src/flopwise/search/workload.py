@@ -1,7 +1,7 @@
 """The workload file: what someone wants to run, under which targets and constraints.
 
-The structs below are the schema: they validate a file and make its published JSON Schema. Quantities may be written with
-units (`1T`, `500ms`, `$2k`); `Workload.resolved` turns them into base units. Every complaint names its line.
+The structs below are the schema: they validate a file and make its published JSON Schema. Quantities may be written
+with units (`1T`, `500ms`, `$2k`); `Workload.resolved` turns them into base units. Every complaint names its line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     """Unknown keys are errors: a misspelt target must not be ignored."""
 
 
-class Data(_Strict):
+class Data(_Strict, frozen=True):
     """What a training job reads."""
 
     tokens: Quantity | None = msgspec.field(default=None)
@@ -45,7 +45,7 @@ class Data(_Strict):
     """Share of each sequence that is padding, from 0 to 1."""
 
 
-class Method(_Strict):
+class Method(_Strict, frozen=True):
     """How a model is fine-tuned."""
 
     kind: Literal["full", "lora", "qlora"] = "full"
@@ -54,7 +54,7 @@ class Method(_Strict):
     base_format: Name | None = None
 
 
-class Traffic(_Strict):
+class Traffic(_Strict, frozen=True):
     """What a service receives, or what a batch job holds."""
 
     requests_per_s: Quantity | None = None
@@ -65,7 +65,7 @@ class Traffic(_Strict):
     output_tokens: Quantity = 256
 
 
-class Targets(_Strict):
+class Targets(_Strict, frozen=True):
     """What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`."""
 
     ttft: Quantity | dict[Percentile, Quantity] | None = None
@@ -81,7 +81,7 @@ class Targets(_Strict):
     """Probability with which each target has to be met, from 0.05 to 0.99."""
 
 
-class Constraints(_Strict):
+class Constraints(_Strict, frozen=True):
     """Where and with what it may run."""
 
     providers: list[Name] = []
@@ -101,7 +101,7 @@ class Constraints(_Strict):
     max_usd_per_hour: Quantity | None = None
 
 
-class Workload(_Strict):
+class Workload(_Strict, frozen=True):
     """One workload, as written."""
 
     model: Name
@@ -256,7 +256,8 @@ def _first_alias(text: str) -> int | None:
     """The line of the first alias: they have no use in a workload, and can make a small file huge."""
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            return int(event.start_mark.line) + 1
+            mark = event.start_mark
+            return int(mark.line) + 1 if mark is not None else 1
     return None
 
 
@@ -278,7 +279,7 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
 
 
 def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any]) -> str:
-    """msgspec's message with file and line in front, and the nearest name behind an unknown key."""
+    """Msgspec's message with file and line in front, and the nearest name behind an unknown key."""
     text, _, at = message.partition(" - at `")
     at = at.removeprefix("key` in `").removeprefix("$")
     path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]

@@ -213,7 +213,6 @@ def _generated(
     rate, tokens = _number(steady.requests_per_s) * replicas, _number(steady.output_tokens_per_s) * replicas
     return _assembled(
         job,
-        machine,
         memory,
         step,
         ttft_s=ttft_s,
@@ -234,7 +233,6 @@ def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float
     rate = batch / _number(step.seconds)
     return _assembled(
         job,
-        machine,
         memory,
         step,
         ttft_s=latency_s,
@@ -255,7 +253,6 @@ def _mean_step(steady: Steady, share: float) -> StepTime:
 
 def _assembled(
     job: ServeJob,
-    machine: Runner,
     memory: ServingMemory,
     step: StepTime,
     *,
@@ -315,6 +312,6 @@ def _joules(job: ServeJob, step: StepTime, gpus: int, tokens_per_s: float) -> fl
     if device.tdp_w is None:
         return None
     whole = _number(step.seconds)
-    shares = [seconds / whole for _, seconds in _lines(step)[:3]]
-    watts = device_watts(device.tdp_w, *shares)
+    compute, memory, wires = (seconds / whole for _, seconds in _lines(step)[:3])
+    watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0)) / tokens_per_s

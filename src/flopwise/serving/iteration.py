@@ -1,7 +1,7 @@
 """One step of a serving engine: decoding sequences and a chunk of prefill go through the model together.
 
-Weights are read once a step whatever the number of tokens; attention is charged apart for decoding (each sequence reads its
-own cache) and for prefill. All counts may be columns of candidates.
+Weights are read once a step whatever the number of tokens; attention is charged apart for decoding (each sequence
+reads its own cache) and for prefill. All counts may be columns of candidates.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Runner:
 
     def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
         """Kernels and collectives of one block."""
-        seconds, compute, memory, floor_c, floor_m, flops = (0.0,) * 6
+        seconds: Floats = 0.0
+        compute, memory, floor_c, floor_m, flops = (seconds for _ in range(5))
         for work, dtype, bits, timing in self.kernels_of(items, load, split, inside=inside):
             bound = timing.compute_s >= timing.memory_s
             seconds = seconds + timing.seconds
@@ -129,7 +130,7 @@ class Runner:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
     def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout) -> Floats:
-        """All-reduces behind row-parallel products of one layer, and all-to-alls where attention replicas share experts.
+        """All-reduces behind row-parallel products of a layer, and all-to-alls where attention replicas share experts.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum.
@@ -159,8 +160,8 @@ def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
 def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    What a step never carries (decoding, or prefill) starts no kernel. Before and after the layers only the rows that make a
-    token count: one a sequence. Experts see the tokens of all attention `replicas`.
+    What a step never carries (decoding, or prefill) starts no kernel. Before and after the layers only the rows that
+    make a token count: one a sequence. Experts see the tokens of all attention `replicas`.
     """
     if isinstance(group[0], Attend | Recurrence):
         shapes = []

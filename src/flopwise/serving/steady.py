@@ -15,7 +15,7 @@ from flopwise.serving.iteration import Load, Runner, StepTime
 from flopwise.serving.memory import ServingLayout
 
 SYNCHRONY = 0.3
-"""Share of the other requests' prompts that stand in front of a request in a closed loop: requests of equal length finish, and so start, together."""
+"""Share of the others' prompts in front of a request in a closed loop: equal requests finish and start together."""
 GRID = 64
 """Points on which the number in flight is looked up."""
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
@@ -47,9 +47,9 @@ def closed_loop(
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
-    Every finished answer brings a prompt: with b sequences decoding, b x input / output prompt tokens fall due a step. One
-    step works through at least a chunk of one prompt and at most the engine's budget; where prompts ask for more than that,
-    fewer sequences decode and the others wait.
+    Every finished answer brings a prompt: with b sequences decoding, b x input / output prompt tokens fall due a step.
+    One step works through at least a chunk of one prompt and at most the engine's budget; where prompts ask for more
+    than that, fewer sequences decode and the others wait.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
     Assumes: requests of one length; decoding sequences are on average half way through their answer.
@@ -116,7 +116,7 @@ def open_loop(
     input_tokens: int,
     output_tokens: int,
 ) -> Steady:
-    """Requests that arrive at random at one replica: as many are in flight as their rate asks for, at most `most_in_flight`.
+    """Requests that arrive at random at one replica: in flight as their rate asks for, at most `most_in_flight`.
 
     Where the replica cannot keep up, what it does with all its memory full.
 
@@ -155,9 +155,9 @@ def open_loop_percentile(
 ) -> Percentile:
     """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.
 
-    A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an exponential
-    tail, where rho is the share of the engine's prefill budget that is asked for. The decoding batch fluctuates as a Poisson
-    number does.
+    A prompt waits for the step in progress and for prompts before it: mean wait rho s / (2 (1 - rho)) with an
+    exponential tail, where rho is the share of the engine's prefill budget that is asked for. The decoding batch
+    fluctuates as a Poisson number does.
 
     Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
     Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.

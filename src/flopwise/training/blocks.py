@@ -1,7 +1,8 @@
 """One micro-batch through one block of the model on one rank: the inner table of the training model.
 
-A block is a kind of layer, or what stands before or after the layers. Its times depend on the tensor, context and expert
-parallel degrees and the micro-batch alone, so a search evaluates them for the few distinct combinations and gathers.
+A block is a kind of layer, or what stands before or after the layers. Its times depend on the tensor, context and
+expert parallel degrees and the micro-batch alone, so a search evaluates them for the few distinct combinations and
+gathers.
 """
 
 from __future__ import annotations
@@ -189,8 +190,8 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
 def _tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
     """(seconds, seconds at link rate) of the forward collectives of one block.
 
-    With sequence parallelism each row-parallel product ends in a reduce-scatter and each column-parallel one begins with an
-    all-gather; without, one all-reduce.
+    With sequence parallelism each row-parallel product ends in a reduce-scatter and each column-parallel one begins
+    with an all-gather; without, one all-reduce.
 
     Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 4.2.2; Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
     Assumes: activations of 2 bytes.
@@ -226,7 +227,8 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
 def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: BlockContext) -> tuple[Floats, Floats]:
     """(exposed seconds, seconds at link rate) of passing keys and values round the ring of one block.
 
-    Source: Liu et al. 2023 (arXiv:2310.01889) section 3: each of cp - 1 steps sends a rank's keys and values on while it computes.
+    Source: Liu et al. 2023 (arXiv:2310.01889) section 3: each of cp - 1 steps sends a rank's keys and values on while
+    it computes.
     Assumes: what attention takes hides as much of the exchange.
     """
     attends = [i for i in items if isinstance(i, Attend)]

@@ -53,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainEstimate:
-    """What a training job takes; seconds of one optimizer step, tokens of all GPUs per second, fractions from 0 to 1."""
+    """What a training job takes; seconds of one optimizer step, tokens of all GPUs per second, fractions to 1."""
 
     job: TrainJob
     step_s: float
@@ -94,8 +94,8 @@ def check(job: TrainJob) -> None:
     replicas = int(layout.dp) * int(layout.micro_batch)
     if int(recipe.global_batch) % replicas:
         raise SpecError(
-            f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch {layout.micro_batch} = "
-            f"{replicas}; give a multiple of {replicas}"
+            f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch "
+            f"{layout.micro_batch} = {replicas}; give a multiple of {replicas}"
         )
     if int(layout.pp) > layers:
         raise SpecError(f"pp {layout.pp} is more than the {layers} layers of {model.name}")
@@ -202,8 +202,8 @@ def training_band(job: TrainJob) -> ErrorBand:
 def step_bounds(job: TrainJob, table: StepTable, software: Software) -> tuple[float, float]:
     """(lower, upper) bound of the step in seconds.
 
-    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at calibrated
-    rates one after the other, nothing hidden.
+    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at
+    calibrated rates one after the other, nothing hidden.
 
     Source: roofline model (Williams et al. 2009).
     """

@@ -14,9 +14,10 @@ from flopwise.units import HOUR_S
 class Reliability:
     """How often a job is interrupted and what an interruption costs.
 
-    Sources: mtbf: Llama 3 (arXiv:2407.21783) section 3.3.4, 419 unexpected interruptions in 54 days on 16,384 GPUs; restart:
-    detection, rescheduling and warm-up of the same order as that section's automated restarts; write: 1 GB/s a GPU is
-    what parallel file systems sustain for sharded checkpoints (DeepSpeed FastPersist, arXiv:2406.13768, section 5).
+    Sources: mtbf: Llama 3 (arXiv:2407.21783) section 3.3.4, 419 unexpected interruptions in 54 days on 16,384 GPUs;
+    restart: detection, rescheduling and warm-up of the same order as that section's automated restarts; write: 1 GB/s
+    a GPU is what parallel file systems sustain for sharded checkpoints (DeepSpeed FastPersist, arXiv:2406.13768,
+    section 5).
     """
 
     mtbf_gpu_s: float = 16384 * 54 * 24 * HOUR_S / 419
@@ -32,7 +33,8 @@ def checkpoint_interval_s(write_s: Floats, mtbf_s: Floats) -> Floats:
 
     sqrt(2 write mtbf).
 
-    Source: Young 1974 (doi:10.1145/361147.361115); Daly 2006 (doi:10.1016/j.future.2004.11.016) equation 37, first order.
+    Source: Young 1974 (doi:10.1145/361147.361115); Daly 2006 (doi:10.1016/j.future.2004.11.016) equation 37, first
+    order.
     Assumes: the write is short against the time between failures.
     """
     return np.sqrt(2.0 * write_s * mtbf_s)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 def stage_layer_counts(order: tuple[int, ...], num_kinds: int, pp: int) -> NDArray[np.float64]:
     """Layers of each kind on each stage; shape (pp, kinds).
 
-    As even as whole layers allow; what is left over goes to the stages in the middle, then to the first, never to the last,
-    which has the head.
+    As even as whole layers allow; what is left over goes to the stages in the middle, then to the first, never to the
+    last, which has the head.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly.
     Assumes: embeddings and head do not count as layers.

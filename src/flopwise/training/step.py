@@ -1,8 +1,8 @@
 """One optimizer step: micro-batches through pipeline stages, gradients across replicas, the optimizer.
 
 Two levels. `StepTable` holds what depends on the model, the recipe and the few distinct (tp, cp, ep, micro-batch, pp,
-recompute) combinations; `step_parts` composes millions of layouts out of it with array arithmetic. A single estimate is a
-table with one entry: the same formulas.
+recompute) combinations; `step_parts` composes millions of layouts out of it with array arithmetic. A single estimate
+is a table with one entry: the same formulas.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from flopwise.facts.software import optimizer
 from flopwise.facts.architecture import Experts, Item, Model
+from flopwise.facts.software import optimizer
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flopwise.facts.software import Stack as Software
     from flopwise.training.layout import Recipe
 
+Index = NDArray[np.intp]
 STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
 RECOMPUTE_MODES = 3  # none, selective, full
@@ -218,14 +219,15 @@ def step_parts(
     dp: Ints,
     zero: Ints,
     interleave: Ints,
-    recompute: Ints,
+    recompute: Index,
 ) -> dict[str, Floats]:
     """Seconds of one optimizer step by line; the values add up to the step. All arguments broadcast.
 
     `inner` and `degree` index the table's axes.
 
-    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2 for the bubble (p - 1)(f + b) / v; Rajbhandari et al. 2019
-    (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and FSDP.
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2 for the bubble (p - 1)(f + b) / v; Rajbhandari et al.
+    2019 (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and
+    FSDP.
     Assumes: every micro-batch is alike; stages run 1F1B, interleaved when interleave > 1.
     """
     recipe, pp = table.recipe, table.degrees[degree]
@@ -263,20 +265,22 @@ def _data_parallel_s(
     degree: NDArray[np.intp],
     dp: Ints,
     zero: Ints,
-    recompute: Ints,
+    recompute: Index,
     num_micro: Floats,
 ) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
-    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and scatters
-    gradients once a micro-batch. What the software overlaps hides behind compute; one layer's share never does.
+    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
+    scatters gradients once a micro-batch. What the software overlaps hides behind compute; one layer's share never
+    does.
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
     ranks = dp * cp
     grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
     stage = table.stage_parts[:, recompute, degree, inner]
     forward, backward = stage[0], stage[1] + stage[2]
-    reduce_, gather, whole = 0.0, 0.0, 0.0
+    whole: Floats = 0.0
+    reduce_, gather = whole, whole
     for params, members, stride in (
         (table.dense_params[degree, inner], ranks, tp),
         (table.expert_params[degree, inner], np.maximum(ranks // ep, 1), tp * ep),
@@ -305,8 +309,8 @@ def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
 def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     """Bytes that one step reads and writes for each trained parameter.
 
-    States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and its
-    16-bit copy written.
+    States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and
+    its 16-bit copy written.
 
     Source: counting the tensors of the update rule (`data/optimizers.csv`).
     Assumes: one fused pass.

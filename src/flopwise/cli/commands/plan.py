@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from flopwise.cli.app import usage_error
 from flopwise.cli.progress import Progress
 from flopwise.errors import InfeasibleError
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 WORKLOAD_ENDINGS = (".yaml", ".yml")
 SECTIONS: dict[str, str] = {
     "tokens": "data", "samples": "data", "epochs": "data", "seq_len": "data", "global_batch": "data",
@@ -26,14 +28,14 @@ SECTIONS: dict[str, str] = {
 """Where each option stands in a workload file."""
 
 
-def _text(name: str, key: str, help_text: str, **more: Any) -> Any:
-    return click.option(f"--{name}", key, type=options.Name(name), help=help_text, **more)
+def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Decorator:
+    return click.option(f"--{name}", key, type=options.Name(name), help=help_text, multiple=multiple)
 
 
 @options.command(
     "plan",
     "flopwise plan Llama-3.1-8B --task finetune --lora 16 --tokens 100M --budget 200",
-    "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1000 --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
+    "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1k --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
 )
 @click.argument("workload", type=options.Name("workload"), required=False)
 @click.option("--task", type=click.Choice(["pretrain", "finetune", "serve", "batch", "encode"]), help="What is done.")

@@ -58,13 +58,13 @@ def _target(value: Any) -> str:
 
 def candidates(rows: list[Candidate], task: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Headers and rows of the ranked table."""
-    if task in TRAINING:
-        headers = ("#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory", ">time", ">USD/h", ">cost", ">energy", ">meets")  # fmt: skip # noqa: E501
+    runs = task in (*TRAINING, "batch")
+    first = ("#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory")
+    last = (">energy", ">meets")
+    if runs:
+        headers: tuple[str, ...] = (*first, ">time", ">USD/h", ">cost", *last)
         return headers, [(*_where(c), layout(c), _memory(c), units.format_seconds(c.seconds), *_money(c)) for c in rows]
-    if task == "batch":
-        headers = ("#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory", ">time", ">USD/h", ">cost", ">energy", ">meets")  # fmt: skip # noqa: E501
-        return headers, [(*_where(c), layout(c), _memory(c), units.format_seconds(c.seconds), *_money(c)) for c in rows]
-    headers = ("#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory", ">TTFT", ">TPOT", ">USD/h", ">USD/month", ">energy", ">meets")  # fmt: skip # noqa: E501
+    headers = (*first, ">TTFT", ">TPOT", ">USD/h", ">USD/month", *last)
     return headers, [
         (*_where(c), layout(c), _memory(c), _time(c.figures.get("ttft_s")), _time(c.figures.get("tpot_s")), *_money(c))
         for c in rows

@@ -1,0 +1,122 @@
+"""A replica in steady state: conservation, limits, and what must hold for any model of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.iteration import Load
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.precision import compute_path, layer_weight_bits
+from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
+
+FACTS = load_facts()
+H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
+LLAMA = load_model("Llama-3.1-8B")
+JOB = ServeJob(model=LLAMA, cluster=H100, input_tokens=1000, output_tokens=200, concurrency=32)
+MACHINE = runner(JOB)
+ONE = ServingLayout()
+
+
+def test_one_stream_reads_the_weights_once_a_token() -> None:
+    """Batch 1 can be no faster than reading 15 GB of weights (16.06 GB less the embedding) at 3.35 TB/s."""
+    result = estimate(replace(JOB, concurrency=1))
+    assert result.tpot_s is not None
+    floor = (16.06e9 - 128256 * 4096 * 2) / 3.35e12
+    assert floor < result.tpot_s.value < 2.0 * floor
+
+
+@settings(max_examples=30, deadline=None)
+@given(users=st.integers(1, 200), inputs=st.integers(16, 8000), outputs=st.integers(2, 2000))
+def test_littles_law_holds(users: int, inputs: int, outputs: int) -> None:
+    steady = closed_loop(MACHINE, ONE, float(users), inputs, outputs)
+    whole = float(steady.ttft_s) + (outputs - 1) * float(steady.tpot_s)
+    assert float(steady.requests_per_s) * whole == pytest.approx(users, rel=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(users=st.integers(1, 200))
+def test_more_users_never_see_less_latency(users: int) -> None:
+    less, more = (closed_loop(MACHINE, ONE, float(u), 1000, 200) for u in (users, 2 * users))
+    assert float(more.tpot_s) >= float(less.tpot_s) * (1 - 1e-9)
+    assert float(more.ttft_s) >= float(less.ttft_s) * (1 - 1e-9)
+    assert float(more.output_tokens_per_s) >= float(less.output_tokens_per_s) * (1 - 1e-9)
+
+
+def test_columns_equal_single_calls() -> None:
+    users = np.array([1.0, 7.0, 64.0, 300.0])
+    column = closed_loop(MACHINE, ServingLayout(tp=np.array([1, 2, 4, 8])), users, 1000, 200)
+    for index, (user, tp) in enumerate(zip(users, (1, 2, 4, 8), strict=True)):
+        single = closed_loop(MACHINE, ServingLayout(tp=tp), float(user), 1000, 200)
+        for name in ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s"):
+            assert np.ravel(getattr(column, name))[index] == pytest.approx(float(np.ravel(getattr(single, name))[0]))
+
+
+def test_steps_lie_above_their_floor() -> None:
+    for load in (
+        Load(decode_batch=1, decode_context=500),
+        Load(decode_batch=64, decode_context=2000, prefill_tokens=2048, prefill_context=2048),
+    ):
+        step = MACHINE.step(load, ONE)
+        assert float(step.floor_s) <= float(step.seconds)
+        parts = step.compute_s + step.memory_s + step.communication_s + step.overhead_s
+        assert float(parts) == pytest.approx(float(step.seconds), rel=1e-9)
+
+
+def test_a_fixed_batch_prefills_then_decodes() -> None:
+    steady = fixed_batch(MACHINE, ONE, 16.0, 1000, 200)
+    whole = float(steady.ttft_s) + 199 * float(steady.tpot_s)
+    assert float(steady.requests_per_s) == pytest.approx(16 / whole)
+
+
+def test_percentiles_order_and_saturation() -> None:
+    steady = closed_loop(MACHINE, ONE, 32.0, 1000, 200)
+    limit = float(steady.requests_per_s)
+    seen = [open_loop_percentile(MACHINE, ONE, steady, 0.7 * limit, 1000, 200, p) for p in ("p50", "p90", "p95", "p99")]
+    assert [float(s.ttft_s) for s in seen] == sorted(float(s.ttft_s) for s in seen)
+    assert [float(s.tpot_s) for s in seen] == sorted(float(s.tpot_s) for s in seen)
+    flooded = open_loop_percentile(MACHINE, ONE, steady, 1e6, 1000, 200, "p95")
+    assert np.isinf(flooded.ttft_s)
+
+
+def test_requests_beyond_the_memory_wait() -> None:
+    crowded = estimate(replace(JOB, concurrency=5000))
+    assert crowded.max_concurrency < 5000
+    full = estimate(replace(JOB, concurrency=crowded.max_concurrency))
+    assert crowded.output_tokens_per_s.value == pytest.approx(full.output_tokens_per_s.value, rel=0.01)
+    assert crowded.ttft_s.value > full.ttft_s.value
+
+
+def test_formats_and_the_units_they_run_on() -> None:
+    a100 = cluster(FACTS.accelerator("A100-SXM-80"))
+    assert compute_path(LLAMA, "fp8", H100.rates).dtype == "fp8"
+    path = compute_path(LLAMA, "fp8", a100.rates)
+    assert path.dtype == "int8_wo"
+    assert path.note is not None
+    assert "fp8" in path.note
+    assert layer_weight_bits(LLAMA, "bf16") == 16
+    assert 8 < layer_weight_bits(LLAMA, "fp8") < 8.1
+    assert 4 < layer_weight_bits(LLAMA, "awq") < 4.6
+
+
+def test_encoders_answer_in_one_pass() -> None:
+    bert = load_model("bert-base-uncased")
+    result = estimate(ServeJob(model=bert, cluster=H100, input_tokens=128, output_tokens=1, concurrency=8))
+    assert result.tpot_s is None
+    assert result.requests_per_s > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"input_tokens": 10**7}, "exceed the context"), ({"layout": ServingLayout(pp=64)}, "more than the 32 layers")],
+)
+def test_jobs_that_cannot_be(change: dict[str, object], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        estimate(replace(JOB, **change))  # type: ignore[arg-type]

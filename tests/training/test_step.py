@@ -1,0 +1,163 @@
+"""The step against papers, and against what must hold for any model of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model, model_from_config
+from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.layout import Layout, Lora, Recipe
+
+FACTS = load_facts()
+A100 = cluster(FACTS.accelerator("A100-SXM-80"), gpus_per_node=8, node_bytes_per_s=25e9)
+H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+
+# Narayanan et al. 2021 (arXiv:2104.04473) table 1: layers, width, heads, tp, pp, GPUs, batch, achieved TFLOP/s per GPU,
+# which count the recomputed forward pass. Micro-batch 1 (paper section 5.1: chosen per model; 1 for the large ones).
+NARAYANAN = [
+    (24, 2304, 24, 1, 1, 32, 512, 137),
+    (30, 3072, 32, 2, 1, 64, 512, 138),
+    (36, 4096, 32, 4, 1, 128, 512, 142),
+    (48, 8192, 64, 8, 2, 512, 1536, 138),
+    (60, 10240, 80, 8, 4, 1024, 1792, 140),
+    (80, 12288, 96, 8, 8, 1536, 2304, 148),
+    (105, 20480, 128, 8, 35, 2520, 2520, 163),
+]
+
+
+@pytest.mark.parametrize(("layers", "width", "heads", "tp", "pp", "gpus", "batch", "tflops"), NARAYANAN)
+def test_narayanan_table_1(
+    layers: int, width: int, heads: int, tp: int, pp: int, gpus: int, batch: int, tflops: float
+) -> None:
+    model = model_from_config(
+        {
+            "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": 51200,
+            "n_positions": 2048,
+        },
+        name=f"GPT {layers}x{width}",
+    )  # fmt: skip
+    dp = gpus // (tp * pp)
+    layout = Layout(dp=dp, tp=tp, pp=pp, micro_batch=1, recompute=2, sequence_parallel=False)
+    recipe = Recipe(seq_len=2048, global_batch=batch, precision="fp16", stack="megatron-2021", attention="eager")
+    result = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=A100))
+    s, h, v = 2048, width, 51200
+    paper_flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))  # equation 3
+    assert paper_flops / result.step_s / gpus / 1e12 == pytest.approx(tflops, rel=0.25)
+
+
+def job(**layout: Any) -> TrainJob:
+    shape: dict[str, Any] = {"dp": 4, "tp": 2, "pp": 1, "zero": 1, **layout}
+    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te")
+    return TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(**shape), cluster=H100, tokens=1e9)
+
+
+def test_breakdown_adds_up_and_lies_between_its_bounds() -> None:
+    for layout in ({}, {"pp": 4, "dp": 1}, {"tp": 8, "dp": 1}, {"zero": 3, "tp": 1, "dp": 8}, {"cp": 2, "dp": 2}):
+        result = estimate(job(**layout))
+        assert sum(seconds for _, seconds in result.breakdown) == pytest.approx(result.step_s, rel=1e-12)
+        assert result.lower_bound_s <= result.step_s <= result.upper_bound_s
+        assert result.low < result.tokens_per_s_per_gpu < result.high
+        assert 0 < result.mfu_frac < 1
+        assert result.mfu_frac < result.mfu_full_attention_frac
+        assert result.hfu_frac >= result.mfu_frac
+
+
+def test_pipeline_bubble_is_narayanans() -> None:
+    """(p - 1) / (v m) of the time of useful work, for stages that are alike."""
+    model = model_from_config(
+        {
+            "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "intermediate_size": 11008, "vocab_size": 64, "max_position_embeddings": 4096,
+        },
+        name="no vocabulary to speak of",
+    )  # fmt: skip
+    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te")
+    for interleave in (1, 2, 4):
+        layout = Layout(pp=4, micro_batch=1, interleave=interleave)
+        lines = dict(estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=H100)).breakdown)
+        useful = lines["forward"] + lines["backward"]
+        assert lines["pipeline_bubble"] / useful == pytest.approx(3 / (interleave * 64), rel=0.02)
+
+
+def test_full_recompute_runs_the_forward_pass_again() -> None:
+    lines = dict(estimate(job(recompute=2)).breakdown)
+    assert lines["recompute"] == pytest.approx(lines["forward"], rel=0.05)
+
+
+def test_adapters_need_a_third_less_than_all_weights() -> None:
+    """No weight gradients: about 4 N instead of 6 N per token."""
+    whole = estimate(job())
+    light = replace(job(), recipe=replace(job().recipe, lora=Lora(rank=16, targets=("q", "v"))))
+    ratio = sum(s for n, s in estimate(light).breakdown if n in ("forward", "backward")) / sum(
+        s for n, s in whole.breakdown if n in ("forward", "backward")
+    )
+    assert 0.6 < ratio < 0.8
+
+
+def slower(cause: TrainJob) -> TrainEstimate:
+    return estimate(cause)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]), zero=st.integers(0, 1),
+    factor=st.floats(1.1, 8.0),
+)  # fmt: skip
+def test_more_bandwidth_never_hurts(tp: int, pp: int, zero: int, factor: float) -> None:
+    base = job(tp=tp, pp=pp, zero=zero, dp=16 // tp)
+    device = FACTS.accelerator("H100-SXM-80")
+    for change in (
+        {"hbm_bytes_per_s": device.hbm_bytes_per_s * factor},
+        {"link_bytes_per_s": (device.link_bytes_per_s or 1) * factor},
+        {"peak": {k: v * factor for k, v in device.peak.items()}},
+    ):
+        better = cluster(replace(device, **change), gpus_per_node=8, node_bytes_per_s=50e9)
+        assert estimate(replace(base, cluster=better)).step_s <= estimate(base).step_s * (1 + 1e-9)
+    wider = cluster(device, gpus_per_node=8, node_bytes_per_s=50e9 * factor)
+    assert estimate(replace(base, cluster=wider)).step_s <= estimate(base).step_s * (1 + 1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=st.sampled_from([16, 32, 64, 128]), seq=st.sampled_from([1024, 2048, 4096, 8192]))
+def test_more_work_never_takes_less_time(batch: int, seq: int) -> None:
+    def step(b: int, s: int) -> float:
+        recipe = Recipe(seq_len=s, global_batch=b, stack="megatron-te")
+        return estimate(replace(job(), recipe=recipe)).step_s
+
+    assert step(2 * batch, seq) >= step(batch, seq)
+    assert step(batch, 2 * seq) >= step(batch, seq)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ({"dp": 3}, "does not divide into dp"),
+        ({"pp": 64}, "more than the 32 layers"),
+        ({"ep": 3}, "ep 3 does not divide"),
+        ({"pp": 4, "interleave": 3, "dp": 1}, "interleave"),
+    ],
+)
+def test_layouts_that_cannot_be(layout: dict[str, int], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        estimate(job(**layout))
+
+
+def test_run_adds_up() -> None:
+    priced = replace(job(), cluster=cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, usd_per_gpu_hour=2.0))
+    result = estimate(priced)
+    run = result.run
+    assert run is not None
+    assert run.seconds == pytest.approx(1e9 / result.tokens_per_s / run.goodput_frac)
+    assert run.gpu_hours == pytest.approx(run.seconds / 3600 * 8)
+    assert run.cost_usd == pytest.approx(run.gpu_hours * 2.0)
+    assert run.energy_joules is not None
+    watts = run.energy_joules / run.seconds / 8
+    assert 500 < watts < 2 * 700  # between most of the limit alone and the limit with host and cooling
+    assert np.isfinite(run.goodput_frac)
