@@ -23,7 +23,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "instances": "Cloud offers: what they hold and what they cost.",
     },
     "Plans": {
-        "plan": "Ranked ways of running a workload: instances, layouts, cost.",
+        "plan": "Rank the ways of running a workload over all offers.",
     },
     "Accuracy": {
         "backtest": "Predictions for a measurement file: errors and coverage.",
