@@ -1,0 +1,197 @@
+"""Fit the error bands in data/intervals.json to measurements.
+
+    python benchmarks/accuracy/fit_intervals.py FOLDER            report what the bands would be and how they cover
+    python benchmarks/accuracy/fit_intervals.py FOLDER --write    write them
+
+A band is the 10, 50 and 90 % quantile of measured / predicted in one class of predictions. A row weighs one over the square
+root of its source's rows in the class, so that a source with many rows does not decide alone. Bands are judged on sources
+that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind is set so that
+80 % of what was left out lies inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rows import backtests, cases
+
+TARGET = 0.8
+FLOOR = {"weights": 0.003, "memory": 0.05}
+"""Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
+OTHER_FLOOR = 0.08
+FEW_ROWS, FEW_SOURCES = 8, 2
+"""A class with less takes the band of the class above it."""
+WIDEST = 4.0
+DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
+
+
+class Point(NamedTuple):
+    """One measurement: its class, source, log(measured / predicted), and how much wider than its class its band is."""
+
+    name: str
+    source: str
+    log_ratio: float
+    spread: float
+
+
+class Band(NamedTuple):
+    """Logarithms of the three quantiles."""
+
+    low: float
+    median: float
+    high: float
+
+
+def points(folder: Path) -> dict[str, list[Point]]:
+    """All measurements by kind."""
+    found: dict[str, list[Point]] = {}
+    for done in backtests(folder):
+        held = []
+        for case in cases(done):
+            band, ratio = case.prediction.band, case.ratio
+            if band is None or ratio is None:
+                continue
+            inverse = (
+                case.prediction.unit.startswith("tokens") and ".tpot" in band.name
+            )  # one stream's speed is 1 / TPOT
+            sign = -1 if inverse else 1
+            held.append(Point(band.asked or band.name, case.source, sign * math.log(ratio), band.spread))
+        found[done.kind.name] = held
+    return found
+
+
+def weights(held: Sequence[Point]) -> np.ndarray:
+    """One over the square root of the rows of each point's source."""
+    counts: dict[str, int] = defaultdict(int)
+    for p in held:
+        counts[p.source] += 1
+    return np.array([1 / math.sqrt(counts[p.source]) for p in held])
+
+
+def quantile(values: np.ndarray, weight: np.ndarray, share: float) -> float:
+    """Weighted quantile, linear between points."""
+    order = np.argsort(values, kind="stable")
+    ranks = np.cumsum(weight[order]) - weight[order] / 2
+    return float(np.interp(share * weight.sum(), ranks, values[order]))
+
+
+def fit(held: Sequence[Point], floor: float) -> Band:
+    """The band of some points; a point whose band is wider than its class counts as near as its spread makes it."""
+    ratios, weight = np.array([p.log_ratio for p in held]), weights(held)
+    median = quantile(ratios, weight, 0.5)
+    scaled = median + (ratios - median) / np.array([p.spread for p in held])
+    low, high = quantile(scaled, weight, 0.1), quantile(scaled, weight, 0.9)
+    return Band(min(low, median - floor), median, max(high, median + floor))
+
+
+def classes(held: Sequence[Point]) -> dict[str, list[Point]]:
+    """Points of every class and of the classes above it."""
+    found: dict[str, list[Point]] = defaultdict(list)
+    for p in held:
+        parts = p.name.split(".")
+        for count in range(1, len(parts) + 1):
+            found[".".join(parts[:count])].append(p)
+    return dict(sorted(found.items()))
+
+
+def enough(held: Sequence[Point]) -> bool:
+    """Whether a class has a band of its own."""
+    return len(held) >= FEW_ROWS and len({p.source for p in held}) >= FEW_SOURCES
+
+
+def bands(held: Sequence[Point], floor: float) -> dict[str, Band]:
+    """Bands of the classes that have points enough; the topmost always."""
+    return {name: fit(own, floor) for name, own in classes(held).items() if enough(own) or "." not in name}
+
+
+def band_of(found: dict[str, Band], name: str) -> Band | None:
+    """The band of the nearest class at or above `name`."""
+    parts = name.split(".")
+    return next((found[n] for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in found), None)
+
+
+def inside(found: dict[str, Band], held: Sequence[Point], factor: float) -> list[bool]:
+    """Whether each point lies in its band, with the spread multiplied."""
+    out = []
+    for p in held:
+        band = band_of(found, p.name)
+        if band is not None:
+            wide = factor * p.spread
+            low, high = band.median + (band.low - band.median) * wide, band.median + (band.high - band.median) * wide
+            out.append(low <= p.log_ratio <= high)
+    return out
+
+
+def left_out(held: Sequence[Point], floor: float) -> list[tuple[dict[str, Band], list[Point]]]:
+    """For each source the bands of the others, and its own points."""
+    sources = sorted({p.source for p in held})
+    if len(sources) < 2:
+        return [(bands(held, floor), list(held))]
+    return [(bands([p for p in held if p.source != s], floor), [p for p in held if p.source == s]) for s in sources]
+
+
+def unseen_coverage(folds: Sequence[tuple[dict[str, Band], list[Point]]], factor: float) -> float:
+    """Mean coverage of points that the bands have not seen; a source weighs as the square root of its rows."""
+    held = [p for _, own in folds for p in own]
+    hits = [hit for found, own in folds for hit in inside(found, own, factor)]
+    return float(np.average(hits, weights=weights(held)))
+
+
+def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> float:
+    """The factor on all spreads that makes the coverage of unseen sources the target."""
+    grid = np.arange(1.0, WIDEST, 0.05)
+    return float(next((f for f in grid if unseen_coverage(folds, f) >= TARGET), WIDEST))
+
+
+def main() -> None:
+    """Fit, report, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    out: dict[str, dict[str, float | int]] = {}
+    for kind, held in points(given.folder).items():
+        if not held:
+            continue
+        floor = FLOOR.get(kind, OTHER_FLOOR)
+        folds = left_out(held, floor)
+        factor = factor_for(folds)
+        found, own = bands(held, floor), classes(held)
+        seen = float(np.mean(inside(found, held, factor)))
+        print(
+            f"{kind}: {len(held)} rows, {len(folds)} sources; spread x {factor:.2f}; inside: {seen:.0%} of all rows, "
+            f"{unseen_coverage(folds, factor):.0%} of sources left out"
+        )
+        for name, band in found.items():
+            low, high = (
+                band.median + (band.low - band.median) * factor,
+                band.median + (band.high - band.median) * factor,
+            )
+            out[name] = {
+                "low": round(math.exp(low), 4),
+                "median": round(math.exp(band.median), 4),
+                "high": round(math.exp(high), 4),
+                "rows": len(own[name]),
+            }
+            print(
+                f"  {name:34} {len(own[name]):5} {out[name]['low']:.3f} {out[name]['median']:.3f} {out[name]['high']:.3f}"
+            )
+    if given.write:
+        document = {
+            "source": "quantiles of measured / predicted in backtests, sources left out in turn (benchmarks/accuracy)",
+            "date": datetime.now(UTC).date().isoformat(),
+            "bands": out,
+        }
+        DATA.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

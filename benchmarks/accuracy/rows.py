@@ -1,0 +1,60 @@
+"""What the accuracy scripts share: the files of a folder of measurements, their backtests, classes and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flopwise.api.backtest import backtest
+from flopwise.backtest.prediction import Prediction
+from flopwise.backtest.run import Backtest, Row
+
+FILES = {
+    "weights": "weights_memory.csv",
+    "memory": "training_memory.csv",
+    "kernels": "kernels.csv",
+    "training": "training_throughput.csv",
+    "gpu-hours": "training_gpu_hours.csv",
+    "serving": "serving.csv",
+}
+"""The file of each kind in a folder of measurements."""
+MIXTURE_SHARE = 0.9
+"""A model that uses less than this share of its parameters for a token is a mixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prediction with its row."""
+
+    kind: str
+    prediction: Prediction
+    row: Row
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / predicted, or None."""
+        p = self.prediction
+        if not p.measured or not p.predicted or not np.isfinite(p.predicted):
+            return None
+        return p.measured / p.predicted
+
+    @property
+    def source(self) -> str:
+        """Where the row is from; a kernel's device stands for its source, as all have one publisher."""
+        names = ("gpu",) if self.kind == "kernels" else ("source_key", "source")
+        return next((self.row[n] for n in names if self.row.get(n)), "")
+
+
+def backtests(folder: Path) -> Iterator[Backtest]:
+    """A backtest of every file that the folder has."""
+    for kind, name in FILES.items():
+        if (folder / name).is_file():
+            yield backtest(kind, folder / name)
+
+
+def cases(done: Backtest) -> list[Case]:
+    """All predictions of one backtest with their rows."""
+    return [Case(done.kind.name, p, r) for p, r in zip(done.predictions, done.rows, strict=True)]
