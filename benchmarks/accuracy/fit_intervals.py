@@ -3,10 +3,10 @@
     python benchmarks/accuracy/fit_intervals.py FOLDER            report what the bands would be and how they cover
     python benchmarks/accuracy/fit_intervals.py FOLDER --write    write them
 
-A band is the 10, 50 and 90 % quantile of measured / predicted in one class of predictions. A row weighs one over the square
-root of its source's rows in the class, so that a source with many rows does not decide alone. Bands are judged on sources
-that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind is set so that
-80 % of what was left out lies inside.
+A band is the 10, 50 and 90 % quantile of measured / predicted in one class of predictions. A row weighs one over the
+square root of its source's rows in the class, so that a source with many rows does not decide alone. Bands are judged
+on sources that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind
+is set so that 80 % of what was left out lies inside.
 """
 
 from __future__ import annotations
@@ -171,6 +171,8 @@ def main() -> None:
             f"{unseen_coverage(folds, factor):.0%} of sources left out"
         )
         for name, band in found.items():
+            if name == "serving":  # times and rates together say nothing
+                continue
             low, high = (
                 band.median + (band.low - band.median) * factor,
                 band.median + (band.high - band.median) * factor,
@@ -181,9 +183,7 @@ def main() -> None:
                 "high": round(math.exp(high), 4),
                 "rows": len(own[name]),
             }
-            print(
-                f"  {name:34} {len(own[name]):5} {out[name]['low']:.3f} {out[name]['median']:.3f} {out[name]['high']:.3f}"
-            )
+            print(f"  {name:34} {len(own[name]):5}", *(f"{out[name][q]:.3f}" for q in ("low", "median", "high")))
     if given.write:
         document = {
             "source": "quantiles of measured / predicted in backtests, sources left out in turn (benchmarks/accuracy)",
