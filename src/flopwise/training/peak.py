@@ -210,7 +210,7 @@ class Evaluation:
         s, lora = self.sums, self.recipe.lora
         dense, expert = self._sum(s.dense, stage), self._sum(s.expert, stage) if s.has_experts else 0.0
         ends = self._ends(stage, "before", "after")
-        if s.has_copy and not isinstance(stage.first, float):
+        if s.has_copy and np.any(np.asarray(stage.first) < 1.0):
             ends = ends + (1.0 - stage.first) * self._at("copied")
         fixed: dict[str, Floats] = {"weights": 0.0, "master weights": 0.0, "optimizer states": 0.0}
         gradients: Floats = 0.0
