@@ -32,13 +32,12 @@ class Linear:
     bias: bool = False
     shard: Shard = ""
     stream: Stream = "tokens"
-    tied: bool = False  # shares its weight with the embedding: no parameters of its own
+    tied: bool = False  # no parameters of its own: shares another's weight (the embedding's), or multiplies activations
     reads: str = ""  # the item whose output it reads, where that is not the previous one (q, k and v read one norm)
     shard_unit: int = 1  # outputs (column) or inputs (row) are cut in whole units of this size: a head
     heads: int = 0  # key-value projections: number of heads, replicated when tp exceeds them
-    kv_outputs: int = (
-        0  # of a fused qkv projection: how many of its outputs are keys and values (of `heads` heads each)
-    )
+    kv_outputs: int = 0  # of a fused qkv projection: those of its outputs that are keys and values, of `heads` each
+    fixed_rows: int = 0  # runs over a table of this many rows, once whatever the batch (the stream "positions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,7 @@ class Attend:
     causal: bool = True
     window: int | None = None  # a query sees at most this many latest tokens, itself included
     chunk: int | None = None  # a query sees only its own block of this many tokens (Llama 4)
-    select: int | None = (
-        None  # a query sees the best this many tokens, chosen by an indexer (DeepSeek sparse attention)
-    )
+    select: int | None = None  # a query sees the best this many tokens, chosen by an indexer (DeepSeek V3.2)
     cross: bool = False  # keys and values come from the encoder
     sinks: bool = False  # one learned logit a head (gpt-oss)
     latent_dim: int | None = None  # MLA: elements cached per token (compressed KV + rope key); None: K and V themselves
@@ -157,9 +154,7 @@ class Convolution:
     outputs: int | None = None  # None: depthwise
     bias: bool = True
     stride: int = 1
-    rows_per_token: int = (
-        1  # outputs for each token of the stack, where a later stride thins them out (Whisper's first)
-    )
+    rows_per_token: int = 1  # outputs a token of the stack, where a later stride thins them out (Whisper)
     shard: Shard = ""
     stream: Stream = "tokens"
 
@@ -203,12 +198,8 @@ class Stack:
     order: tuple[int, ...]  # index into `kinds`, one entry a layer
     after: tuple[Item, ...]
     shared_weights: bool = False  # all layers are one and the same (ALBERT): its parameters count once
-    extra_tokens: int = (
-        0  # of these, learned ones (class token, registers) that join after the first product of the stem
-    )
-    tokens_per_sample: int | None = (
-        None  # a vision or audio tower: tokens that one image or clip makes; None: the text length
-    )
+    extra_tokens: int = 0  # of these, learned ones (class token, registers) that join after the stem
+    tokens_per_sample: int | None = None  # tokens that one image or clip makes; None: the text length
 
     @property
     def num_layers(self) -> int:

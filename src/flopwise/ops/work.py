@@ -80,7 +80,7 @@ def linear_dims(item: Linear, split: Split) -> tuple[Ints, Ints]:
 
 @item_work.register
 def _(item: Linear, shape: Shape, split: Split) -> Work:
-    m = rows(item.stream, shape, split)
+    m = 1.0 * item.fixed_rows or rows(item.stream, shape, split)
     k, n = linear_dims(item, split)
     flops = 2.0 * m * n * k
     return Work(

@@ -164,20 +164,16 @@ def deberta(c: Fields) -> Model:
         rows_of_table = 2 * (buckets if isinstance(buckets, int) and buckets > 0 else positions)
     kinds = c.value("pos_att_type") or []
     kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list):
+        raise c.wrong("pos_att_type", kinds, "a list of c2p and p2c is needed")
+    shared = c.flag("share_att_key")
     extra: list[Item] = []
-    if relative and not c.flag("share_att_key"):
-        for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
-            if kind in kinds:
-                extra.append(
-                    Linear(
-                        name=f"attention/{name}",
-                        inputs=width,
-                        outputs=width,
-                        bias=True,
-                        shard="column",
-                        stream="positions",
-                    )
-                )
+    for kind, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
+        if relative and kind in kinds:
+            # positions through the content's own matrix where it is shared; then content against positions, by head
+            table = Linear(name=f"attention/{name}", inputs=width, outputs=width, bias=not shared, shard="column")
+            extra.append(replace(table, tied=shared, stream="positions", fixed_rows=rows_of_table, reads="positions"))
+            extra.append(Linear(name=f"attention/{kind}", inputs=width, outputs=rows_of_table, tied=True, shard="row"))
     layer = post_norm_layer(
         a, c.size("intermediate_size"), c.text("hidden_act", "gelu"), dropout=dropout, extra=tuple(extra)
     )
