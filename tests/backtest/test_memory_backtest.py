@@ -29,7 +29,8 @@ PUBLISHED = [  # peaks that their sources print
     {**LITGPT, "peak_memory_gb_per_gpu": "21.3"},
     {**LITGPT, "micro_batch": "2", "peak_memory_gb_per_gpu": "29.07"},
     {
-        "id": "bigscience-176b-h14336-l70-a64-gbs2048", "source": "", "source_key": "bigscience", "model": "BLOOM-proto-176B",
+        "id": "bigscience-176b-h14336-l70-a64-gbs2048", "source": "", "source_key": "bigscience",
+        "model": "BLOOM-proto-176B",
         "method": "pretrain", "n_gpus": "384", "param_dtype": "bf16 + fp32 master", "seq_len": "2048",
         "activation_checkpointing": "full", "flash_attention": "false", "torch_compile": "",
         "parallelism": "dp8 tp4 pp12 cp1 zero1", "peak_memory_gb_per_gpu": "59", "memory_unit": "GB",

@@ -26,6 +26,7 @@ from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 
+_EIGHT_BITS = ("fp8", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 
@@ -85,6 +86,16 @@ def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *,
     return elements * 2.0
 
 
+def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
+    """Bytes saved by keeping inputs of linear layers in 8 bits, not 16; attention's output stays in 16 bits as well."""
+    inputs: dict[str, int] = {}
+    for item in layer.items:
+        if isinstance(item, Linear | Experts) and not item.name.endswith(("o_proj", "router")):
+            copies = item.top_k if isinstance(item, Experts) and item.shard == "row" else 1
+            inputs[item.reads or item.name] = item.inputs * copies
+    return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
+
+
 class MemoryTable:
     """A model under a recipe, ready to be asked about any layout. Builds lazily; holds no result."""
 
@@ -128,11 +139,13 @@ class MemoryTable:
         return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
 
     def _kept(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
-        dropped: Floats = 0.0
+        extra: Floats = 0.0
         if self.lora is not None and self.lora.dropout and recompute == "none":
             inputs = {i.reads or i.name: i.inputs for i in adapted(layer.items, self.lora)}
-            dropped = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
-        return dropped + layer_activation_bytes(
+            extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
+        if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
+            extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
+        return extra + layer_activation_bytes(
             layer,
             stack.width,
             1,
