@@ -33,7 +33,7 @@ def test_quantities_become_base_units() -> None:
     assert resolved.tpot is not None
     assert resolved.tpot.seconds == pytest.approx(0.05)
     assert resolved.budget_usd == 30_000
-    assert resolved.confidence == 0.5
+    assert resolved.confidence == 0.8
 
 
 def test_tokens_from_samples_and_epochs() -> None:

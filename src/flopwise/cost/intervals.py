@@ -55,6 +55,17 @@ class ErrorBand:
         score = ratio / np.where(ratio >= 0, max(upper, 1e-6), max(lower, 1e-6))
         return _normal_cdf(score)
 
+    def quantile(self, probability: float) -> float:
+        """The factor on a prediction that the true value stays below with this probability.
+
+        Source and assumptions: the inverse of `probability_at_most`.
+        """
+        from statistics import NormalDist  # noqa: PLC0415 - only searches ask
+
+        score = NormalDist().inv_cdf(probability)
+        side = self.high / self.median if score >= 0 else self.median / self.low
+        return self.median * math.exp(score * math.log(side) / Z90)
+
     def wider(self, factor: float, why: str) -> ErrorBand:
         """The band with its spread multiplied, for a case far from those measured."""
         return replace(

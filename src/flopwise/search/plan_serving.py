@@ -74,19 +74,24 @@ class Option:
 
     def job(self) -> ServeJob:
         """A job of this option, for its error bands."""
-        return ServeJob(model=self.model, cluster=self.node.cluster, weights=self.found.weights)
+        return ServeJob(
+            model=self.model,
+            cluster=self.node.cluster,
+            weights=self.found.weights,
+            engine=self.workload.source.constraints.engine or "vllm",
+            arrivals_per_s=self.workload.requests_per_s,
+        )
 
     def odds(self) -> dict[str, Floats]:
         """Probability, for each target and row, that it is met."""
         w, met = self.workload, dict[str, Floats]()
-        moe = ".moe" if any(type(i).__name__ == "Experts" for k in self.model.stacks[0].kinds for i in k.items) else ""
-        ttft, tpot = serving_band(self.job(), "ttft"), serving_band(self.job(), f"tpot{moe}")
-        rate = serving_band(self.job(), f"throughput{moe}")
         decodes = generates(self.model)
+        ttft, rate = serving_band(self.job(), "ttft"), serving_band(self.job(), "throughput")
+        tpot = serving_band(self.job(), "tpot") if decodes else ttft
         for name, target, value, band in (
             ("ttft", w.ttft, self.found.ttft_s, ttft),
             ("tpot", w.tpot if decodes else None, self.found.tpot_s, tpot),
-            ("latency", w.latency, self.found.e2e_s, tpot if decodes else ttft),
+            ("latency", w.latency, self.found.e2e_s, tpot),
         ):
             if target is not None:
                 met[name] = np.where(

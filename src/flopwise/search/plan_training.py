@@ -93,6 +93,7 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         kernels: dict[int, list[Kernels]] = {}
+        margin = rank.memory_band(recipe).quantile(workload.confidence)
         cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
@@ -101,7 +102,7 @@ def _options(
                 name = f"{node.cluster.accelerator.name} ({node.name})"
                 answer.ruled_out.add(f"costs over {HOPELESS} times the best even at its peak rate", 1, name)
                 continue
-            result = timed(job, node, tokens, kernels)
+            result = timed(job, node, tokens, kernels, margin=margin)
             answer.evaluated += result.considered
             _count_unfit(job, node, result.too_big, result.smallest_bytes, answer)
             if result.rows.size:

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
-from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.search.answer import Candidate
 from flopwise.search.pareto import pareto_front
 from flopwise.search.training import Searched, Timed, columns, row_parts
 from flopwise.training.estimate import TrainJob, job_watts
-from flopwise.training.layout import RECOMPUTE
+from flopwise.training.layout import RECOMPUTE, Recipe
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
@@ -55,10 +55,18 @@ def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
     return odds
 
 
+def memory_band(recipe: Recipe) -> ErrorBand:
+    """The error band of the memory of a training step."""
+    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
+
+
 def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
     """Probability, for each target and row, that it is met."""
     run_s = option.result.run_s
-    found: dict[str, Floats] = {}
+    held = option.job.memory_bytes[option.result.rows]
+    capacity = float(option.node.cluster.accelerator.hbm_bytes)
+    fits: Floats = np.asarray(memory_band(option.job.recipe).probability_at_most(held, capacity))
+    found: dict[str, Floats] = {"memory": fits}
     if workload.deadline_s is not None:
         found["deadline"] = at_most(option, run_s, workload.deadline_s)
     if workload.budget_usd is not None:

@@ -100,8 +100,12 @@ def columns(space: Space) -> Layout:
     )
 
 
-def timed(job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[Kernels]]) -> Timed:
+def timed(
+    job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[Kernels]], *, margin: float = 1.0
+) -> Timed:
     """Step and run time of every row that fits `node`. `kernels` keeps kernel times between nodes of the same device.
+
+    `margin`: what a row's memory is multiplied by before it is held against the device's.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
@@ -114,7 +118,7 @@ def timed(job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[
     if not node.networked:
         allowed &= groups == node.count
     candidates = np.flatnonzero(allowed)
-    fits = job.memory_bytes.reshape(-1, MODES)[candidates] <= built.accelerator.hbm_bytes
+    fits = job.memory_bytes.reshape(-1, MODES)[candidates] <= built.accelerator.hbm_bytes / margin
     first = fits.argmax(axis=1)
     any_fits = fits.any(axis=1)
     rows = candidates[any_fits] * MODES + first[any_fits]

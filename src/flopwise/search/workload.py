@@ -77,7 +77,7 @@ class Targets(_Strict, frozen=True):
     deadline: Quantity | None = None
     budget: Quantity | None = None
     """US dollars: the whole run for training and batch, a month for a service."""
-    confidence: float = 0.5
+    confidence: float = 0.8
     """Probability with which each target has to be met, from 0.05 to 0.99."""
 
 

@@ -176,10 +176,11 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     name = quantity.split(".", maxsplit=1)[0]
     if job.engine in LOCAL_ENGINES:
         return f"serving.{name}.local"
+    fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
     if name == "ttft":
-        return f"serving.ttft.{'batch' if job.static else 'queued' if queued else 'server'}"
+        return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
     mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
-    how = "batch" if job.static else "rate" if job.arrivals_per_s is not None else "server"
+    how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"
     return f"serving.{name}.{how}.{'moe' if mixture else 'dense'}"
 
 

@@ -58,7 +58,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("throughput", "throughput", "Target: tokens per second, all GPUs together.")
 @_text("deadline", "deadline", "Target: the run is over within this time, such as 30d.")
 @_text("budget", "budget", "Target: USD of the run, or of a month of service.")
-@click.option("--confidence", type=options.FRACTION, help="Probability with which each target has to be met [0.5].")
+@click.option("--confidence", type=options.FRACTION, help="Probability with which each target has to be met [0.8].")
 @_text("provider", "providers", "Only this provider; may be repeated.", multiple=True)
 @_text("region", "regions", "Only this region; may be repeated.", multiple=True)
 @_text("gpu", "gpus", "Only this accelerator; may be repeated.", multiple=True)
