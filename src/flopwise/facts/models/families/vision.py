@@ -257,7 +257,7 @@ def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
 
 
 def clip(c: Fields) -> Model:
-    """CLIP: image and text towers, each projected without bias."""
+    """CLIP: image and text towers, each projected without bias; both run on a sample, an image with its caption."""
     text, image = c.part("text_config", "clip_text_model"), c.part("vision_config", "clip_vision_model")
     dim = c.size("projection_dim", 512)
 
@@ -268,7 +268,7 @@ def clip(c: Fields) -> Model:
     scale = (Weight(name="logit_scale", numel=1),)
     return _model(
         c,
-        "vision-text",
+        "vision",
         t.stack("vision", (*project(t.width), *scale)),
         _text_tower(text, project(text.size("hidden_size")), causal=True),
         vocab=text.size("vocab_size"),
@@ -287,7 +287,7 @@ def siglip(c: Fields) -> Model:
     scale = (Weight(name="logit_scale, logit_bias", numel=2),)
     return _model(
         c,
-        "vision-text",
+        "vision",
         t.stack("vision", (*pooling_head(image, t.width), *scale)),
         _text_tower(text, head, causal=False),
         vocab=text.size("vocab_size"),
