@@ -10,6 +10,9 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
+
+from bad_inputs import GOOD_FILES, Case
 
 from flopwise.cli.progress import Progress
 
@@ -67,6 +70,20 @@ def test_a_pipe_gets_no_control_byte() -> None:
     ended = subprocess.run([*FLOPWISE, "gpus"], capture_output=True, check=True)
     assert ended.stderr == b""
     assert not set(ended.stdout) & ({*range(32), 127} - {10})
+
+
+def test_a_plan_draws_its_front_within_the_terminal(tmp_path: Path) -> None:
+    Case("", (), GOOD_FILES).write(tmp_path)
+    argv = [*FLOPWISE, "plan", str(tmp_path / "train.yaml")]
+    model = str(tmp_path / "config.json").encode()
+    (tmp_path / "train.yaml").write_bytes(GOOD_FILES["train.yaml"].replace(b"config.json", model))
+    shown = in_terminal(argv, columns=110, NO_COLOR="1").replace("\r\n", "\n")
+    frame = [line for line in shown.splitlines() if "│" in line]
+    assert len(frame) >= 10
+    assert max(map(len, frame)) <= 110
+    assert "└──" in shown
+    piped = subprocess.run(argv, capture_output=True, check=True)
+    assert not set(piped.stdout + piped.stderr) & ({*range(32), 127} - {10})
 
 
 def test_progress_shows_on_a_terminal_when_work_takes_long_and_leaves_no_trace() -> None:
