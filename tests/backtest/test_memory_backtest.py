@@ -4,6 +4,7 @@ import pytest
 
 from flopwise.backtest import memory, weights
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.software import optimizer, stack_names
 
 FACTS = load_facts()
 ROW = {
@@ -90,3 +91,19 @@ def test_published_sizes_are_met(model: str, form: str, published: int) -> None:
 def test_a_size_of_an_unknown_format_is_skipped() -> None:
     found = weights.predict_row({"id": "w", "model": "Llama-3.1-8B", "format": "Q99", "bytes": "1"}, FACTS)
     assert "format" in (found.skipped or "")
+
+
+@pytest.mark.parametrize(
+    ("printed", "meant"),
+    [
+        ("adamw bf16", "adamw"), ("pagedadamw8bit + optimizer_in_bwd", "paged-adamw-8bit"), ("adafactor", "adafactor"),
+        ("sgd with momentum", "sgd-momentum"), ("adamw-8bit", "adamw-8bit"), ("muon", "muon"),
+    ],
+)  # fmt: skip
+def test_printed_optimizers_are_rows_of_the_table(printed: str, meant: str) -> None:
+    assert memory.row_optimizer(printed) == meant
+    assert optimizer(meant).name == meant
+
+
+def test_every_software_word_is_a_stack() -> None:
+    assert {name for _, name in memory.STACK_WORDS} <= set(stack_names())

@@ -28,7 +28,7 @@ STACK_WORDS: tuple[tuple[str, str], ...] = (
     ("torchao", "fsdp-eager"),
     ("litgpt", "litgpt"),
     ("lit-gpt", "litgpt"),
-    ("unsloth", "hf-unsloth"),
+    ("unsloth", "unsloth"),
     ("nanotron", "nanotron"),
     ("fast-llm", "fast-llm"),
     ("llm-foundry", "fsdp-fused"),
@@ -37,6 +37,7 @@ STACK_WORDS: tuple[tuple[str, str], ...] = (
     ("megatron", "megatron-te"),
     ("nemo", "megatron-te"),
     ("deepspeed", "deepspeed-zero3"),
+    ("maxtext", "xla"),
     ("peft", "hf-trainer"),
     ("trl", "hf-trainer"),
     ("transformers", "hf-trainer"),
@@ -155,8 +156,6 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
     """Optimizer, types, loss and adapters of a row."""
     words = f"{row.get('optimizer', '')} {row.get('notes', '')}".lower()
     name = row.get("optimizer", "").lower()
-    paged, eight = "paged" in name, "8bit" in name or "8-bit" in name
-    optimizer = f"{'paged-' if paged else ''}adamw{'-8bit' if eight else ''}"
     kinds = row.get("param_dtype", "").lower()
     stack = row_stack(row)
     found = re.search(r"gbs(\d+)", f"{row.get('id', '')} {row.get('notes', '')}")
@@ -167,7 +166,7 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(int(found[1]) if found else 1, replicas),
         precision=_precision(kinds),
-        optimizer=optimizer,
+        optimizer=row_optimizer(name),
         stack=stack,
         attention="eager" if flash.startswith("false") else "flash",
         weights_dtype="fp32" if "fp32 weights" in kinds else pure,
@@ -180,8 +179,19 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
     )
 
 
+def row_optimizer(name: str) -> str:
+    """The row of data/optimizers.csv that a printed name means: AdamW unless another is named."""
+    other = next((o for o in ("adafactor", "sgd", "lion", "muon", "adagrad") if o in name), None)
+    if other == "sgd" and "momentum" in name:
+        return "sgd-momentum"
+    paged, eight = "paged" in name, "8bit" in name or "8-bit" in name
+    return other or f"{'paged-' if paged else ''}adamw{'-8bit' if eight else ''}"
+
+
 def _precision(kinds: str) -> Precision:
     """The arithmetic that a row's `param_dtype` names."""
+    if kinds.strip() in ("fp32", "float32", "32-true"):
+        return "fp32"
     order: tuple[Precision, ...] = ("mxfp8", "fp8", "fp16")
     return next((p for p in order if p in kinds), "bf16")
 
