@@ -20,6 +20,7 @@ _HOMES = {
     "train": "api.train",
     "serve": "api.serve",
     "roofline": "api.roofline",
+    "explain": "api.explain",
     "FlopwiseError": "errors",
     "InfeasibleError": "errors",
     "MissingFactError": "errors",

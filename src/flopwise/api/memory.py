@@ -48,6 +48,9 @@ class MemoryAnswer:
     assumptions: tuple[str, ...]
     training: tuple[Recipe, Layout, Memory] | None = None
     serving: tuple[ServingLayout, ServingMemory] | None = None
+    deployment: Deployment | None = None
+    concurrency: int = 1  # serving: sequences of one attention replica, and tokens of each
+    context: int = 0
     kv_capacity_tokens: float | None = None
     max_concurrency: float | None = None
 
@@ -391,6 +394,9 @@ def of_serving(
         ),
         assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
         serving=(layout, held),
+        deployment=asked,
+        concurrency=concurrency,
+        context=context,
         kv_capacity_tokens=None if chip is None else float(held.kv_capacity_tokens),
         max_concurrency=None if chip is None else float(held.max_concurrency),
     )

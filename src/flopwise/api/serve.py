@@ -35,6 +35,7 @@ class ServeAnswer:
     """The estimate of one replica, and of all `replicas` together."""
 
     estimate: ServeEstimate
+    machines: Machines
     replicas: int
     memory: MemoryAnswer
     fits: bool
@@ -106,7 +107,7 @@ def serve(
         static=static,
         memory_frac=asked.memory_frac,
     )
-    return answered(job, asked, replicas=replicas, rate=rate, concurrency=concurrency)
+    return answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency)
 
 
 def _check(model: Model, asked: Deployment, tokens: int) -> None:
@@ -123,7 +124,13 @@ def _check(model: Model, asked: Deployment, tokens: int) -> None:
 
 
 def answered(
-    job: ServeJob, asked: Deployment, *, replicas: int, rate: float | None, concurrency: int | None
+    job: ServeJob,
+    asked: Deployment,
+    place: Machines,
+    *,
+    replicas: int,
+    rate: float | None,
+    concurrency: int | None,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
     from flopwise.serving.estimate import estimate
@@ -150,6 +157,7 @@ def answered(
     )
     return ServeAnswer(
         estimate=found,
+        machines=place,
         replicas=replicas,
         memory=held,
         fits=found.max_concurrency >= 1,

@@ -16,6 +16,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "train": "Step time, throughput, utilisation, memory, and the run's cost.",
         "serve": "Latency, throughput, maximum concurrency and cost per token.",
         "roofline": "Compute time against memory time of any piece of work.",
+        "explain": "Where each figure comes from, and what would move it.",
     },
     "Facts": {
         "models": "What is known of a model: parameters, FLOPs, operations.",

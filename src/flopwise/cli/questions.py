@@ -209,11 +209,11 @@ def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], pape
     return bars(shown, paper)
 
 
-def tree(figures: Iterable[Figure], paper: Screen) -> str:
+def tree(figures: Iterable[Figure], paper: Screen, *, depth: int | None = None) -> str:
     """Where figures come from."""
     from flopwise.provenance import render_tree
 
-    drawn = [render_tree(figure, width=paper.width, ascii_only=not paper.unicode) for figure in figures]
+    drawn = [render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode) for figure in figures]
     return "\n\n".join([heading("Where the figures come from", paper), *drawn])
 
 

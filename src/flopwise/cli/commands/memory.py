@@ -47,7 +47,7 @@ def command(**given: Any) -> None:
     Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences of --context tokens.
     """
     explained = given.pop("explain")
-    _check(given)
+    check(given, click.get_current_context())
     answer = question(**given)
 
     def text(paper: Screen) -> Iterator[str]:
@@ -58,9 +58,8 @@ def command(**given: Any) -> None:
     options.answer(lambda: document(answer, explained=explained), text)
 
 
-def _check(given: dict[str, Any]) -> None:
+def check(given: dict[str, Any], context: click.Context) -> None:
     """Options of the other task are errors, not silently ignored."""
-    context = click.get_current_context()
     wrong = _TRAINING_ONLY if given["task"] == "serve" else _SERVING_ONLY
     for name in wrong:
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
@@ -81,9 +80,9 @@ def question(**given: Any) -> MemoryAnswer:
 
 def figures(answer: MemoryAnswer) -> Any:
     """The provenance of the answer."""
-    from flopwise.api.explain import memory_figures
+    from flopwise.api.explain import figure_of
 
-    return memory_figures(answer)
+    return (figure_of(answer),)
 
 
 def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def question(**given: Any) -> ServeAnswer:
 
 def figures(answer: ServeAnswer) -> Any:
     """The provenance of the answer."""
-    from flopwise.api.explain import serve_figures
+    from flopwise.api.explain import figure_of
 
-    return serve_figures(answer)
+    return (figure_of(answer),)
 
 
 def _ranged(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:

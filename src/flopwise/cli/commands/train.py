@@ -73,9 +73,9 @@ def question(**given: Any) -> TrainAnswer:
 
 def figures(answer: TrainAnswer) -> Any:
     """The provenance of the answer."""
-    from flopwise.api.explain import train_figures
+    from flopwise.api.explain import figure_of
 
-    return train_figures(answer)
+    return (figure_of(answer),)
 
 
 def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""Where figures come from, and what would move them: the provenance of an answer and its sensitivities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.api.memory import MemoryAnswer
+    from flopwise.api.sensitivity import Sensitivity
+    from flopwise.api.serve import ServeAnswer
+    from flopwise.api.train import TrainAnswer
+    from flopwise.provenance import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """An answer with the tree of its figures and the effect of each single change, the largest first."""
+
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer
+    figure: Figure
+    sensitivities: tuple[Sensitivity, ...]
+
+
+def explain(kind: Literal["train", "serve", "memory"], *args: Any, **asked: Any) -> Explanation:
+    """Explain the answer to a question: `explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)`.
+
+    Arguments are those of the function of that name.
+
+    Raises:
+        SpecError: no such question; otherwise as the question.
+    """
+    from flopwise.api.memory import memory
+    from flopwise.api.serve import serve
+    from flopwise.api.train import train
+
+    questions: dict[str, Callable[..., Any]] = {"train": train, "serve": serve, "memory": memory}
+    if kind not in questions:
+        raise SpecError(f"nothing to explain by the name {str(kind)[:40]!r}; allowed: {', '.join(questions)}")
+    return explained(questions[kind](*args, **asked))
+
+
+def explained(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
+    """The explanation of an answer that is there already."""
+    from flopwise.api.sensitivity import sensitivities
+
+    return Explanation(answer=answer, figure=figure_of(answer), sensitivities=sensitivities(answer))
+
+
+def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
+    """The tree of an answer's figures."""
+    from flopwise.api.memory import MemoryAnswer
+    from flopwise.api.train import TrainAnswer
+
+    if isinstance(answer, MemoryAnswer):
+        return _memory_figure(answer)
+    if isinstance(answer, TrainAnswer):
+        from flopwise.training.explain import train_figure
+
+        return train_figure(answer.estimate)
+    from flopwise.serving.explain import serve_figure
+
+    return serve_figure(answer.estimate)
+
+
+def _memory_figure(answer: MemoryAnswer) -> Figure:
+    from flopwise.cost.origin import chip_fact, estimate_of, interval
+    from flopwise.provenance import derived, given
+
+    if answer.training is not None:
+        from flopwise.training.memory_figures import step_memory_figure
+
+        held = step_memory_figure(answer.model, *answer.training)
+    else:
+        from flopwise.serving.explain import serving_memory_figure
+
+        assert answer.serving is not None
+        assert answer.deployment is not None
+        asked = answer.deployment
+        held = serving_memory_figure(
+            answer.model, *answer.serving, asked.weights, asked.kv_dtype or "bf16", asked.engine
+        )
+    figures = [held, *interval(held.name, held, answer.band, answer.low_bytes, answer.high_bytes)]
+    if answer.accelerator is not None and answer.usable_bytes is not None:
+        usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
+        if answer.usable_bytes != answer.capacity_bytes:
+            rule = given("engine", answer.deployment.engine if answer.deployment is not None else "")
+            usable = derived(
+                "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
+            )
+        figures.append(derived("margin", answer.margin_bytes, "B", f"{usable.name} - {held.name}", usable, held))
+    return estimate_of(f"{answer.model.name} to {answer.task}", figures)

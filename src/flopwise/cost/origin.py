@@ -1,0 +1,209 @@
+"""Where the figures of an estimate come from: leaves that training and serving share, as `provenance.Figure`.
+
+A formula names its inputs word for word, so that it can be read and recomputed: `sum`, or arithmetic with x, /, +, -, max,
+min. What kernels and messages take is no such arithmetic: their formulas say `kernel model`, `message model`, `counted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.cost.energy import DEFAULT_POWER
+from flopwise.cost.kernels import work_bytes
+from flopwise.cost.rates import families, precision
+from flopwise.facts.calibration import load_calibration
+from flopwise.provenance import Figure, assumption, calibration, derived, fact, given
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.cost.fabric import Level
+    from flopwise.cost.intervals import ErrorBand
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.ops.work import Work
+
+SUM = "sum"
+KERNEL, COUNTED = "kernel model", "counted"
+LEGEND = (
+    "kernel model: the longer of computing and moving, by tiles and waves over the cores, and a fixed time; "
+    "counted: weights, inputs, outputs and cache once, operations as the masks let through; "
+    "message model: latency, steps and bandwidth of each level of links"
+)
+"""What stands behind the formulas that are no arithmetic: said once, at the root of a tree."""
+
+
+def number(value: object) -> float:
+    """A column of one entry, or a number, as a number."""
+    return float(np.asarray(value, dtype=float).ravel()[0])
+
+
+def total(name: str, unit: str, parts: Iterable[Figure], *, note: str = "") -> Figure:
+    """The sum of `parts`."""
+    held = tuple(parts)
+    return derived(name, sum(float(p.value or 0.0) for p in held), unit, SUM, *held, note=note)
+
+
+class Device:
+    """The facts and calibrated rates of a job's accelerator, each built once, so that a tree names it again."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Look nothing up yet."""
+        self.cluster, self.chip, self.rates = cluster, cluster.accelerator, cluster.rates
+        self._known: dict[str, Figure] = {}
+
+    def datasheet(self, field: str, unit: str) -> Figure:
+        """One field of the accelerator's row; `peak bf16` for a rate."""
+        if field not in self._known:
+            value = self.rates.peak_flops_per_s(field.split()[1]) if field.startswith("peak ") else None
+            self._known[field] = chip_fact(self.chip, field, unit, value)
+        return self._known[field]
+
+    def parameter(self, name: str) -> Figure:
+        """One calibrated parameter, with the measurements behind it and the family that lent it."""
+        if name not in self._known:
+            chip = self.chip
+            scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+            row = load_calibration().find(name, scopes)
+            lent = "" if row.scope == scopes[0] else f"measured on {row.scope}, none on {scopes[0]}; "
+            self._known[name] = calibration(
+                name, self.rates.value[name], row.unit, fitted_on=row.fitted_on, source=row.source, date=row.date,
+                note=f"{lent}{row.meaning}",
+            )  # fmt: skip
+        return self._known[name]
+
+    def compute_rate(self, dtype: str) -> Figure:
+        """Sustained FLOP/s of matrix products."""
+        key = f"rate {dtype}"
+        if key not in self._known:
+            peak, fraction = self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(f"matmul_frac.{_rate_of(dtype)}")
+            value = self.rates.matmul_flops_per_s(dtype)
+            self._known[key] = derived(
+                f"achieved {dtype} rate", value, "FLOP/s", f"{peak.name} x {fraction.name}", peak, fraction
+            )
+        return self._known[key]
+
+    def memory_rate(self) -> Figure:
+        """Sustained bytes/s of streaming reads."""
+        if "memory rate" not in self._known:
+            peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
+            self._known["memory rate"] = derived(
+                "achieved bandwidth",
+                self.rates.read_bytes_per_s,
+                "B/s",
+                f"{peak.name} x {fraction.name}",
+                peak,
+                fraction,
+            )
+        return self._known["memory rate"]
+
+    def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:
+        """Seconds of one kernel, its FLOP and bytes, and the rates they are held against."""
+        nbytes = work_bytes(work, weight_bits=weight_bits, kv_bytes=kv_bytes)
+        products = work.kind in {"matmul", "grouped", "attention"}
+        moved = derived("bytes moved", number(nbytes), "B", COUNTED)
+        if not products:
+            return derived(work.name, seconds, "s", KERNEL, moved, self.memory_rate())
+        flops = derived("FLOP", number(work.causal_flops), "FLOP", _counting(work))
+        rate, bandwidth = self.compute_rate(dtype), self.memory_rate()
+        return derived(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, bandwidth)
+
+    def link(self, level: Level) -> Figure:
+        """The rate that large messages reach on one kind of link."""
+        key = f"link {level.kind}"
+        if key not in self._known:
+            self._known[key] = self._link(level)
+        return self._known[key]
+
+    def _link(self, level: Level) -> Figure:
+        chip, offer = self.chip, self.cluster.offer
+        if level.kind == (chip.link or "").lower():
+            peak = chip_fact(chip, "link_bytes_per_s", "B/s", level.bytes_per_s)
+        elif level.kind == "pcie":
+            peak = chip_fact(chip, "pcie_bytes_per_s", "B/s", level.bytes_per_s)
+        elif offer is not None and offer.network_bytes_per_s:
+            source = f"{offer.provider} {offer.instance}: {offer.source}"
+            peak = fact("network per device", level.bytes_per_s, "B/s", source=source, date=offer.price_date)
+        else:
+            peak = assumption("network per device", level.bytes_per_s, "B/s", "given, or the usual: no offer says it")
+        row = load_calibration().find("link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any"))
+        fraction = calibration(
+            "link_frac",
+            level.frac,
+            row.unit,
+            fitted_on=row.fitted_on,
+            source=row.source,
+            date=row.date,
+            note=row.meaning,
+        )
+        value = level.bytes_per_s * level.frac
+        return derived(f"achieved {level.kind} rate", value, "B/s", f"{peak.name} x link_frac", peak, fraction)
+
+    def links(self, ranks: int) -> tuple[Figure, ...]:
+        """The links that a message over `ranks` neighbouring devices may cross."""
+        found: list[Figure] = []
+        for level in self.cluster.fabric.levels:
+            found.append(self.link(level))
+            if level.size >= ranks:
+                break
+        return tuple(found)
+
+    def message(self, name: str, seconds: float, nbytes: float, ranks: int, kind: str, *further: Figure) -> Figure:
+        """Seconds of one message of `nbytes` over `ranks` devices; `kind` says which."""
+        size = derived("message", nbytes, "B", f"{COUNTED}: elements x bytes each")
+        held = (size, given("ranks", ranks), *self.links(ranks), *further)
+        return derived(name, seconds, "s", f"message model: {kind}", *held)
+
+
+def estimate_of(name: str, figures: Iterable[Figure]) -> Figure:
+    """The root over all headline figures of one estimate, so that what they share is drawn once."""
+    return Figure("estimate", name, "", "the figures below", "", tuple(figures), LEGEND)
+
+
+def _rate_of(dtype: str) -> str:
+    return precision(dtype).rate
+
+
+def chip_fact(chip: Accelerator, field: str, unit: str, value: float | None = None) -> Figure:
+    """One field of an accelerator's row, or `value` of it."""
+    held = value if value is not None else getattr(chip, field)
+    return fact(f"{chip.name} {field}", held, unit, source=chip.source, date=chip.date, confidence=chip.confidence)
+
+
+def _counting(work: Work) -> str:
+    """How the operations of `work` are counted."""
+    if work.kind == "matmul" and work.m is not None and work.n is not None and work.k is not None:
+        return f"2 x {number(work.m):.12g} x {number(work.n):.12g} x {number(work.k):.12g}"
+    if work.kind == "attention":
+        return f"{COUNTED}: 2 x pairs that the mask lets through x (qk_dim + v_dim) x heads"
+    return COUNTED
+
+
+def price(cluster: Cluster) -> Figure | None:
+    """USD for one device and hour; None where it is not known."""
+    value = cluster.usd_per_gpu_hour
+    if value is None:
+        return None
+    if cluster.price_source == "given":
+        return given("price per device and hour", value, "USD/h")
+    return fact("price per device and hour", value, "USD/h", source=cluster.price_source)
+
+
+def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float) -> tuple[Figure, Figure]:
+    """The lower and the upper end of the 10-90 % interval around `value`."""
+    rows = f"{band.rows} measurements of class {band.name}" if band.rows else f"no measurement yet (class {band.name})"
+    source = band.source or "data/intervals.json"
+    ends = []
+    for word, share, end in (("low", band.low, low), ("high", band.high, high)):
+        ratio = calibration(
+            f"measured / predicted, {word} end", share, "", fitted_on=rows, source=source, date=band.date
+        )
+        ends.append(derived(f"{name}, {word}", end, value.unit, f"{value.name} x {ratio.name}", value, ratio))
+    return ends[0], ends[1]
+
+
+def power_shares(names: Sequence[str]) -> tuple[Figure, ...]:
+    """Parameters of the power model."""
+    note = "see flopwise.cost.energy.PowerModel for the measurements it rests on"
+    return tuple(assumption(f"power share {name}", getattr(DEFAULT_POWER, name), "", note) for name in names)

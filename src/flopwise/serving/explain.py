@@ -1,0 +1,259 @@
+"""Where the figures of a serving estimate come from, as one tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.cost.energy import DEFAULT_POWER, device_watts
+from flopwise.cost.origin import (
+    COUNTED,
+    Device,
+    estimate_of,
+    interval,
+    number,
+    power_shares,
+    price,
+    total,
+)
+from flopwise.facts.formats import cache_elem_bytes, weight_format
+from flopwise.facts.software import Engine, engine
+from flopwise.ops.cache import kv_bytes_per_token
+from flopwise.provenance import Figure, assumption, derived, fact, given
+from flopwise.serving.estimate import ServeEstimate, runner
+from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.memory import generates
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
+from flopwise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.serving.memory import ServingLayout, ServingMemory
+
+_LINES = ("compute", "memory bandwidth", "communication", "host")
+_SAME = 1e-6
+"""Relative difference up to which two ways to a figure agree."""
+
+
+def serve_figure(found: ServeEstimate) -> Figure:
+    """The tree of an estimate: latencies and throughput with their intervals, memory, cost and energy."""
+    tree = _Tree(found)
+    name = f"{found.job.model.name} on {found.num_gpus} x {found.job.cluster.accelerator.name}"
+    job = found.job
+    memory = serving_memory_figure(job.model, job.layout, found.memory, job.weights, job.kv_dtype, job.engine)
+    return estimate_of(name, [*tree.speed(), *tree.bounds(), memory, *tree.paid()])
+
+
+def serving_memory_figure(
+    model: Model, layout: ServingLayout, held: ServingMemory, weights: str, kv_dtype: str, engine_name: str
+) -> Figure:
+    """The memory of the fullest GPU, item by item."""
+    row, form = engine(engine_name), weight_format(weights)
+    degrees = tuple(given(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
+    width = cache_elem_bytes(kv_dtype)
+    each = derived("cache bytes a token, all layers", number(kv_bytes_per_token(model, width)), "B",
+                   f"{COUNTED}: keys and values of every layer", given("KV dtype", kv_dtype), source=model.source,
+                   note="the growing part: windows and state-space layers keep a fixed amount")  # fmt: skip
+    stored = fact("weight format", form.name, "", source=form.source or "data/formats.json", note=form.meaning)
+    held_by: dict[str, tuple[str, tuple[Figure, ...]]] = {
+        "weights": ("tensor by tensor in the format, cut over the ranks", (stored, *degrees)),
+        "KV cache": ("sequences x context in whole blocks, on the fullest rank", (each, *degrees)),
+        "activations and workspace": ("the widest tensors of one chunk of prefill, and logits",
+                                      (_engine(row, "workspace", row.workspace_bytes),)),
+        "CUDA graphs": ("what captured graphs take", (_engine(row, "graphs", row.graph_bytes),)),
+        "CUDA context and NCCL": ("context and communicators", (_engine(row, "context", row.context_bytes),)),
+    }  # fmt: skip
+    items = []
+    for name, size in held.items.items():
+        said, leaves = held_by.get(name, (name, ()))
+        items.append(derived(name, number(size), "B", f"memory model: {said}", *leaves))
+    return total("memory per GPU", "B", items)
+
+
+def _engine(row: Engine, name: str, value: float | str, unit: str = "B") -> Figure:
+    return fact(name, value, unit, source=f"data/engines.csv, {row.name}: {row.source}", note=row.meaning)
+
+
+class _Tree:
+    """The figures of one estimate; what several share is built once."""
+
+    def __init__(self, found: ServeEstimate) -> None:
+        self.found, self.job = found, found.job
+        self.device, self.row = Device(self.job.cluster), engine(self.job.engine)
+        self.machine: Runner = runner(self.job)
+        self.output = given("output tokens", self.job.output_tokens, "tokens")
+        self.input = given("input tokens", self.job.input_tokens, "tokens")
+        self.step = self._step()
+
+    def _steady(self) -> Steady:
+        """The replica in the state that the estimate describes."""
+        job, found = self.job, self.found
+        replicas = int(job.layout.dp)
+        most = max(1.0, found.max_concurrency / replicas)
+        asked = most if job.concurrency is None else min(-(-job.concurrency // replicas), most)
+        shape = (job.input_tokens, job.output_tokens)
+        if job.arrivals_per_s is not None:
+            return open_loop(self.machine, job.layout, job.arrivals_per_s / replicas, asked, *shape)
+        loop = fixed_batch if job.static else closed_loop
+        return loop(self.machine, job.layout, float(asked), *shape)
+
+    def _step(self) -> Figure:
+        """One step of the engine, with its average share of prefill."""
+        lines = [derived(n, s, "s", "kernel model" if n != "host" else COUNTED) for n, s in self.found.breakdown]
+        mean = sum(s for _, s in self.found.breakdown)
+        if generates(self.job.model):
+            steady = self._steady()
+            share = number(steady.prefill_share)
+            both = number(steady.decode.seconds), number(steady.mixed.seconds)
+            if abs(both[0] + share * (both[1] - both[0]) - mean) <= _SAME * mean:
+                return self._mixture(mean, share, steady)
+        return total("mean step", "s", lines)
+
+    def _mixture(self, mean: float, share: float, steady: Steady) -> Figure:
+        decode = self._decode(steady)
+        mixed = _parts("step with prefill", steady.mixed, "decoding and a chunk of prefill go through together")
+        part = derived("share of steps with prefill", share, "", f"{COUNTED}: prompt tokens that fall due / tokens of a chunk",
+                       self.input, self.output)  # fmt: skip
+        formula = f"{decode.name} + {part.name} x ({mixed.name} - {decode.name})"
+        return derived("mean step", mean, "s", formula, decode, part, mixed)
+
+    def _decode(self, steady: Steady) -> Figure:
+        """One step that decodes only, kernel by kernel."""
+        job, stack = self.job, self.job.model.stacks[0]
+        load = Load(decode_batch=steady.batch, decode_context=job.input_tokens + job.output_tokens / 2)
+        parts = []
+        ends = (("ends", (*stack.before, *stack.after), 1, False),)
+        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
+        kinds = ((k.name, k.items, c, True) for k, c in zip(stack.kinds, counts, strict=True))
+        for name, items, count, inside in (*ends, *kinds):
+            kernels = [
+                self.device.kernel(
+                    k.work, k.dtype, number(k.timing.seconds), weight_bits=k.weight_bits, kv_bytes=self.machine.kv_bytes
+                )
+                for k in self.machine.kernels_of(items, load, job.layout, inside=inside)
+                if number(k.timing.seconds)
+            ]
+            one = total(f"one block {name}", "s", kernels)
+            times = derived(f"blocks {name}", count, "", f"{COUNTED}: layers of this kind")
+            parts.append(
+                derived(f"all {name}", count * number(one.value), "s", f"{times.name} x {one.name}", times, one)
+            )
+        parts += [self._messages(number(steady.decode.communication_s), number(steady.batch)), self._host()]
+        whole = number(steady.decode.seconds)
+        if abs(sum(number(p.value) for p in parts) - whole) > _SAME * whole:
+            return _parts("decoding step", steady.decode, f"{number(steady.batch):.4g} sequences, one token each")
+        return total("decoding step", "s", parts, note=f"{number(steady.batch):.4g} sequences, one token each")
+
+    def _messages(self, seconds: float, batch: float) -> Figure:
+        job = self.job
+        ranks = int(job.layout.num_gpus)
+        if ranks == 1:
+            return derived("communication", seconds, "s", "0 x ranks", given("ranks", 1))
+        nbytes = batch * job.model.stacks[0].width * 2.0
+        kind = "an all-reduce behind each row-parallel product; hops between pipeline stages; all-to-alls of shared experts"
+        return self.device.message("communication", seconds, nbytes, ranks, kind)
+
+    def _host(self) -> Figure:
+        layers = given("layers", self.job.model.stacks[0].num_layers)
+        layer, step = (
+            _engine(self.row, "time a layer", self.row.layer_s, "s"),
+            _engine(self.row, "time a step", self.row.step_s, "s"),
+        )
+        value = self.row.layer_s * self.job.model.stacks[0].num_layers + self.row.step_s
+        return derived("host", value, "s", "time a layer x layers + time a step", layer, layers, step)
+
+    def speed(self) -> list[Figure]:
+        """TTFT, TPOT, the whole request and throughput."""
+        found = self.found
+        request = _engine(self.row, "host time of a request", self.row.request_s, "s")
+        ttft = derived("TTFT", found.ttft_s.value, "s", "queue model: handling, the prompt's chunks, and what is ahead of it",
+                       request, self.step, self.input)  # fmt: skip
+        figures = [ttft, *interval("TTFT", ttft, found.ttft_s.band, found.ttft_s.low, found.ttft_s.high)]
+        if found.tpot_s is None:
+            return [*figures, *self._throughput(ttft, None)]
+        same = abs(number(self.step.value) - found.tpot_s.value) <= _SAME * found.tpot_s.value
+        formula = self.step.name if same else "queue model: the mean step of a batch that comes and goes"
+        tpot = derived("TPOT", found.tpot_s.value, "s", formula, self.step)
+        whole = derived("whole request", found.e2e_s, "s", "TTFT + (output tokens - 1) x TPOT", ttft, self.output, tpot)
+        figures += [tpot, *interval("TPOT", tpot, found.tpot_s.band, found.tpot_s.low, found.tpot_s.high), whole]
+        return [*figures, *self._throughput(ttft, tpot)]
+
+    def _throughput(self, ttft: Figure, tpot: Figure | None) -> list[Figure]:
+        found = self.found
+        held = (ttft,) if tpot is None else (ttft, tpot, self.output)
+        said = "arrivals" if self.job.arrivals_per_s is not None else "in flight / time of a request"
+        rate = derived(
+            "requests per second",
+            found.requests_per_s,
+            "1/s",
+            f"queue model: {said}, or what the batch sustains",
+            *held,
+        )
+        each = self.output if tpot is not None else self.input
+        tokens = derived(
+            "throughput", found.output_tokens_per_s.value, "tokens/s", f"{rate.name} x {each.name}", rate, each
+        )
+        gpus = given("GPUs", found.num_gpus)
+        per_gpu = derived("throughput per GPU", found.output_tokens_per_s.value / found.num_gpus, "tokens/s",
+                          "throughput / GPUs", tokens, gpus)  # fmt: skip
+        self.rate, self.tokens, self.gpus = rate, tokens, gpus
+        ranged = found.output_tokens_per_s
+        return [tokens, per_gpu, *interval("throughput", tokens, ranged.band, ranged.low, ranged.high)]
+
+    def bounds(self) -> list[Figure]:
+        """A step at datasheet rates, and what the cache allows."""
+        found = self.found
+        peak = self.device.datasheet(f"peak {self.machine.dtype}", "FLOP/s")
+        bandwidth = self.device.datasheet("hbm_bytes_per_s", "B/s")
+        lower = derived("lower bound of a step", found.lower_bound_s, "s",
+                        f"{COUNTED}: the longer of operations at peak and bytes at datasheet bandwidth", peak, bandwidth)  # fmt: skip
+        budget = derived("cache budget of a GPU", number(found.memory.kv_budget_bytes), "B",
+                         "memory model: what the engine's rule leaves after weights and workspace",
+                         _engine(self.row, "memory rule", self.row.memory_rule, ""),
+                         given("memory fraction", self.job.memory_frac if self.job.memory_frac is not None else self.row.memory_frac),
+                         self.device.datasheet("hbm_bytes", "B"))  # fmt: skip
+        most = derived("maximum concurrency", found.max_concurrency, "", "memory model: whole sequences in the cache budget, "
+                       "no more than the engine batches", budget, _engine(self.row, "largest batch", self.row.max_batch, ""))  # fmt: skip
+        cache = derived(
+            "cache capacity", found.kv_capacity_tokens, "tokens", "memory model: tokens in the cache budget", budget
+        )
+        return [lower, most, cache]
+
+    def paid(self) -> list[Figure]:
+        """Cost and energy of tokens."""
+        found, figures = self.found, []
+        paid = price(self.job.cluster)
+        if paid is not None and found.usd_per_hour is not None:
+            hourly = derived("cost per hour", found.usd_per_hour, "USD/h", f"{paid.name} x GPUs", paid, self.gpus)
+            figures.append(derived("cost per million output tokens", found.usd_per_million_output_tokens, "USD",
+                                   f"cost per hour / (throughput x {HOUR_S:g}) x 1000000", hourly, self.tokens))  # fmt: skip
+            figures.append(derived("cost per million input tokens", found.usd_per_million_input_tokens, "USD",
+                                   f"cost per hour / ({self.rate.name} x input tokens x {HOUR_S:g}) x 1000000",
+                                   hourly, self.rate, self.input))  # fmt: skip
+        if found.joules_per_output_token is not None:
+            figures.append(self._energy(found.joules_per_output_token))
+        return figures
+
+    def _energy(self, joules: float) -> Figure:
+        chip = self.job.cluster.accelerator
+        limit = self.device.datasheet("tdp_w", "W")
+        whole = sum(s for _, s in self.found.breakdown)
+        watts = number(device_watts(number(limit.value), *(s / whole for _, s in self.found.breakdown[:3])))
+        draw = derived("draw of a GPU", watts, "W", "power model: shares of the power limit by what a step's time goes to",
+                       limit, *power_shares(("compute", "memory", "communication", "idle")))  # fmt: skip
+        around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
+        host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
+        pue = power_shares(("pue",))[0]
+        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / throughput"
+        return derived("energy per output token", joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
+
+
+def _parts(name: str, step: StepTime, note: str) -> Figure:
+    """A step by what its time goes to."""
+    values = (step.compute_s, step.memory_s, step.communication_s, step.overhead_s)
+    lines = [
+        derived(n, number(v), "s", "kernel model" if n != "host" else COUNTED)
+        for n, v in zip(_LINES, values, strict=True)
+    ]
+    return total(name, "s", lines, note=note)
