@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rows import backtests, cases
+from rows import Case, backtests, cases
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}
@@ -52,19 +52,19 @@ class Band(NamedTuple):
 
 def points(folder: Path) -> dict[str, list[Point]]:
     """All measurements by kind."""
-    found: dict[str, list[Point]] = {}
-    for done in backtests(folder):
-        held = []
-        for case in cases(done):
-            band, ratio = case.prediction.band, case.ratio
-            if band is None or ratio is None:
-                continue
-            inverse = (
-                case.prediction.unit.startswith("tokens") and ".tpot" in band.name
-            )  # one stream's speed is 1 / TPOT
-            sign = -1 if inverse else 1
-            held.append(Point(band.asked or band.name, case.source, sign * math.log(ratio), band.spread))
-        found[done.kind.name] = held
+    return {done.kind.name: points_of(cases(done)) for done in backtests(folder)}
+
+
+def points_of(held: Sequence[Case]) -> list[Point]:
+    """The measurements of cases that were predicted."""
+    found = []
+    for case in held:
+        band, ratio = case.prediction.band, case.ratio
+        if band is not None and ratio is not None:
+            inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
+            found.append(
+                Point(band.asked or band.name, case.source, (-1 if inverse else 1) * math.log(ratio), band.spread)
+            )
     return found
 
 

@@ -143,6 +143,5 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         low=result.low,
         high=result.high,
         unit=UNIT,
-        quantity="tokens_per_s_per_gpu",
         band=result.band,
     )

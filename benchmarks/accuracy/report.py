@@ -1,0 +1,203 @@
+"""Write benchmarks/accuracy/REPORT.md: how far predictions are from published measurements.
+
+    python benchmarks/accuracy/report.py FOLDER [-o FILE]
+
+FOLDER holds measurement files by the names in rows.py. Nothing in the report depends on the machine or the day, so two
+runs on the same measurements write the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import thumb
+from fit_intervals import FLOOR, OTHER_FLOOR, factor_for, left_out, points_of, unseen_coverage
+from rows import FILES, MIXTURE_SHARE, Case, backtests, cases
+
+from flopwise.backtest.prediction import number
+from flopwise.backtest.summary import reasons, summarize, worst
+
+Key = Callable[[Case], str]
+MOST_REASONS, WORST, FEW = 15, 8, 3
+
+
+def _column(name: str) -> Key:
+    return lambda case: case.row.get(name) or "not stated"
+
+
+def _mixture(case: Case) -> str:
+    total, active = number(case.row, "params_total_b"), number(case.row, "params_active_b")
+    if case.kind == "serving":
+        band = case.prediction.band
+        asked = (band.asked or band.name) if band else ""
+        return "mixture" if asked.endswith(".moe") else "dense" if asked.endswith(".dense") else "not told apart"
+    return "mixture" if total and active and active < MIXTURE_SHARE * total else "dense"
+
+
+VIEWS: dict[str, dict[str, Key]] = {
+    "weights": {"kind": _column("kind")},
+    "memory": {"source": lambda c: c.source, "method": _column("method"), "what was read": _column("memory_kind")},
+    "kernels": {"operation": _column("op"), "GPU": _column("gpu")},
+    "training": {
+        "source": lambda c: c.source,
+        "model": _mixture,
+        "precision": _column("precision"),
+        "GPU": _column("gpu"),
+        "stack": _column("stack"),
+        "task": _column("task"),
+        "quality": _column("quality"),
+    },
+    "gpu-hours": {"GPU": _column("gpu")},
+    "serving": {
+        "source": lambda c: c.source,
+        "mode": _column("mode"),
+        "engine": _column("engine"),
+        "model": _mixture,
+        "weights": _column("precision_weights"),
+        "GPU": _column("gpu"),
+    },
+}
+"""How each kind is split, view by view."""
+
+
+def quantities(held: Sequence[Case]) -> dict[str, list[Case]]:
+    """Cases by quantity, those of one-quantity kinds under one name."""
+    found: dict[str, list[Case]] = defaultdict(list)
+    for case in held:
+        found[case.prediction.quantity or case.prediction.unit].append(case)
+    return dict(sorted(found.items()))
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """A fraction as a percentage; a dash for what is not known."""
+    if value is None:
+        return "-"
+    return f"{100 * value:{'+' if signed else ''}.{1 if abs(value) < 1 else 0}f} %"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(headers)} |", f"|{'|'.join('---' for _ in headers)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows)])
+
+
+def figures(held: Sequence[Case]) -> tuple[object, ...]:
+    """Rows, predicted, median, 90th percentile, bias and coverage."""
+    s = summarize(c.prediction for c in held)
+    return (
+        s.rows,
+        s.predicted_rows,
+        percent(s.median_abs_error),
+        percent(s.p90_abs_error),
+        percent(s.bias, signed=True),
+        percent(s.coverage),
+    )
+
+
+HEADERS = ("rows", "predicted", "median error", "90th percentile", "bias", "in the interval")
+
+
+def rule(held: Sequence[Case]) -> tuple[str, str]:
+    """Median and 90th percentile of the rule of thumb, as fitted and on sources that it has not seen."""
+    told = []
+    for unseen in (False, True):
+        errors = np.abs(thumb.errors(held, unseen=unseen))
+        told.append(
+            f"{percent(float(np.median(errors)))} / {percent(float(np.quantile(errors, 0.9)))}" if errors.size else "-"
+        )
+    return told[0], told[1]
+
+
+def overview(kinds: dict[str, list[Case]]) -> Iterator[str]:
+    """The first table: every kind and quantity beside its rule of thumb."""
+    rows = []
+    for kind, held in kinds.items():
+        for name, own in quantities(held).items():
+            rows.append((kind, name, *figures(own), *rule(own)))
+    yield table(("kind", "quantity", *HEADERS, "rule of thumb", "rule on unseen sources"), rows)
+    yield (
+        "The rules of thumb, as median / 90th percentile of their absolute error: "
+        + "; ".join(f"{kind}: {thumb.NAMES[kind]}" for kind in kinds)
+        + "."
+    )
+
+
+def coverage(kinds: dict[str, list[Case]]) -> str:
+    """How the 10-90 % intervals would hold on sources that they have not seen."""
+    rows = []
+    for kind, held in kinds.items():
+        points = points_of(held)
+        if points:
+            folds = left_out(points, FLOOR.get(kind, OTHER_FLOOR))
+            factor = factor_for(folds)
+            rows.append((kind, len(points), len(folds), f"{factor:.2f}", percent(unseen_coverage(folds, factor))))
+    return table(("kind", "rows", "sources", "spread multiplied by", "inside, sources left out"), rows)
+
+
+def section(kind: str, held: list[Case]) -> Iterator[str]:
+    """Everything about one kind."""
+    yield f"## {kind} ({FILES[kind]})"
+    for view, key in VIEWS[kind].items():
+        rows = []
+        for name, own in quantities(held).items():
+            groups: dict[str, list[Case]] = defaultdict(list)
+            for case in own:
+                groups[key(case)].append(case)
+            rows += [(group, name, *figures(members)) for group, members in sorted(groups.items())]
+        yield f"### By {view}"
+        yield table((view, "quantity", *HEADERS), rows)
+    yield "### Farthest off"
+    far = worst([c.prediction for c in held], WORST)
+    yield table(
+        ("row", "quantity", "measured", "predicted", "error"),
+        [
+            (p.id, p.quantity or p.unit, f"{p.measured:.4g}", f"{p.predicted:.4g}", percent(p.error, signed=True))
+            for p in far
+        ],
+    )
+    missing = reasons(c.prediction for c in held)
+    if missing:
+        yield f"### Skipped: {sum(count for _, count in missing)}"
+        yield table(("rows", "why"), [(count, why) for why, count in missing[:MOST_REASONS]])
+        if len(missing) > MOST_REASONS:
+            yield f"and {len(missing) - MOST_REASONS} more reasons."
+
+
+HEAD = """\
+Predictions against published measurements, made by `python benchmarks/accuracy/report.py FOLDER`. No measured figure
+enters its own prediction (tests/backtest holds that), and no rule knows a row or a source. Errors are predicted /
+measured - 1: the median and the 90th percentile of their absolute values, and the median with its sign as the bias. The
+interval is the one that every estimate prints; it should hold 80 %."""
+JUDGED = """\
+Intervals are quantiles of measured / predicted by class (`fit_intervals.py`). Judged on sources left out in turn:"""
+FITTED = """\
+Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py FILE --leave-out all` reports each
+GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here are
+those of rows that they have seen. Training and serving have no constant fitted to these rows; what they show is what
+kernels, messages and documented engine behaviour add up to."""
+
+
+def report(folder: Path) -> str:
+    """The whole report."""
+    kinds = {done.kind.name: cases(done) for done in backtests(folder)}
+    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED]
+    for kind, held in kinds.items():
+        parts.extend(section(kind, held))
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "REPORT.md")
+    given = parser.parse_args()
+    given.output.write_text(report(given.folder), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
