@@ -12,8 +12,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models import load_model
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.space import Limits, inner_combinations, layouts
-from flopwise.search.training import MODES, columns, gpu_counts, searched, timed
+from flopwise.search.space import MODES, Limits, inner_combinations, layouts
+from flopwise.search.training import columns, gpu_counts, searched, timed
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import step_memory

@@ -10,6 +10,7 @@ import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.models import load_model
+from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
 from flopwise.search.outcome import Answer
 
@@ -31,6 +32,7 @@ def plan(workload: Resolved, facts: Facts, advance: Advance | None = None, *, as
         InfeasibleError: the constraints leave no offer at all.
     """
     started = time.perf_counter()
+    keep_freed_memory()
     model = load_model(workload.source.model, facts_folder=facts.folder, assume_family=assume_family)
     if not model.stacks:
         raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")

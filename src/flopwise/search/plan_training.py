@@ -16,7 +16,8 @@ from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.training import MODES, Searched, floor_gpu_s, gpu_counts, searched, timed
+from flopwise.search.space import MODES
+from flopwise.search.training import Searched, floor_gpu_s, gpu_counts, searched, timed
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import Layout, Lora, Recipe

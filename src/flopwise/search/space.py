@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
 
+MODES = 3
+"""Recompute modes: none, selective, full."""
+ZERO_STAGES = (0, 1, 2, 3)
+INTERLEAVES = (1, 2, 4)
 MAX_CONTEXT_TOKENS = 8192
 """Sequences shorter than this per rank gain nothing from context parallelism."""
 
@@ -132,17 +137,8 @@ def layouts(limits: Limits, inner: Inner, num_gpus: Column, *, max_pp: int = 64)
     experts = (dp * inner.cp[i]) % inner.ep[i] == 0
     ruled_out["ep does not divide dp x cp"] = int((~experts).sum())
     i, d, g, dp = i[experts], d[experts], g[experts], dp[experts]
-    zero, interleave, recompute = (a.ravel() for a in np.meshgrid([0, 1, 2, 3], [1, 2, 4], [0, 1, 2], indexing="ij"))
-    size, options = i.size, zero.size
-    i, d, g, dp = (np.repeat(a, options) for a in (i, d, g, dp))
-    zero, recompute, interleave = (np.tile(a, size) for a in (zero, recompute, interleave))
-    pp, micro = degrees[d], limits.global_batch // (dp * inner.micro_batch[i])
-    replicas = dp * inner.cp[i] > 1
-    keep = (zero == 0) | replicas
-    keep &= (zero < 2) | (pp == 1)  # sharded gradients are reduced every micro-batch: pipelines keep ZeRO 1
-    staged = (pp > 1) & (limits.layers % (pp * interleave) == 0) & (micro % pp == 0)
-    keep &= (interleave == 1) | staged
-    rows = np.flatnonzero(keep)
+    rows, zero, interleave = _choices(limits, degrees[d], dp, inner.cp[i], inner.micro_batch[i])
+    rows, zero, interleave = (np.repeat(a, MODES) for a in (rows, zero, interleave))
     return Space(
         inner=inner,
         degrees=degrees,
@@ -150,8 +146,28 @@ def layouts(limits: Limits, inner: Inner, num_gpus: Column, *, max_pp: int = 64)
         degree_index=d[rows],
         num_gpus=num_gpus[g[rows]],
         dp=dp[rows],
-        zero=zero[rows],
-        interleave=interleave[rows],
-        recompute=recompute[rows],
+        zero=zero,
+        interleave=interleave,
+        recompute=np.tile(np.arange(MODES), rows.size // MODES),
         ruled_out=ruled_out,
     )
+
+
+def _choices(
+    limits: Limits, pp: Column, dp: Column, cp: Column, micro_batch: Column
+) -> tuple[NDArray[np.intp], Column, Column]:
+    """(mesh, ZeRO stage, interleave) of every choice that makes sense on each mesh."""
+    replicas = dp * cp > 1
+    staged = (pp > 1) & ((limits.global_batch // (dp * micro_batch)) % pp == 0)
+    found: list[tuple[NDArray[np.intp], int, int]] = []
+    for zero, interleave in product(ZERO_STAGES, INTERLEAVES):
+        keep = replicas.copy() if zero else np.ones(pp.size, dtype=bool)
+        if zero >= 2:
+            keep &= pp == 1  # sharded gradients are reduced every micro-batch: pipelines keep ZeRO 1
+        if interleave > 1:
+            keep &= staged & (limits.layers % (pp * interleave) == 0)
+        found.append((np.flatnonzero(keep), zero, interleave))
+    rows = np.concatenate([r for r, _, _ in found])
+    zeros = np.repeat([z for _, z, _ in found], [r.size for r, _, _ in found])
+    interleaves = np.repeat([v for _, _, v in found], [r.size for r, _, _ in found])
+    return rows, zeros, interleaves

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.space import Limits, Space, inner_combinations, layouts
+from flopwise.search.space import MODES, Limits, Space, inner_combinations, layouts
 from flopwise.training.blocks import Kernels
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import step_memory
+from flopwise.training.memory import peak_and_states
 from flopwise.training.step import StepTable, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -32,7 +32,6 @@ MAX_TP = 16
 MAX_MICRO_BATCH = 32
 CHUNK = 16_384
 """Rows evaluated at once: intermediate columns stay in the cache."""
-MODES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Searched:
     software: Software
     space: Space
     memory_bytes: Floats
-    states_bytes: Floats  # weights and optimizer states a rank holds: what a checkpoint writes
+    states_bytes: Floats  # what the fullest rank holds through the step: what a checkpoint writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,7 @@ def searched(model: Model, recipe: Recipe, counts: NDArray[np.int64], *, max_dom
     total, states = np.empty(space.size), np.empty(space.size)
     for start in range(0, space.size, CHUNK):
         part = slice(start, start + CHUNK)
-        memory = step_memory(model, recipe, columns(space.take(part)), table=table)
-        total[part] = memory.total_bytes
-        states[part] = sum(memory.items.get(name, 0.0) for name in ("weights", "master weights", "optimizer states"))
+        total[part], states[part] = peak_and_states(table, columns(space.take(part)))
     return Searched(model, recipe, stack(recipe.stack), space, total, states)
 
 

@@ -17,8 +17,9 @@ from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import Memory, step_memory
+from flopwise.training.memory import Memory, peak_and_states, step_memory
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
+from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -250,11 +251,7 @@ def whole_run(job: TrainJob, parts: dict[str, float], table: StepTable, memory: 
     """Time, GPU-hours, money and energy of `job.tokens` tokens."""
     assert job.tokens is not None
     gpus, cluster = int(job.layout.num_gpus), job.cluster
-    states = sum(
-        float(np.asarray(memory.items[k]))
-        for k in ("weights", "master weights", "optimizer states")
-        if k in memory.items
-    )
+    states = float(peak_and_states(MemoryTable(job.model, job.recipe), job.layout)[1])
     good = float(goodput_frac(gpus, states)) if gpus > 1 else 1.0
     seconds = job.tokens / tokens_per_s / good
     machines = num_instances(gpus, cluster.gpus_per_node)
