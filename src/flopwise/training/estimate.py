@@ -102,9 +102,9 @@ def check(job: TrainJob) -> None:
         raise SpecError(f"pp {layout.pp} is more than the {layers} layers of {model.name}")
     if int(layout.dp) * int(layout.cp) % int(layout.ep):
         raise SpecError(f"ep {layout.ep} does not divide dp x cp = {int(layout.dp) * int(layout.cp)}")
-    if int(layout.interleave) > 1 and layers % (int(layout.pp) * int(layout.interleave)):
+    if int(layout.interleave) > 1 and layers < int(layout.pp) * int(layout.interleave):
         raise SpecError(
-            f"interleave {layout.interleave} x pp {layout.pp} does not divide the {layers} layers of {model.name}"
+            f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
         )
     if int(recipe.seq_len) % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
