@@ -1,5 +1,6 @@
 """What `fit_kernels.py` may move, within which bounds, and what it must not: values from public figures."""
 
+# ruff: noqa: E501 - tables read better in one line a row
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ def _each(
 
 
 KNOBS = (
-    _each("matmul_frac.bf16", 0.8, 0.3, 1.0, "fraction of peak", "Sustained rate of 16-bit matrix products inside full tiles."),
+    _each("matmul_frac.bf16", 0.8, 0.3, 1.0, "fraction of peak", "Sustained rate of 16-bit matrix products in the largest tiles."),
     _each("matmul_frac.fp8", 0.7, 0.2, 1.0, "fraction of peak", "The same for fp8 with one scale per tensor or row.", EIGHT_BIT),
     _each("matmul_frac.fp8_block", 0.6, 0.2, 1.0, "fraction of peak", "The same for fp8 with a scale per block of 128.", EIGHT_BIT),
     _each("matmul_frac.nvfp4", 0.5, 0.2, 1.0, "fraction of peak", "The same for 4-bit floats with block scales.", FOUR_BIT),
@@ -44,6 +45,7 @@ KNOBS = (
     _each("attention_s", 8e-6, 1e-6, 5e-5, "s", "Fixed time of an attention call in prefill, with its small companions."),
     _each("decode_s", 8e-6, 1e-6, 5e-5, "s", "Fixed time of an attention call in decoding, splits combined."),
     Knob("tile_knee", 10.0, 1.0, 60.0, "elements", "Operations per loaded element at which a tile reaches half its rate."),
+    Knob("tile_fill_s", 3e-7, 1e-9, 5e-6, "s", "Time to fill the pipeline of a 128 x 128 tile and store its result."),
     Knob("wave_tail", 0.4, 0.02, 1.0, "fraction", "Share of an incomplete wave that is lost (1: no split-K): 16-bit libraries."),
     Knob("wave_tail.scaled", 0.8, 0.02, 1.0, "fraction", "The same in kernels for scaled or unpacked formats."),
     Knob("overlap_loss", 0.2, 0.0, 1.0, "fraction", "Share of the shorter of computing and moving that is not hidden."),
@@ -52,12 +54,12 @@ KNOBS = (
          ("trtllm",), shared=False),
     Knob("core_draw", 2.0, 1.0, 8.0, "ratio", "DRAM bandwidth that one core can draw over its even share."),
     Knob("l2_speedup", 2.0, 1.0, 6.0, "ratio", "L2 bandwidth over sustained DRAM bandwidth, operands warm."),
-    Knob("l2_usable", 0.8, 0.2, 1.5, "fraction of L2", "Largest set of operands that stays in L2 between runs."),
     Knob("unpack_frac", 0.85, 0.3, 1.0, "ratio", "Rate with weights unpacked on the fly over the plain rate."),
     Knob("quantise_kernels", 1.0, 0.2, 6.0, "kernels", "Fixed times that quantising the activations adds."),
     Knob("pointwise_frac", 0.7, 0.2, 1.0, "ratio", "Bandwidth of kernels that only stream, over dram_frac."),
     Knob("grouped_frac", 0.8, 0.2, 1.0, "ratio", "Rate of grouped products over plain ones."),
     Knob("grouped_read_frac", 0.8, 0.2, 1.0, "ratio", "Bandwidth of reading experts' weights over dram_frac."),
+    Knob("grouped_unpack_frac", 0.6, 0.2, 1.0, "ratio", "The same in grouped products."),
     Knob("grouped_s", 1e-5, 1e-6, 6e-5, "s", "Fixed time of a grouped product with its share of routing and permuting."),
     Knob("attention_tail", 0.8, 0.02, 1.0, "fraction", "Share of an incomplete wave of attention blocks that is lost."),
     Knob("attention_block_s", 1e-6, 1e-8, 1e-5, "s", "Fixed time of each block of queries on its core."),
@@ -65,18 +67,16 @@ KNOBS = (
     Knob("decode_block_s", 1e-6, 1e-8, 2e-5, "s", "Fixed time of each (sequence, KV head) on its core in decoding."),
     Knob("latent_prefill_frac", 0.5, 0.1, 1.0, "fraction of bf16 peak", "Sustained rate of MLA prefill with unfolded heads."),
     Knob("latent_decode_frac", 0.5, 0.1, 1.0, "fraction of bf16 peak", "Sustained rate of MLA decoding on the latent."),
-    Knob("grouped_passes", 1.0, 0.05, 4.0, "passes", "Extra passes over rows in and out of experts: gathering, scattering."),
+    Knob("grouped_passes", 8.0, 0.05, 30.0, "passes", "Extra passes over rows in and out of experts: gathering, scattering."),
     Knob("latent_block_s", 3e-6, 1e-8, 3e-5, "s", "Fixed time of each sequence on its core in MLA decoding."),
     Knob("link_launch_s", 1e-5, 1e-6, 6e-5, "s", "Fixed time of a library collective.", LINKS),
     Knob("link_hop_s", 2.5e-6, 1e-7, 3e-5, "s", "Time of each step of a collective in two passes.", ("nvlink", "pcie")),
-    Knob("link_frac", 0.75, 0.1, 1.0, "fraction of link", "Share of the link that large messages reach.", LINKS),
-    Knob("link_pair", 0.85, 0.5, 1.0, "ratio", "Factor of link_frac in a group of two.", ("nvlink",)),
+    Knob("link_frac", 0.4, 0.1, 1.0, "fraction of link", "Share of the link that large messages reach.", ("pcie",), shared=False),
     Knob("link_exchange", 0.8, 0.4, 1.5, "ratio", "Factor of link_frac in all-to-all and point to point."),
-    Knob("link_ramp", 0.7, 0.01, 5.0, "weight", "Weight of sqrt(fixed x transfer time): how slowly rates rise with size."),
+    Knob("link_ramp", 2.0, 0.01, 8.0, "ratio", "Time to fill the pipeline of a long message, in fixed times.", LINKS),
+    Knob("link_fill_at", 1.0, 0.1, 6.0, "ratio", "Transfer time at which half of that is reached, in fixed times."),
     Knob("link_direct_s", 4e-6, 1e-6, 2e-5, "s", "Fixed time of an all-reduce kernel that reads its peers' memory.",
          ("nvlink", "pcie")),
-    Knob("link_multicast", 1.1, 1.0, 1.5, "ratio", "Gain of an all-reduce over more than four when the switch adds up.",
-         ("nvlink4", "nvlink5")),
     Knob("wrapper_s.scaled", 6e-6, 1e-7, 5e-5, "s", "Time that separate kernels for scales add to a quantised product.",
          ("trtllm",), shared=False),
     Knob("wrapper_s.unpacked", 6e-6, 1e-7, 5e-5, "s", "Time that a plugin adds to a product with packed weights.",
@@ -85,7 +85,7 @@ KNOBS = (
          ("trtllm",), shared=False),
     Knob("wrapper_ratio.moe", 1.5, 0.5, 4.0, "ratio", "Time of the whole layer over that of native grouped kernels.",
          ("triton", "marlin"), shared=False),
-    Knob("host_s.scaled", 1e-4, 1e-6, 5e-4, "s", "Host time of a call measured without a graph.",
+    Knob("host_s.block", 1e-4, 1e-6, 5e-4, "s", "Host time of a call measured without a graph.",
          ("deepgemmfp8blockscaledmmkernel", "flashinferfp8blockscaledmmkernel"), shared=False),
     Knob("host_s.unpacked", 3e-5, 1e-6, 5e-4, "s", "The same for packed weights.", ("sglang",), shared=False),
     Knob("host_s.allreduce", 2e-5, 1e-6, 5e-4, "s", "The same for an all-reduce kernel.", ("eager",), shared=False),
@@ -108,7 +108,7 @@ def _fixed(
 
 
 _READ = "Sustained DRAM bandwidth of long reads."
-_RATE = "Sustained rate of 16-bit matrix products inside full tiles."
+_RATE = "Sustained rate of 16-bit matrix products in the largest tiles."
 _FIXED_TIME = "Fixed time of a kernel launched from a graph: launch, fill and drain."
 _MAMF = "ml-engineering, maximum achievable matmul FLOPS table (2026-08): {}"
 _FRAC, _BAND = "fraction of peak", "fraction of bandwidth"
@@ -123,6 +123,20 @@ FIXED: tuple[Parameter, ...] = (
            "Mamba-2 (arXiv 2405.21060) figure 10: about half the rate of FlashAttention-2"),
     _fixed("link_default_bytes_per_s", "any", 25e9, "bytes/s", "Network per device where none is known.",
            "HDR InfiniBand, 200 Gbit/s a device"),
+    _fixed("link_frac", "nvlink3", 0.71, "fraction of link", "Share of the link that large messages reach.",
+           "NCCL all-reduce bus bandwidth at the largest sizes: 209 and 215 of 300 GB/s over 4 and 8"),
+    _fixed("link_frac", "nvlink4", 0.76, "fraction of link", "Share of the link that large messages reach.",
+           "NCCL all-reduce bus bandwidth at the largest sizes: 341 of 450 GB/s over 4"),
+    _fixed("link_frac", "nvlink5", 0.67, "fraction of link", "Share of the link that large messages reach.",
+           "NCCL all-reduce bus bandwidth at the largest sizes: 611 of 900 GB/s over 4"),
+    _fixed("link_frac", "any", 0.7, "fraction of link", "Share of the link that large messages reach.", "as NVLink"),
+    _fixed("link_pair", "any", 1.0, "ratio", "Factor of link_frac in a group of two.", "no difference where none was measured"),
+    _fixed("link_pair", "nvlink", 0.88, "ratio", "Factor of link_frac in a group of two.",
+           "NCCL all-reduce bus bandwidth over 2 against 4: A100 188/209, H100 305/341, B200 515/611 GB/s"),
+    _fixed("link_multicast", "nvlink4", 0.81, "ratio", "Rate of an all-reduce that the switch adds up, over link_frac (0: it does not).",
+           "NCCL all-reduce bus bandwidth over 8: 430 of 450 GB/s"),
+    _fixed("link_multicast", "nvlink5", 0.7, "ratio", "Rate of an all-reduce that the switch adds up, over link_frac (0: it does not).",
+           "NCCL all-reduce bus bandwidth over 8: 653 of 900 GB/s"),
     _fixed("link_frac", "network", 0.8, "fraction of link", "Share of the link that large messages reach.",
            "nccl-tests as published for InfiniBand (0.85-0.92) and EFA (0.7-0.8) clusters; middle"),
     _fixed("link_frac", "ib", 0.88, "fraction of link", "Share of the link that large messages reach.",
@@ -136,8 +150,7 @@ FIXED: tuple[Parameter, ...] = (
            "RDMA with GPU memory: 3-5 us one way, plus a proxy thread"),
     _fixed("link_direct_s", "network", 0.0, "s", "Fixed time of an all-reduce kernel that reads its peers' memory.",
            "none: peers' memory is not mapped between nodes"),
-    _fixed("link_multicast", "nvlink3", 1.0, "ratio", "Gain of an all-reduce over more than four when the switch adds up.",
-           "NVLink SHARP came with the third-generation NVSwitch (Hopper)"),
+    _fixed("link_multicast", "any", 0.0, "ratio", "Rate of an all-reduce that the switch adds up, over link_frac (0: it does not).", "NVLink SHARP came with the third-generation NVSwitch (Hopper)"),
     _fixed("matmul_frac.bf16", "volta", 0.75, _FRAC, _RATE, "cuBLAS on V100: 90-95 of 125 TFLOP/s, widely published"),
     _fixed("matmul_frac.bf16", "turing", 0.5, _FRAC, _RATE, "Jia et al. 2019 (arXiv 1903.07486): T4 throttles under its 70 W (recalled)"),
     _fixed("matmul_frac.bf16", "cdna2", 0.77, _FRAC, _RATE, _MAMF.format("MI250X 147 of 191.5 per die (recalled)")),

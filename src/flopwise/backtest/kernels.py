@@ -74,7 +74,7 @@ def _looked_up(table: Calibration, name: str, row: Row, otherwise: float) -> flo
 
 
 def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float:
-    """`seconds` of the kernels with what the measured software adds (`wrapper_s`), at least its host time (`host_s`)."""
+    """`seconds` with what the measured software adds (`wrapper_s`), at least its host time (`host_s`)."""
     slower = seconds + _looked_up(table, f"wrapper_s.{kind}", row, 0.0)
     return max(slower, _looked_up(table, f"host_s.{kind}", row, 0.0))
 
@@ -84,7 +84,8 @@ def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     dtype = _dtype(row)
     seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=not _warm(row)).seconds
     p = precision(dtype)
-    return _wrapped_s(float(seconds), row, table, "scaled" if p.quantised else "unpacked" if p.unpacked else "gemm")
+    kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
+    return _wrapped_s(float(seconds), row, table, kind)
 
 
 def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -192,7 +193,7 @@ def _topology(row: Row) -> tuple[str, int | None]:
 
 def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -> float:
     nbytes, n = _positive(row, "bytes"), _positive(row, "n_gpus")
-    if n < 2:  # noqa: PLR2004
+    if n < 2:
         raise _SkipError("a collective of one GPU takes no time")
     topology, per_node = _topology(row)
     stride = 1

@@ -86,7 +86,7 @@ def decode_attention_s(
     `cached_dim`: elements cached for a token and KV head (qk_dim + v_dim unless the two share a latent, as in MLA).
 
     Source: Flash-Decoding (Dao et al. 2023); rates calibrated.
-    Assumes: the cache of a sequence is split over cores until all are busy; each (sequence, KV head) costs a fixed time.
+    Assumes: the cache of a sequence is split over cores until all are busy; each (sequence, KV head) has a fixed time.
     """
     cached = qk_dim + v_dim if cached_dim is None else cached_dim
     latent = cached_dim is not None
@@ -112,7 +112,7 @@ def attention_s(
 
     The backward pass is a prefill of as many times the operations (`causal_flops`) as it counts.
 
-    Source: the two functions above. Assumes: MLA unfolds its latent for prefill (full heads) and runs on it in decoding.
+    Source: the two functions above. Assumes: MLA unfolds its latent for prefill and runs on it in decoding.
     """
     per_pair = 2.0 * work.heads * (work.qk_dim + work.v_dim)
     forward = work.batch * work.pairs * per_pair
@@ -138,7 +138,8 @@ def attention_s(
         read = work.kv_elems / np.maximum(work.batch * float(work.latent_dim), 1.0)
         decode = decode_attention_s(
             rates, work.batch, work.heads, 1, read, qk_dim=work.latent_dim, v_dim=work.latent_dim,
-            cached_dim=work.latent_dim, query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
+            cached_dim=work.latent_dim, query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold,
+            graph=graph,
         )  # fmt: skip
     if few.all():
         return decode
@@ -146,14 +147,14 @@ def attention_s(
 
 
 SCORE_PASSES = 6.0
-"""Times that the matrix of scores crosses memory in a forward pass: written, masked and normalised (2), dropped out (2), read."""
+"""Times that the scores cross memory in a forward pass: written, masked and normalised (2), dropped out (2), read."""
 
 
 def eager_attention_s(rates: Rates, work: Work, *, act_bytes: float = 2.0, score_traffic: float = 1.0) -> Timing:
-    """Seconds of attention that writes its scores to memory: two batched products over all pairs, and passes over the scores.
+    """Seconds of attention that writes its scores: two batched products over all pairs, and passes over the scores.
 
-    `score_traffic` scales the passes: 1 for a fused softmax, more where each step of it is a kernel. The backward pass is as
-    many forward passes as it counts operations.
+    `score_traffic` scales the passes: 1 for a fused softmax, more where each step of it is a kernel. The backward pass
+    is as many forward passes as it counts operations.
 
     Source: Korthikanti et al. 2022 (arXiv:2205.05198) figure 3 and section 4.1 for the tensors; traffic by counting.
     Assumes: products of one head run at the sustained rate of large ones; nothing skips the masked half.

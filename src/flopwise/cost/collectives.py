@@ -16,6 +16,7 @@ import numpy as np
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.ops.types import Floats, Ints
 
+TINY = 1e-30  # keeps 0 / 0 out
 PAIR = 2.0
 """Ranks of the smallest group: it cannot use all channels of a switch."""
 
@@ -37,14 +38,16 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
 
 
 def ramped_s(level: Level, fixed_s: Floats, transfer_s: Floats) -> Floats:
-    """Fixed time, transfer at the full rate, and what pipelining a message in pieces costs in between.
+    """Fixed time, transfer at the full rate, and filling the pipeline of pieces in which the message travels.
 
-    A message cut in p pieces takes (steps + p) (a + x / p); at the best p the cross term is 2 sqrt(fixed x transfer).
+    Small messages travel in one piece and have nothing to fill; from some size on the pieces stop growing, and filling
+    costs `ramp` times the fixed time, however long the message.
 
-    Source: Thakur et al. 2005, optimisation of collectives, section 4; the weight of the cross term is calibrated.
-    Assumes: the library picks a good number of pieces.
+    Source: NCCL's pipelined rings and trees (chunks of bounded size); the weight is calibrated.
+    Assumes: half of that is reached when the transfer takes `fill_at` times the fixed time.
     """
-    return fixed_s + transfer_s + level.ramp * np.sqrt(fixed_s * transfer_s)
+    fill = level.ramp * fixed_s * transfer_s / (transfer_s + level.fill_at * fixed_s + TINY)
+    return fixed_s + transfer_s + fill
 
 
 def _steps(joined: Floats) -> Floats:
@@ -69,7 +72,9 @@ def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
 
 
 def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, *, direct: bool) -> Floats:
-    gain = np.where(joined > 4.0, level.multicast, 1.0)
+    gain = np.maximum(
+        1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0)
+    )  # the switch adds up: (n + 1) / n sent
     library = _share_s(level, nbytes, joined, 2.0, gain)
     if direct and np.isfinite(level.direct_s):
         return np.minimum(library, _direct_s(level, nbytes, joined))
@@ -136,7 +141,7 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> F
 def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
     """One rank sends `nbytes` to the rank `stride` away.
 
-    Source: rates calibrated. Assumes: both ends are otherwise idle; the pair shares the innermost level that can hold it.
+    Source: rates calibrated. Assumes: both ends are otherwise idle; the innermost level that holds the pair carries it.
     """
     seconds: Floats = np.inf
     for level in fabric.levels:

@@ -27,11 +27,12 @@ class Level:
     launch_s: float  # fixed time of a collective
     hop_s: float  # time of each step of a collective
     frac: float  # share of bytes_per_s that large messages reach
-    ramp: float  # how slowly the rate rises with size: weight of sqrt(latency x transfer time)
+    ramp: float  # time to fill the pipeline of a long message, in fixed times
+    fill_at: float  # transfer time at which half of that is reached, in fixed times
     direct_s: float  # fixed time of a one-shot kernel that reads its peers' memory; infinite where there is none
     pair: float  # factor of `frac` in a group of two
     exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
-    multicast: float  # factor of the all-reduce rate when the switch adds up (NVLS); 1 where it does not
+    multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         "link_hop_s",
         "link_frac",
         "link_ramp",
+        "link_fill_at",
         "link_direct_s",
         "link_pair",
         "link_exchange",
@@ -83,6 +85,7 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         hop_s=value["link_hop_s"],
         frac=value["link_frac"],
         ramp=value["link_ramp"],
+        fill_at=value["link_fill_at"],
         direct_s=value["link_direct_s"] or float("inf"),
         pair=value["link_pair"],
         exchange=value["link_exchange"],
@@ -114,8 +117,8 @@ def fabric(
     """The levels of links for `accelerator` in the instances of `offer` (or in nodes of `gpus_per_node`).
 
     The fast link joins up to its scale-up domain; PCIe joins the rest of a node; the network joins nodes, its bandwidth
-    shared by the devices of one. `node_bytes_per_s` (per device) overrides the offer's network, `fast_domain` the number
-    of devices on the fast link.
+    shared by the devices of one. `node_bytes_per_s` (per device) overrides the offer's network, `fast_domain` the
+    number of devices on the fast link.
 
     Source: datasheets and offers; behaviour of links from data/calibration.
     Assumes: ranks are placed consecutively; the network between nodes is not oversubscribed.

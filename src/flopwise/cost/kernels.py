@@ -1,4 +1,4 @@
-"""Seconds of one kernel: matrix products, grouped products and everything that only moves bytes (attention: attention.py).
+"""Seconds of one kernel: products, grouped products and everything that only moves bytes (attention: attention.py).
 
 The shape of every formula is the same. Fixed time of a kernel, plus the longer of computing and moving bytes, plus the
 share of the shorter that is not hidden. Computing is counted in whole tiles spread over the cores in waves, so that it
@@ -9,7 +9,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -70,17 +70,20 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
     return even + tail * (np.ceil(even) - even)
 
 
-def _tiled_flops(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float) -> Floats:
-    """FLOP that the whole device could have done at its sustained rate while this product runs: the best tile's."""
-    best: Any = None
+def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float) -> Floats:
+    """Seconds of computing `copies` products in tiles at `rate` FLOP/s of the whole device: the best tile's."""
+    best: Floats = np.inf
     knee = rates.value["tile_knee"]
+    largest = max(rows * columns / (rows + columns) for rows, columns in TILES)
+    across = np.ceil(n / TILES[0][1]) * copies
     for rows, columns in TILES:
         intensity = rows * columns / (rows + columns)
-        per_tile = 2.0 * rows * columns * (intensity + knee) / intensity
-        pieces = np.ceil(m / rows) * np.ceil(n / columns) * copies
-        cost = waves(pieces, rates.num_sms, tail) * (per_tile * rates.num_sms)
-        best = cost if best is None else np.minimum(best, cost)
-    return best * k
+        slower = (1.0 + knee / intensity) / (1.0 + knee / largest)
+        per_k_s = 2.0 * rows * columns * slower * rates.num_sms / rate
+        fill_s = rates.value["tile_fill_s"] * rows * columns / (TILES[1][0] * TILES[1][1])
+        cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * per_k_s + fill_s)
+        best = np.minimum(best, cost)
+    return best
 
 
 def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
@@ -91,8 +94,7 @@ def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     seconds = nbytes / rates.read_bytes_per_s
     if cold or not rates.l2_bytes:
         return seconds
-    fits = nbytes <= rates.value["l2_usable"] * rates.l2_bytes
-    return np.where(fits, seconds / rates.value["l2_speedup"], seconds)
+    return np.where(nbytes <= rates.l2_bytes, seconds / rates.value["l2_speedup"], seconds)
 
 
 def matmul_s(
@@ -129,11 +131,10 @@ def matmul_s(
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
         misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
-        compute_s = _tiled_flops(rates, m, n, k, 1.0, tail) * slower / rate
+        compute_s = _tiled_s(rates, m, n, k, 1.0, tail, rate) * slower
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
-        memory_s = read_s(rates, act_in + n * k * (bits / 8) + m * n * act_bytes, cold=cold)
-        pieces = np.ceil(m / TILES[2][0]) * np.ceil(n / TILES[2][1])
-        memory_s = memory_s * _narrow(rates, pieces, tail)
+        weights = n * k * (bits / 8) * _narrow(rates, n, tail)
+        memory_s = read_s(rates, act_in + weights + m * n * act_bytes, cold=cold)
         timing = overlapped(rates, compute_s, memory_s, fixed_s)
         if not p.quantised:
             return timing
@@ -144,9 +145,9 @@ def matmul_s(
     return launched(rates, in_blocks(formula, (m, n, k)), graph=graph)
 
 
-def _narrow(rates: Rates, pieces: Floats, tail: float) -> Floats:
-    """How much longer moving bytes takes when few cores ask for them: 1 where there are pieces enough."""
-    busy = pieces / rates.num_sms
+def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
+    """How much longer reading weights takes when they have few columns, so that few cores ask for them; else 1."""
+    busy = columns / (TILES[1][1] * rates.num_sms)
     share = np.minimum(1.0, (busy + (1.0 - tail) * np.maximum(0.0, 1.0 - busy)) * rates.value["core_draw"])
     return 1.0 / share
 
@@ -185,7 +186,7 @@ def grouped_matmul_s(
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
     Rows of each expert are padded to whole tiles; the weights of touched experts are read once; rows are gathered by
-    expert before and scattered back after.
+    expert, quantised where they must be, and scattered back: so many passes over them.
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
     Assumes: rows are spread evenly over the touched experts.
@@ -194,24 +195,19 @@ def grouped_matmul_s(
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype) * rates.value["grouped_frac"]
     if p.unpacked or bits < UNPACKED * p.act_bits:
-        rate *= rates.value["unpack_frac"]
+        rate *= rates.value["grouped_unpack_frac"]
     tail = rates.value["wave_tail.scaled"]
     fixed_s = rates.value["grouped_s"]
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         held = np.maximum(touched, 1.0)
         each = m / held
-        compute_s = _tiled_flops(rates, each, n, k, held, tail) / rate
-        passes = rates.value["grouped_passes"] * m * (n + k) * act_bytes
+        compute_s = _tiled_s(rates, each, n, k, held, tail, rate)
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
-        memory_s = read_s(rates, act_in + touched * n * k * (bits / 8) + m * n * act_bytes + passes, cold=cold)
-        memory_s = memory_s * _narrow(rates, np.ceil(each / TILES[2][0]) * np.ceil(n / TILES[2][1]) * held, tail)
-        timing = overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], fixed_s)
-        if not p.quantised:
-            return timing
-        return Timing(
-            timing.seconds + _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold), compute_s, memory_s
-        )
+        passes = rates.value["grouped_passes"] * act_in
+        weights = touched * n * k * (bits / 8) * _narrow(rates, n * held, tail)
+        memory_s = read_s(rates, act_in + weights + m * n * act_bytes + passes, cold=cold)
+        return overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], fixed_s)
 
     return launched(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
 

@@ -46,7 +46,7 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 SIXTEEN_BIT = ("fp16", "bf16")
-"""Formats that stand in for each other (Volta, Turing: the same units), and run in fp32 where there are no units for them."""
+"""Formats that stand in for each other (Volta, Turing: the same units), in fp32 where there are no units for them."""
 
 NVIDIA_FAMILIES: dict[str, str] = {
     "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",
@@ -63,7 +63,7 @@ RELATIVES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one accelerator sustains. Rates in FLOP/s and bytes/s, fixed times in seconds, fractions of datasheet peaks."""
+    """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks."""
 
     name: str
     num_sms: float

@@ -1,0 +1,74 @@
+"""Rows of a kernels file: predicted from their description alone, or skipped with a reason."""
+
+# ruff: noqa: E501 - tables read better in one line a row
+from __future__ import annotations
+
+import pytest
+
+from flopwise.backtest.kernels import predict_row
+from flopwise.facts.catalog import load_facts
+
+FACTS = load_facts()
+Row = dict[str, str]
+
+
+def row(op: str, gpu: str = "H100-SXM-80GB", **cells: object) -> Row:
+    return {"op": op, "gpu": gpu, **{name: str(cell) for name, cell in cells.items()}}
+
+
+GEMM = row("gemm", dtype="bfloat16", m=4096, n=8192, k=8192)
+MOE = row("moe", dtype="fp8", tokens=512, hidden=4096, inter=14336, experts=8, topk=2, ep=1, tp=8)
+DECODE = row("attention_decode", dtype="bfloat16", kv_dtype="fp8", batch=64, seq_kv=8192, n_heads=32, n_kv_heads=8, head_dim=128)  # fmt: skip
+MLA = row("mla_decode", dtype="bfloat16", kv_dtype="bfloat16", batch=32, seq_kv=8192, n_heads=16)
+REDUCE = row("allreduce", dtype="half", framework="nccl", bytes=1 << 24, n_gpus=8)
+
+
+@pytest.mark.parametrize("known", [GEMM, MOE, DECODE, MLA, REDUCE], ids=lambda r: r["op"])
+def test_measured_columns_change_nothing(known: Row) -> None:
+    told = known | {
+        "measured_time_us": "12345", "achieved_tflops": "9", "achieved_gbs": "9", "frac_of_peak": "0.01", "roofline_us": "1",
+    }  # fmt: skip
+    plain, other = predict_row(known, FACTS), predict_row(told, FACTS)
+    assert plain.skipped is None
+    assert plain == other
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (GEMM | {"gpu": "H900"}, "H900"),
+        (GEMM | {"op": "sort"}, "sort"),
+        (GEMM | {"m": ""}, "m is missing"),
+        (GEMM | {"k": "many"}, "not a number"),
+        (GEMM | {"n": "nan"}, "out of range"),
+        (GEMM | {"n": "0"}, "positive"),
+        (GEMM | {"dtype": "int3"}, "int3"),
+        (GEMM | {"dtype": "nvfp4"}, "fp4"),
+        (DECODE | {"kv_dtype": "q3"}, "q3"),
+        (REDUCE | {"n_gpus": "1"}, "one GPU"),
+        (REDUCE | {"note": "devices_per_node=2; rank 0 median; topology somewhere"}, "network"),
+        ({}, "unknown"),
+    ],
+)
+def test_what_cannot_be_predicted_is_skipped_with_a_reason(wrong: Row, reason: str) -> None:
+    found = predict_row(wrong, FACTS)
+    assert found.predicted_s is None
+    assert found.skipped is not None
+    assert reason in found.skipped
+
+
+@pytest.mark.parametrize(
+    ("known", "measured_us"),
+    [
+        (row("gemm", dtype="bfloat16", m=4097, n=65536, k=3072, framework="vllm"), 2210),
+        (row("gemm", dtype="bfloat16", m=128, n=16384, k=16384, framework="trtllm"), 193),
+        (row("gemm", dtype="fp8", m=12, n=65536, k=7168, framework="sglang"), 174),
+        (row("gemm", "B200", dtype="nvfp4", m=8, n=65536, k=51200, framework="trtllm"), 328),
+        (row("attention_decode", dtype="bfloat16", kv_dtype="bfloat16", batch=64, seq_kv=16384, n_heads=8, n_kv_heads=8, head_dim=128), 1388),
+        (row("attention_prefill", dtype="bfloat16", kv_dtype="bfloat16", batch=1, seq_q=8192, seq_kv=8192, n_heads=64, n_kv_heads=64, head_dim=128), 2260),
+        (row("allreduce", dtype="half", framework="nccl", bytes=268435456, n_gpus=8), 1092),
+    ],
+)  # fmt: skip
+def test_large_kernels_within_a_fifth_of_what_was_published(known: Row, measured_us: float) -> None:
+    """Times from aiconfigurator's published tables; the calibration has seen them, so this guards against breakage."""
+    assert predict_row(known, FACTS).predicted_s == pytest.approx(measured_us * 1e-6, rel=0.2)

@@ -1,0 +1,122 @@
+"""Collectives: zero for one, monotonic, never faster than the link, level by level, near NCCL's published rates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.cost.collectives import COLLECTIVES, all_gather_s, all_reduce_s, all_to_all_s, level_groups, p2p_s
+from flopwise.cost.fabric import Fabric, fabric
+from flopwise.facts.catalog import load_facts
+
+FACTS = load_facts()
+FABRICS = {
+    "hgx": fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9),
+    "nvl72": fabric(FACTS.accelerator("GB200"), gpus_per_node=4, node_bytes_per_s=50e9),
+    "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, node_bytes_per_s=12.5e9),
+    "bridge": fabric(FACTS.accelerator("RTX 3090"), gpus_per_node=8),
+    "xgmi": fabric(FACTS.accelerator("MI300X"), gpus_per_node=8),
+    "torus": fabric(FACTS.accelerator("TPU v5p")),
+}
+SLACK = 1 + 1e-9
+where = st.sampled_from(sorted(FABRICS))
+sizes = st.floats(1.0, 1e11)
+groups = st.sampled_from((1, 2, 4, 8, 16, 64, 512))
+strides = st.sampled_from((1, 2, 4, 8, 16))
+ops = st.sampled_from(sorted(COLLECTIVES))
+
+
+@given(where, ops, sizes, strides)
+def test_a_group_of_one_takes_no_time(name: str, op: str, nbytes: float, stride: int) -> None:
+    assert float(COLLECTIVES[op](FABRICS[name], nbytes, 1, stride)) == 0.0
+
+
+@settings(max_examples=200)
+@given(where, ops, sizes, groups, strides, st.floats(1.0, 10.0))
+def test_more_bytes_never_take_less_time(name: str, op: str, nbytes: float, n: int, stride: int, factor: float) -> None:
+    links, seconds = FABRICS[name], COLLECTIVES[op]
+    assert float(seconds(links, nbytes * factor, n, stride)) * SLACK >= float(seconds(links, nbytes, n, stride))
+    assert float(p2p_s(links, nbytes * factor, stride)) * SLACK >= float(p2p_s(links, nbytes, stride))
+
+
+@settings(max_examples=200)
+@given(where, sizes, groups, strides, st.booleans())
+def test_no_all_reduce_beats_the_fastest_link(name: str, nbytes: float, n: int, stride: int, direct: bool) -> None:
+    links = FABRICS[name]
+    fastest = max(level.bytes_per_s for level in links.levels)
+    least = nbytes * (n - 1) / n / fastest  # a switch that adds up needs one pass, a ring two
+    assert float(all_reduce_s(links, nbytes, n, stride, direct=direct)) * SLACK >= least
+    assert float(all_gather_s(links, nbytes, n, stride)) * SLACK >= least
+
+
+@given(where, st.lists(st.tuples(sizes, groups, strides), min_size=1, max_size=20), ops)
+def test_a_column_gives_the_same_numbers_as_each_row_alone(
+    name: str, rows: list[tuple[float, int, int]], op: str
+) -> None:
+    links, seconds = FABRICS[name], COLLECTIVES[op]
+    nbytes, n, stride = (np.array(column) for column in zip(*rows, strict=True))
+    assert seconds(links, nbytes, n, stride) == pytest.approx([float(seconds(links, *row)) for row in rows])
+
+
+@given(where, groups, strides)
+def test_levels_share_out_the_group(name: str, n: int, stride: int) -> None:
+    parts = [float(joined) for _, joined in level_groups(FABRICS[name], n, stride)]
+    assert np.prod(parts) == pytest.approx(n)
+    assert all(part >= 1 for part in parts)
+
+
+def test_levels_of_known_machines() -> None:
+    assert [(level.kind, level.size) for level in FABRICS["hgx"].levels[:1]] == [("nvlink4", 8)]
+    assert FABRICS["nvl72"].domain == 72
+    assert [level.kind for level in FABRICS["pcie"].levels] == ["pcie", "network"]
+    assert [level.kind for level in FABRICS["bridge"].levels] == ["nvlink3-bridge", "pcie", "network"]
+
+
+def test_tensor_parallel_groups_stay_inside_and_data_parallel_groups_cross() -> None:
+    links = FABRICS["hgx"]
+    assert [float(joined) for _, joined in level_groups(links, 8, 1)] == [8, 1]
+    assert [float(joined) for _, joined in level_groups(links, 16, 8)] == [1, 16]
+    assert [float(joined) for _, joined in level_groups(links, 16, 2)] == [4, 4]
+    assert float(p2p_s(links, 1e8, 1)) < float(p2p_s(links, 1e8, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "bus_bytes_per_s"),
+    [
+        ("A100-SXM-80", 4, 209e9),
+        ("A100-SXM-80", 8, 215e9),
+        ("H100-SXM-80", 2, 305e9),
+        ("H100-SXM-80", 4, 341e9),
+        ("H100-SXM-80", 8, 430e9),
+        ("B200", 2, 515e9),
+        ("B200", 4, 611e9),
+        ("B200", 8, 653e9),
+    ],
+)
+def test_large_all_reduces_reach_nccls_bus_bandwidth(name: str, n: int, bus_bytes_per_s: float) -> None:
+    """Published NCCL all-reduce bus bandwidths at large sizes, within a fifth."""
+    links = fabric(FACTS.accelerator(name), gpus_per_node=8)
+    bus = 2 * (n - 1) / n * 4e9 / float(all_reduce_s(links, 4e9, n))
+    assert bus == pytest.approx(bus_bytes_per_s, rel=0.2)
+
+
+def test_small_messages_cost_microseconds_and_custom_kernels_fewer() -> None:
+    links = FABRICS["hgx"]
+    library, custom = (float(all_reduce_s(links, 16_384.0, 8, direct=direct)) for direct in (False, True))
+    assert 6e-6 < library < 26e-6
+    assert 3e-6 < custom < 8e-6
+
+
+def test_between_nodes_the_network_decides() -> None:
+    fast, slow = (fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=b) for b in (50e9, 12.5e9))
+    assert float(all_to_all_s(slow, 1e9, 64)) > 3 * float(all_to_all_s(fast, 1e9, 64))
+    ratio = float(all_reduce_s(slow, 1e9, 64)) / float(all_reduce_s(fast, 1e9, 64))
+    assert 2 < ratio < 4  # the part inside the node stays
+
+
+def test_what_is_assumed_is_said() -> None:
+    links: Fabric = FABRICS["xgmi"]
+    assert any("xgmi" in sentence for sentence in links.assumptions)
+    assert any("network" in sentence for sentence in links.assumptions)

@@ -1,0 +1,210 @@
+"""Kernel times: between their bounds, monotonic, the same alone and in a column, and near published measurements."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.cost.attention import attention_s, decode_attention_s, prefill_attention_s
+from flopwise.cost.kernels import (
+    Timing,
+    bound_s,
+    grouped_matmul_s,
+    matmul_s,
+    pointwise_s,
+    waves,
+    work_bound_s,
+    work_s,
+)
+from flopwise.cost.rates import PRECISIONS, Rates, rates
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.architecture import Attend, Experts, Linear, Norm
+from flopwise.facts.catalog import load_facts
+from flopwise.ops.work import Shape, Split, backward_works, item_work
+
+FACTS = load_facts()
+GPUS = ("A100-SXM-80", "H100-SXM-80", "B200", "RTX PRO 6000 Blackwell", "MI300X", "T4", "TPU v5p", "Gaudi3")
+RATES = {name: rates(FACTS.accelerator(name)) for name in GPUS}
+H100 = RATES["H100-SXM-80"]
+FORMATS = ("bf16", "int8_wo", "int4_wo", "fp8", "fp8_block", "mxfp8")
+SLACK = 1 + 1e-9
+
+gpu = st.sampled_from(GPUS)
+dim = st.integers(1, 4096).map(lambda i: 32 * i)  # aligned: a row off the boundary is slower than the next larger one
+count = st.integers(1, 60_000)
+
+
+@settings(max_examples=150)
+@given(gpu, count, dim, dim, st.sampled_from(("m", "n", "k")), st.integers(1, 64))
+def test_a_larger_product_never_takes_less_time(name: str, m: int, n: int, k: int, which: str, step: int) -> None:
+    more = {"m": m, "n": n, "k": k}
+    more[which] += step * (1 if which == "m" else 32)
+    assert (
+        matmul_s(RATES[name], more["m"], more["n"], more["k"]).seconds * SLACK >= matmul_s(RATES[name], m, n, k).seconds
+    )
+
+
+@settings(max_examples=150)
+@given(gpu, count, dim, dim, st.sampled_from(FORMATS))
+def test_a_product_lies_above_its_roofline(name: str, m: int, n: int, k: int, dtype: str) -> None:
+    r, p = RATES[name], PRECISIONS[dtype]
+    if p.peak not in r.peak and p.peak != "bf16":
+        with pytest.raises(MissingFactError, match=p.peak):
+            matmul_s(r, m, n, k, dtype=dtype)
+        return
+    timing = matmul_s(r, m, n, k, dtype=dtype)
+    nbytes = m * k * (p.act_bits / 8 if p.quantised else 2.0) + n * k * p.weight_bits / 8 + 2.0 * m * n
+    assert timing.seconds * SLACK >= bound_s(r, 2.0 * m * n * k, nbytes, dtype)
+    assert timing.seconds * SLACK >= max(timing.compute_s, timing.memory_s)
+
+
+@settings(max_examples=80)
+@given(gpu, count, dim, dim, st.floats(1.0, 3.0))
+def test_more_bandwidth_or_rate_never_hurts(name: str, m: int, n: int, k: int, factor: float) -> None:
+    r = RATES[name]
+    wider = replace(r, hbm_bytes_per_s=r.hbm_bytes_per_s * factor)
+    faster = replace(r, peak={d: rate * factor for d, rate in r.peak.items()})
+    for better in (wider, faster):
+        assert matmul_s(better, m, n, k).seconds <= matmul_s(r, m, n, k).seconds * SLACK
+        assert pointwise_s(better, 1.0 * m * n).seconds <= pointwise_s(r, 1.0 * m * n).seconds * SLACK
+
+
+@settings(max_examples=60)
+@given(gpu, st.integers(1, 64), st.integers(1, 8192), st.integers(0, 8192), st.sampled_from((1, 4, 8)))
+def test_attention_grows_with_its_context_and_lies_above_its_roofline(
+    name: str, batch: int, query: int, cached: int, kv_heads: int
+) -> None:
+    r = RATES[name]
+    item = Attend(name="attention", heads=8, kv_heads=kv_heads, qk_dim=128, v_dim=128)
+    work = item_work(item, Shape(batch=batch, query=query, context=query + cached), Split())
+    more = item_work(item, Shape(batch=batch, query=query, context=query + cached + 64), Split())
+    assert work is not None
+    assert more is not None
+    assert attention_s(r, more).seconds * SLACK >= attention_s(r, work).seconds
+    assert attention_s(r, work).seconds * SLACK >= work_bound_s(r, work)
+    (backward,) = backward_works([work])
+    if query > 16:
+        assert attention_s(r, backward).compute_s == pytest.approx(2.5 * attention_s(r, work).compute_s)
+
+
+@settings(max_examples=60)
+@given(gpu, count, dim, dim, st.integers(1, 128), st.integers(1, 500))
+def test_a_grouped_product_costs_at_least_the_plain_one_with_its_weights(
+    name: str, m: int, n: int, k: int, touched: int, step: int
+) -> None:
+    r = RATES[name]
+    grouped = grouped_matmul_s(r, m, n, k, touched)
+    assert grouped.compute_s * SLACK >= matmul_s(r, m, n, k).compute_s
+    assert grouped_matmul_s(r, m + step, n, k, touched).seconds * SLACK >= grouped.seconds
+    assert grouped.seconds * SLACK >= bound_s(r, 2.0 * m * n * k, 2.0 * touched * n * k)
+
+
+def test_a_column_gives_the_same_numbers_as_each_row_alone() -> None:
+    draw = np.random.default_rng(7)
+    m, n, k = (draw.integers(1, 9000, 40_000).astype(float) for _ in range(3))
+    touched = draw.integers(1, 64, 40_000).astype(float)
+    whole = matmul_s(H100, m, n, k, dtype="fp8")
+    grouped = grouped_matmul_s(H100, m, n, k, touched)
+    for i in draw.integers(0, 40_000, 50):
+        assert Timing(*(np.asarray(part)[i] for part in whole)) == pytest.approx(
+            matmul_s(H100, m[i], n[i], k[i], dtype="fp8")
+        )
+        assert np.asarray(grouped.seconds)[i] == pytest.approx(
+            grouped_matmul_s(H100, m[i], n[i], k[i], touched[i]).seconds
+        )
+
+
+def test_prefill_and_decoding_in_one_column() -> None:
+    item = Attend(name="attention", heads=32, kv_heads=8, qk_dim=128, v_dim=128)
+    query, context = np.array([4096, 1, 1]), np.array([4096, 4096, 131072])
+    work = item_work(item, Shape(batch=np.array([1, 16, 1]), query=query, context=context), Split())
+    assert work is not None
+    column = attention_s(H100, work).seconds
+    alone = [
+        work_s(H100, w).seconds
+        for b, q, c in zip((1, 16, 1), query, context, strict=True)
+        if (w := item_work(item, Shape(batch=b, query=int(q), context=int(c)), Split())) is not None
+    ]
+    assert column == pytest.approx(alone)
+
+
+def test_latent_attention_decodes_on_the_latent_and_prefills_with_full_heads() -> None:
+    item = Attend(name="attention", heads=128, kv_heads=128, qk_dim=192, v_dim=128, latent_dim=576)
+    decode = item_work(item, Shape(batch=32, query=1, context=8192), Split())
+    prefill = item_work(item, Shape(batch=1, query=4096, context=4096), Split())
+    assert decode is not None
+    assert prefill is not None
+    cache_s = 32 * 8192 * 576 * 2 / H100.hbm_bytes_per_s
+    assert cache_s < work_s(H100, decode).seconds < 128 * cache_s / 4  # no head reads a cache of its own
+    full = prefill_attention_s(H100, 4096 * 4097 / 2, 1, 4096, 128, 128, 4096, qk_dim=192, v_dim=128)
+    assert work_s(H100, prefill).seconds == pytest.approx(full.seconds, rel=0.6)
+
+
+def test_weight_formats_help_decoding_and_not_prefill() -> None:
+    few, many = ({d: matmul_s(H100, m, 8192, 8192, dtype=d).seconds for d in FORMATS} for m in (1, 8192))
+    assert few["int4_wo"] < few["int8_wo"] < few["bf16"]
+    assert many["int4_wo"] >= 0.95 * many["bf16"]
+    assert many["fp8"] < many["bf16"]
+
+
+def test_norms_experts_and_products_have_a_time() -> None:
+    shape = Shape(batch=np.array([1, 8]), query=512, context=512)
+    items = (
+        Norm(name="norm", dim=4096),
+        Linear(name="up", inputs=4096, outputs=14336, shard="column"),
+        Experts(name="experts", experts=8, top_k=2, inputs=4096, outputs=14336),
+    )
+    for item in items:
+        work = item_work(item, shape, Split())
+        assert work is not None
+        seconds = work_s(H100, work).seconds
+        assert np.shape(seconds) == (2,)
+        assert np.all(np.asarray(seconds) * SLACK >= work_bound_s(H100, work))
+        assert np.all(np.asarray(work_s(H100, work, graph=False).seconds) >= np.asarray(seconds))
+
+
+def test_waves_are_whole_rounds_or_shared_out() -> None:
+    assert waves(np.array([1.0, 132.0, 133.0]), 132, 1.0) == pytest.approx([1, 1, 2])
+    assert waves(np.array([1.0, 132.0, 133.0]), 132, 0.0) == pytest.approx([1 / 132, 1, 133 / 132])
+
+
+def test_large_products_run_at_published_rates() -> None:
+    """Best published bf16 matmul rates (ml-engineering, 2026-08), which no fit has seen: within a fifth."""
+    for name in ("A100-SXM-80", "H100-SXM-80", "B200", "B300", "GB200", "MI300X", "MI325X", "Gaudi2", "Gaudi3"):
+        chip = FACTS.accelerator(name)
+        reached = 2 * 8192.0**3 / float(np.asarray(matmul_s(rates(chip), 8192, 8192, 8192).seconds))
+        assert reached == pytest.approx(chip.known("measured_bf16_flops_per_s"), rel=0.2), name
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert any("volta" in sentence for sentence in rates(FACTS.accelerator("V100-SXM2-16")).assumptions)
+    with pytest.raises(MissingFactError, match="fp4"):
+        matmul_s(H100, 16, 4096, 4096, dtype="nvfp4")
+    with pytest.raises(SpecError, match="allowed"):
+        matmul_s(H100, 16, 4096, 4096, dtype="int3")
+
+
+def test_every_accelerator_has_rates() -> None:
+    for chip in FACTS.accelerators.values():
+        r: Rates = rates(chip)
+        assert 0 < r.read_bytes_per_s <= r.hbm_bytes_per_s
+        if {"bf16", "fp16", "fp32"} & set(r.peak):
+            seconds = float(np.asarray(decode_attention_s(r, 1, 8, 8, 1024, qk_dim=128, v_dim=128).seconds))
+            assert 1e-7 < seconds < 1.0
+
+
+def test_a_million_products_in_well_under_a_second() -> None:
+    m = np.linspace(1, 9000, 1_000_000)
+    best = min(_seconds_of(m) for _ in range(3))
+    assert best < 0.3  # 60 ns a row on an idle core; slack for busy machines
+
+
+def _seconds_of(m: np.ndarray) -> float:
+    began = time.perf_counter()
+    matmul_s(H100, m, 4096.0, 4096.0)
+    return time.perf_counter() - began

@@ -1,0 +1,88 @@
+"""Calibration files: complete, unambiguous, told on their page, and refused with a reason when they are wrong."""
+
+# ruff: noqa: E501 - tables read better in one line a row
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.calibration import Calibration, calibration_page, load_calibration, parameters_from
+
+ROOT = Path(__file__).parents[2]
+GOOD: dict[str, Any] = {
+    "name": "dram_frac", "scope": "any", "value": 0.9, "unit": "ratio", "meaning": "m", "fitted_on": "f", "source": "s",
+    "date": "2026-11-21",
+}  # fmt: skip
+
+
+def test_every_parameter_says_what_it_is_and_where_it_comes_from() -> None:
+    for p in load_calibration().parameters:
+        assert p.unit, p
+        assert p.meaning.endswith("."), p
+        assert p.fitted_on, p
+        assert p.source, p
+        assert len(p.date) == len("2026-11-21"), p
+
+
+def test_fractions_of_datasheet_rates_stay_below_one() -> None:
+    for p in load_calibration().parameters:
+        if p.unit.startswith("fraction of"):
+            assert 0 < p.value <= 1, p
+
+
+def test_one_parameter_has_one_meaning_and_unit() -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for p in load_calibration().parameters:
+        assert seen.setdefault(p.name, (p.unit, p.meaning)) == (p.unit, p.meaning), p.name
+
+
+def test_the_page_is_what_the_files_say() -> None:
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert page == calibration_page(load_calibration()), "run: python benchmarks/fit_kernels.py --page"
+
+
+def test_the_nearest_scope_answers() -> None:
+    table = load_calibration()
+    assert table.find("dram_frac", ("hopper", "any")).scope == "hopper"
+    assert table.find("dram_frac", ("unheard-of", "any")).scope == "any"
+    assert table.without(("hopper",)).find("dram_frac", ("hopper", "any")).scope == "any"
+    with pytest.raises(MissingFactError, match="unheard-of"):
+        table.find("unheard-of", ("any",))
+
+
+def test_replacing_values_leaves_the_rest() -> None:
+    table = load_calibration()
+    other = table.replaced({("dram_frac", "any"): 0.5})
+    assert other.find("dram_frac", ("any",)).value == 0.5
+    assert len(other.parameters) == len(table.parameters)
+    with pytest.raises(SpecError, match="no parameter"):
+        table.replaced({("dram_frac", "nowhere"): 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON"),
+        ("{}", "a list"),
+        (json.dumps([{"name": "x"}]), "entry 1"),
+        (json.dumps([GOOD | {"value": "fast"}]), "not a number"),
+        (json.dumps([GOOD, GOOD | {"value": -1}]), "entry 2"),
+        ('[{"name": "dram_frac", "scope": "any", "value": NaN, "unit": "", "meaning": "", "fitted_on": "", "source": "", "date": ""}]', "not a number"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_its_place(text: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        parameters_from(text, "kernels.json")
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no calibration"):
+        load_calibration(tmp_path)
+    (tmp_path / "mine.json").write_text(json.dumps([GOOD]), encoding="utf-8")
+    assert load_calibration(tmp_path / ".").parameters[0].value == 0.9
+    with pytest.raises(SpecError, match="twice"):
+        Calibration((*load_calibration(tmp_path / ".").parameters,) * 2)
