@@ -147,7 +147,7 @@ def calibration_page(calibration: Calibration) -> str:
     lines = [
         "# Calibration",
         "",
-        "Every parameter of the cost model that is not a datasheet figure. `benchmarks/fit_kernels.py --page` writes it;",
+        "Every parameter of the cost model besides datasheet figures. `benchmarks/fit_kernels.py --page` writes it,",
         "the values live in `src/flopwise/data/calibration/`.",
         "",
         f"{len(calibration.parameters)} values of {len({p.name for p in calibration.parameters})} parameters.",
