@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Plan
+    from flopwise.facts.offers import Offer
+    from flopwise.provenance import Figure
+    from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
@@ -74,3 +76,36 @@ def read_plan(path: str | Path) -> Plan:
         return from_json(file.read_bytes(), str(file))
     except OSError as error:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give the path of a plan file") from None
+
+
+def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | None = None) -> Figure:
+    """The tree of figures behind one candidate of a plan: the single estimate of the same layout on the same machines.
+
+    Raises:
+        SpecError: the facts no longer hold the candidate's instance.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.models import load_model
+    from flopwise.search.workload import workload_from
+
+    known = load_facts(facts)
+    wanted = workload_from(answer.workload)
+    offer = next((o for o in known.offers if _same(o, chosen)), None)
+    if offer is None:
+        raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
+    model = load_model(wanted.source.model, facts_folder=known.folder)
+    if answer.task in {"pretrain", "finetune"}:
+        from flopwise.search.plan_training import candidate_job
+        from flopwise.training.estimate import estimate
+        from flopwise.training.explain import train_figure
+
+        return train_figure(estimate(candidate_job(wanted, model, known, offer, chosen)))
+    from flopwise.search.plan_serving import candidate_job as deployment
+    from flopwise.serving.estimate import estimate as served
+    from flopwise.serving.explain import serve_figure
+
+    return serve_figure(served(deployment(wanted, model, known, offer, chosen)))
+
+
+def _same(offer: Offer, chosen: Candidate) -> bool:
+    return (offer.provider, offer.instance, offer.region) == (chosen.provider, chosen.instance, chosen.region)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import cluster
 from flopwise.cost.energy import facility_joules
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.formats import weight_format
@@ -20,13 +21,14 @@ from flopwise.search.outcome import Answer
 from flopwise.search.pareto import pareto_front
 from flopwise.search.serving import MAX_TP, Deployments, deployments
 from flopwise.serving.estimate import ServeJob, serving_band
-from flopwise.serving.memory import generates
+from flopwise.serving.memory import ServingLayout, generates
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
     from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
@@ -185,6 +187,30 @@ class Option:
             price_date=offer.price_date,
             price_source=offer.source,
         )  # fmt: skip
+
+
+def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
+    """The job of one replica that a candidate of a plan stands for."""
+    held = chosen.layout
+    built = cluster(
+        facts.offered_accelerator(offer),
+        offer=offer,
+        purchase=chosen.purchase,
+        node_bytes_per_s=workload.inter_node_bytes_per_s,
+    )
+    arrivals = None if workload.requests_per_s is None else workload.requests_per_s / held["replicas"]
+    return ServeJob(
+        model=model,
+        cluster=built,
+        layout=ServingLayout(tp=held["tp"], pp=held["pp"]),
+        weights=held["weights"],
+        kv_dtype=held["kv_dtype"],
+        engine=held["engine"],
+        input_tokens=workload.input_tokens,
+        output_tokens=workload.output_tokens,
+        concurrency=held["max_batch"],
+        arrivals_per_s=arrivals if generates(model) else None,
+    )
 
 
 def formats(workload: Resolved, model: Model) -> list[str]:

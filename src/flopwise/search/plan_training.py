@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.search import rank
@@ -20,12 +21,13 @@ from flopwise.search.space import MODES
 from flopwise.search.training import Searched, floor_gpu_s, gpu_counts, searched, timed
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
@@ -201,9 +203,25 @@ def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
     return found
 
 
-def _layout(chosen: Candidate) -> Layout:
-    from flopwise.training.layout import RECOMPUTE  # noqa: PLC0415 - beside its only use
+def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
+    """The job that a candidate of a plan stands for."""
+    wanted, _ = recipes(workload, model)
+    recipe = next(r for r in wanted if r.precision == chosen.layout["precision"])
+    return TrainJob(
+        model=model,
+        recipe=replace(recipe, global_batch=chosen.layout["global_batch"], seq_len=chosen.layout["seq_len"]),
+        layout=_layout(chosen),
+        cluster=cluster(
+            facts.offered_accelerator(offer),
+            offer=offer,
+            purchase=chosen.purchase,
+            node_bytes_per_s=workload.inter_node_bytes_per_s,
+        ),
+        tokens=(workload.tokens or 0.0) / workload.useful_frac,
+    )
 
+
+def _layout(chosen: Candidate) -> Layout:
     kept = {k: chosen.layout[k] for k in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")}
     return Layout(**kept, recompute=RECOMPUTE.index(chosen.layout["recompute"]))
 

@@ -125,7 +125,7 @@ def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: boo
 
     figures = None
     if explain and answer.plans:
-        from flopwise.api.explain import explain_candidate
+        from flopwise.api.plan import explain_candidate
 
         figures = explain_candidate(answer, answer.plans[0], facts=facts)
 
