@@ -141,7 +141,7 @@ def test_more_work_never_takes_less_time(batch: int, seq: int) -> None:
         ({"dp": 3}, "does not divide into dp"),
         ({"pp": 64}, "more than the 32 layers"),
         ({"ep": 3}, "ep 3 does not divide"),
-        ({"pp": 4, "interleave": 3, "dp": 1}, "interleave"),
+        ({"pp": 4, "interleave": 16, "dp": 1}, "interleave"),
     ],
 )
 def test_layouts_that_cannot_be(layout: dict[str, int], says: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.rates import resolved
+from flopwise.cost.rates import families, resolved
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, load_calibration
 
@@ -154,8 +154,9 @@ def fabric(
     if node_bytes_per_s is None and offer is not None and offer.network_bytes_per_s:
         node_bytes_per_s = offer.network_bytes_per_s / per_node
     if node_bytes_per_s is None:
-        default = table.find("link_default_bytes_per_s", ("any",)).value
-        node_bytes_per_s = default
-        told += (f"network between nodes is not known; {8e-9 * default:.0f} Gbit/s per device assumed",)
+        chip = accelerator
+        scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+        node_bytes_per_s = table.find("link_default_bytes_per_s", (*scopes, "any")).value
+        told += (f"network between nodes is not known; {8e-9 * node_bytes_per_s:.0f} Gbit/s per device assumed",)
     level, notes = _level(node_kind, UNBOUNDED, float(node_bytes_per_s), table)
     return Fabric(levels=(*levels, level), assumptions=told + notes)
