@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.api.recipes import Method, check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def of_training(
         fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
         remedies=tuple(training_remedies(model, recipe, layout, capacity)) if fits is False else (),
         band=band,
-        quick=_quick_training(model, recipe, layout, total, chip),
+        quick=training_rules(model, recipe, layout, total, chip),
         settings=(
             ("layout", layout_text(layout)),
             ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
@@ -256,52 +257,6 @@ def memory_band(kind: str) -> ErrorBand:
 
 def _band_notes(band: ErrorBand) -> tuple[str, ...]:
     return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
-
-
-def _quick_training(
-    model: Model, recipe: Recipe, layout: Layout, total: float, chip: Accelerator | None
-) -> tuple[QuickFormula, ...]:
-    from flopwise.cost.quick import QuickFormula, quick_gpus, quick_state_bytes
-    from flopwise.ops.tensors import parameters
-
-    count = parameters(model)
-    ranks = int(layout.tp) * int(layout.pp)
-    states = quick_state_bytes(count, int(layout.dp) * int(layout.cp), ranks, int(layout.zero))
-    rules = [
-        QuickFormula(
-            name="16 bytes a parameter", formula="16 x parameters, sharded as ZeRO shards them", unit="B",
-            value=float(states), estimate=total,
-        )
-    ]  # fmt: skip
-    if chip is not None:
-        width = 4.0 if recipe.precision == "fp32" else 2.0
-        value = float(quick_gpus(count, width, chip.hbm_bytes, training=True))
-        rules.append(
-            QuickFormula(
-                name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs", value=max(1.0, value),
-                estimate=fewest_gpus(model, recipe, layout, chip.hbm_bytes),
-            )
-        )  # fmt: skip
-    return tuple(rules)
-
-
-def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) -> float | None:
-    """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
-    import numpy as np
-
-    from flopwise.api.recipes import heads_and_experts
-    from flopwise.training.memory import step_memory
-
-    heads, _ = heads_and_experts(model)
-    degrees = [t for t in (1, 2, 4, 8) if (heads or 8) % t == 0]
-    tp, gpus = (a.ravel() for a in np.meshgrid(degrees, 2 ** np.arange(17)))
-    keep = gpus % tp == 0
-    tp, gpus = tp[keep], gpus[keep]
-    dp = gpus // tp
-    column = replace(layout, dp=dp, tp=tp, pp=1, cp=1, ep=1, interleave=1, zero=np.where(dp > 1, 3, 0))
-    batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
-    fits = np.asarray(step_memory(model, batch, column).total_bytes) <= hbm_bytes
-    return float(gpus[fits].min()) if fits.any() else None
 
 
 def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
@@ -385,7 +340,7 @@ def of_serving(
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
         remedies=tuple(remedies),
         band=band,
-        quick=_quick_serving(model, asked, chip, context),
+        quick=serving_rules(model, asked, chip, context),
         settings=(
             ("layout", asked.layout_text),
             ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}"),
@@ -400,40 +355,3 @@ def of_serving(
         kv_capacity_tokens=None if chip is None else float(held.kv_capacity_tokens),
         max_concurrency=None if chip is None else float(held.max_concurrency),
     )
-
-
-def _quick_serving(model: Model, asked: Deployment, chip: Accelerator | None, context: int) -> tuple[QuickFormula, ...]:
-    from flopwise.cost.quick import QuickFormula, quick_gpus
-    from flopwise.ops.tensors import parameters
-    from flopwise.ops.weights import weight_bytes
-
-    if chip is None:
-        return ()
-    count = parameters(model)
-    width = float(weight_bytes(model, asked.weights)) / max(1, count)
-    return (
-        QuickFormula(
-            name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
-            value=max(1.0, float(quick_gpus(count, width, chip.hbm_bytes, training=False))),
-            estimate=fewest_serving_gpus(model, asked, chip, context),
-        ),
-    )  # fmt: skip
-
-
-def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, context: int) -> float | None:
-    """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
-    import numpy as np
-
-    from flopwise.api.recipes import heads_and_experts
-    from flopwise.serving.memory import ServingLayout, serving_memory
-
-    heads, _ = heads_and_experts(model)
-    degrees = [t for t in (1, 2, 4, 8, 16) if (heads or t) % t == 0]
-    stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
-    tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
-    held = serving_memory(
-        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=asked.weights,
-        kv_dtype=asked.kv_dtype or "bf16", engine_name=asked.engine, memory_frac=asked.memory_frac,
-    )  # fmt: skip
-    fits = np.broadcast_to(np.asarray(held.max_concurrency), tp.shape) >= 1
-    return float((tp * pp)[fits].min()) if fits.any() else None

@@ -180,7 +180,8 @@ def _rates(work: _Piece, cluster: Cluster) -> tuple[float, tuple[float, float], 
     """Peak FLOP/s, calibrated fractions of compute and memory bandwidth, and what was assumed."""
     from flopwise.cost.rates import PRECISIONS
 
-    rates, told = cluster.rates, ()
+    rates = cluster.rates
+    told: tuple[str, ...] = ()
     if work.dtype in PRECISIONS:
         peak = rates.peak_flops_per_s(work.dtype)
         matmul_frac = rates.matmul_flops_per_s(work.dtype) / peak

@@ -136,16 +136,12 @@ def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
         half = int(layout.dp) // 2
         yield f"tp {2 * int(layout.tp)}, dp {half}", again(layout=replace(layout, dp=half, tp=2 * int(layout.tp)))
         yield f"pp {2 * int(layout.pp)}, dp {half}", again(layout=replace(layout, dp=half, pp=2 * int(layout.pp)))
-    for precision in ("bf16", "fp8", "nvfp4"):
-        if precision != recipe.precision:
-            yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))
-    for mode, name in enumerate(RECOMPUTE):
-        if mode != int(layout.recompute):
-            yield f"recompute {name}", again(layout=replace(layout, recompute=mode))
-    if int(layout.dp) * int(layout.cp) > 1:
-        for zero in (0, 1, 3):
-            if zero != int(layout.zero):
-                yield f"ZeRO {zero}", again(layout=replace(layout, zero=zero))
+    for precision in sorted({"bf16", "fp8", "nvfp4"} - {recipe.precision}):
+        yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))  # type: ignore[arg-type]
+    for mode in sorted({0, 1, 2} - {int(layout.recompute)}):
+        yield f"recompute {RECOMPUTE[mode]}", again(layout=replace(layout, recompute=mode))
+    for zero in sorted({0, 1, 3} - {int(layout.zero)}) if int(layout.dp) * int(layout.cp) > 1 else ():
+        yield f"ZeRO {zero}", again(layout=replace(layout, zero=zero))
 
 
 def _serve_headline(found: Any) -> Headline:
@@ -222,5 +218,9 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
             memory_frac=asked.memory_frac,
         )
     for remedy in remedies:
-        after = {"memory": remedy.total_bytes}
-        yield remedy.change, lambda after=after: (after, "")
+        yield remedy.change, _known({"memory": remedy.total_bytes})
+
+
+def _known(after: Headline) -> Again:
+    """A change whose effect is there already."""
+    return lambda: (after, "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, MemoryAnswer, of_serving, overridden
 from flopwise.api.recipes import check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.api.rules import token_rules
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
@@ -162,7 +163,7 @@ def answered(
         memory=held,
         fits=found.max_concurrency >= 1,
         under_load=under,
-        quick=(*_quick(job, found), *held.quick),
+        quick=(*token_rules(found), *held.quick),
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
             ("layout", asked.layout_text),
@@ -198,23 +199,4 @@ def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
         utilisation_frac=each / sustained,
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
-    )
-
-
-def _quick(job: ServeJob, found: ServeEstimate) -> tuple[QuickFormula, ...]:
-    from flopwise.cost.quick import QuickFormula, quick_decode_s
-    from flopwise.ops.weights import weight_bytes
-
-    if found.tpot_s is None:
-        return ()
-    size = float(weight_bytes(job.model, job.weights))
-    value = float(quick_decode_s(size, found.num_gpus, job.cluster.accelerator.hbm_bytes_per_s))
-    return (
-        QuickFormula(
-            name="time per token",
-            formula="weights / memory bandwidth",
-            unit="s",
-            value=value,
-            estimate=found.tpot_s.value,
-        ),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
 from flopwise.api.recipes import Method
+from flopwise.api.rules import step_rules
 from flopwise.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def answered(
         memory=held,
         fits=bool(held.fits),
         laid_out=laid_out,
-        quick=_quick(found, held),
+        quick=(*step_rules(found), *held.quick),
         settings=(
             ("accelerators", f"{found.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),
@@ -205,23 +206,3 @@ def price_text(cluster: Cluster) -> str:
     if cluster.usd_per_gpu_hour is None:
         return "unknown"
     return f"{format_usd(cluster.usd_per_gpu_hour)} per accelerator and hour ({cluster.price_source})"
-
-
-def _quick(found: TrainEstimate, held: MemoryAnswer) -> tuple[QuickFormula, ...]:
-    from flopwise.cost.quick import QuickFormula, quick_training_flops
-    from flopwise.ops.flops import causal_forward_flops
-    from flopwise.ops.tensors import active_parameters
-
-    job = found.job
-    batch, seq = int(job.recipe.global_batch), int(job.recipe.seq_len)
-    count = batch * seq if job.tokens is None else job.tokens
-    passes = 2.0 if job.recipe.lora is not None else 3.0
-    real = passes * float(causal_forward_flops(job.model, batch, seq)) * count / (batch * seq)
-    flops = QuickFormula(
-        name="6 N D",
-        formula="6 x active parameters x tokens" + (" of a step" if job.tokens is None else ""),
-        unit="FLOP",
-        value=float(quick_training_flops(active_parameters(job.model), count)),
-        estimate=real,
-    )
-    return (flops, *held.quick)

@@ -1,7 +1,8 @@
 """Where the figures of an estimate come from: leaves that training and serving share, as `provenance.Figure`.
 
-A formula names its inputs word for word, so that it can be read and recomputed: `sum`, or arithmetic with x, /, +, -, max,
-min. What kernels and messages take is no such arithmetic: their formulas say `kernel model`, `message model`, `counted`.
+A formula names its inputs word for word, so that it can be read and recomputed: `sum`, or arithmetic with x, /, +, -,
+max, min, sqrt. What kernels and messages take is no such arithmetic: their formulas say `kernel model`,
+`message model`, `counted`.
 """
 
 from __future__ import annotations
@@ -68,9 +69,14 @@ class Device:
             row = load_calibration().find(name, scopes)
             lent = "" if row.scope == scopes[0] else f"measured on {row.scope}, none on {scopes[0]}; "
             self._known[name] = calibration(
-                name, self.rates.value[name], row.unit, fitted_on=row.fitted_on, source=row.source, date=row.date,
+                name,
+                self.rates.value[name],
+                row.unit,
+                fitted_on=row.fitted_on,
+                source=row.source,
+                date=row.date,
                 note=f"{lent}{row.meaning}",
-            )  # fmt: skip
+            )
         return self._known[name]
 
     def compute_rate(self, dtype: str) -> Figure:

@@ -52,18 +52,26 @@ def serving_memory_figure(
     row, form = engine(engine_name), weight_format(weights)
     degrees = tuple(given(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
     width = cache_elem_bytes(kv_dtype)
-    each = derived("cache bytes a token, all layers", number(kv_bytes_per_token(model, width)), "B",
-                   f"{COUNTED}: keys and values of every layer", given("KV dtype", kv_dtype), source=model.source,
-                   note="the growing part: windows and state-space layers keep a fixed amount")  # fmt: skip
+    each = derived(
+        "cache bytes a token, all layers",
+        number(kv_bytes_per_token(model, width)),
+        "B",
+        f"{COUNTED}: keys and values of every layer",
+        given("KV dtype", kv_dtype),
+        source=model.source,
+        note="the growing part: windows and state-space layers keep a fixed amount",
+    )
     stored = fact("weight format", form.name, "", source=form.source or "data/formats.json", note=form.meaning)
     held_by: dict[str, tuple[str, tuple[Figure, ...]]] = {
         "weights": ("tensor by tensor in the format, cut over the ranks", (stored, *degrees)),
         "KV cache": ("sequences x context in whole blocks, on the fullest rank", (each, *degrees)),
-        "activations and workspace": ("the widest tensors of one chunk of prefill, and logits",
-                                      (_engine(row, "workspace", row.workspace_bytes),)),
+        "activations and workspace": (
+            "the widest tensors of one chunk of prefill, and logits",
+            (_engine(row, "workspace", row.workspace_bytes),),
+        ),
         "CUDA graphs": ("what captured graphs take", (_engine(row, "graphs", row.graph_bytes),)),
         "CUDA context and NCCL": ("context and communicators", (_engine(row, "context", row.context_bytes),)),
-    }  # fmt: skip
+    }
     items = []
     for name, size in held.items.items():
         said, leaves = held_by.get(name, (name, ()))
@@ -113,8 +121,14 @@ class _Tree:
     def _mixture(self, mean: float, share: float, steady: Steady) -> Figure:
         decode = self._decode(steady)
         mixed = _parts("step with prefill", steady.mixed, "decoding and a chunk of prefill go through together")
-        part = derived("share of steps with prefill", share, "", f"{COUNTED}: prompt tokens that fall due / tokens of a chunk",
-                       self.input, self.output)  # fmt: skip
+        part = derived(
+            "share of steps with prefill",
+            share,
+            "",
+            f"{COUNTED}: prompt tokens due / tokens of a chunk",
+            self.input,
+            self.output,
+        )
         formula = f"{decode.name} + {part.name} x ({mixed.name} - {decode.name})"
         return derived("mean step", mean, "s", formula, decode, part, mixed)
 
@@ -151,7 +165,7 @@ class _Tree:
         if ranks == 1:
             return derived("communication", seconds, "s", "0 x ranks", given("ranks", 1))
         nbytes = batch * job.model.stacks[0].width * 2.0
-        kind = "an all-reduce behind each row-parallel product; hops between pipeline stages; all-to-alls of shared experts"
+        kind = "an all-reduce behind each row-parallel product, hops between stages, all-to-alls of experts"
         return self.device.message("communication", seconds, nbytes, ranks, kind)
 
     def _host(self) -> Figure:
@@ -167,8 +181,15 @@ class _Tree:
         """TTFT, TPOT, the whole request and throughput."""
         found = self.found
         request = _engine(self.row, "host time of a request", self.row.request_s, "s")
-        ttft = derived("TTFT", found.ttft_s.value, "s", "queue model: handling, the prompt's chunks, and what is ahead of it",
-                       request, self.step, self.input)  # fmt: skip
+        ttft = derived(
+            "TTFT",
+            found.ttft_s.value,
+            "s",
+            "queue model: handling, the prompt's chunks, what is ahead",
+            request,
+            self.step,
+            self.input,
+        )
         figures = [ttft, *interval("TTFT", ttft, found.ttft_s.band, found.ttft_s.low, found.ttft_s.high)]
         if found.tpot_s is None:
             return [*figures, *self._throughput(ttft, None)]
@@ -195,8 +216,14 @@ class _Tree:
             "throughput", found.output_tokens_per_s.value, "tokens/s", f"{rate.name} x {each.name}", rate, each
         )
         gpus = given("GPUs", found.num_gpus)
-        per_gpu = derived("throughput per GPU", found.output_tokens_per_s.value / found.num_gpus, "tokens/s",
-                          "throughput / GPUs", tokens, gpus)  # fmt: skip
+        per_gpu = derived(
+            "throughput per GPU",
+            found.output_tokens_per_s.value / found.num_gpus,
+            "tokens/s",
+            "throughput / GPUs",
+            tokens,
+            gpus,
+        )
         self.rate, self.tokens, self.gpus = rate, tokens, gpus
         ranged = found.output_tokens_per_s
         return [tokens, per_gpu, *interval("throughput", tokens, ranged.band, ranged.low, ranged.high)]
@@ -206,15 +233,31 @@ class _Tree:
         found = self.found
         peak = self.device.datasheet(f"peak {self.machine.dtype}", "FLOP/s")
         bandwidth = self.device.datasheet("hbm_bytes_per_s", "B/s")
-        lower = derived("lower bound of a step", found.lower_bound_s, "s",
-                        f"{COUNTED}: the longer of operations at peak and bytes at datasheet bandwidth", peak, bandwidth)  # fmt: skip
-        budget = derived("cache budget of a GPU", number(found.memory.kv_budget_bytes), "B",
-                         "memory model: what the engine's rule leaves after weights and workspace",
-                         _engine(self.row, "memory rule", self.row.memory_rule, ""),
-                         given("memory fraction", self.job.memory_frac if self.job.memory_frac is not None else self.row.memory_frac),
-                         self.device.datasheet("hbm_bytes", "B"))  # fmt: skip
-        most = derived("maximum concurrency", found.max_concurrency, "", "memory model: whole sequences in the cache budget, "
-                       "no more than the engine batches", budget, _engine(self.row, "largest batch", self.row.max_batch, ""))  # fmt: skip
+        lower = derived(
+            "lower bound of a step",
+            found.lower_bound_s,
+            "s",
+            f"{COUNTED}: the longer of FLOP at peak and bytes at full bandwidth",
+            peak,
+            bandwidth,
+        )
+        budget = derived(
+            "cache budget of a GPU",
+            number(found.memory.kv_budget_bytes),
+            "B",
+            "memory model: what the engine's rule leaves after weights and workspace",
+            _engine(self.row, "memory rule", self.row.memory_rule, ""),
+            given("memory fraction", self.job.memory_frac or self.row.memory_frac),
+            self.device.datasheet("hbm_bytes", "B"),
+        )
+        most = derived(
+            "maximum concurrency",
+            found.max_concurrency,
+            "",
+            "memory model: sequences in the budget, at most a batch",
+            budget,
+            _engine(self.row, "largest batch", self.row.max_batch, ""),
+        )
         cache = derived(
             "cache capacity", found.kv_capacity_tokens, "tokens", "memory model: tokens in the cache budget", budget
         )
@@ -226,11 +269,27 @@ class _Tree:
         paid = price(self.job.cluster)
         if paid is not None and found.usd_per_hour is not None:
             hourly = derived("cost per hour", found.usd_per_hour, "USD/h", f"{paid.name} x GPUs", paid, self.gpus)
-            figures.append(derived("cost per million output tokens", found.usd_per_million_output_tokens, "USD",
-                                   f"cost per hour / (throughput x {HOUR_S:g}) x 1000000", hourly, self.tokens))  # fmt: skip
-            figures.append(derived("cost per million input tokens", found.usd_per_million_input_tokens, "USD",
-                                   f"cost per hour / ({self.rate.name} x input tokens x {HOUR_S:g}) x 1000000",
-                                   hourly, self.rate, self.input))  # fmt: skip
+            figures.append(
+                derived(
+                    "cost per million output tokens",
+                    found.usd_per_million_output_tokens,
+                    "USD",
+                    f"cost per hour / (throughput x {HOUR_S:g}) x 1e6",
+                    hourly,
+                    self.tokens,
+                )
+            )
+            figures.append(
+                derived(
+                    "cost per million input tokens",
+                    found.usd_per_million_input_tokens,
+                    "USD",
+                    f"cost per hour / ({self.rate.name} x input tokens x {HOUR_S:g}) x 1e6",
+                    hourly,
+                    self.rate,
+                    self.input,
+                )
+            )
         if found.joules_per_output_token is not None:
             figures.append(self._energy(found.joules_per_output_token))
         return figures
@@ -239,9 +298,16 @@ class _Tree:
         chip = self.job.cluster.accelerator
         limit = self.device.datasheet("tdp_w", "W")
         whole = sum(s for _, s in self.found.breakdown)
-        watts = number(device_watts(number(limit.value), *(s / whole for _, s in self.found.breakdown[:3])))
-        draw = derived("draw of a GPU", watts, "W", "power model: shares of the power limit by what a step's time goes to",
-                       limit, *power_shares(("compute", "memory", "communication", "idle")))  # fmt: skip
+        compute, memory, messages = (s / whole for _, s in self.found.breakdown[:3])
+        watts = number(device_watts(number(limit.value), compute, memory, messages))
+        draw = derived(
+            "draw of a GPU",
+            watts,
+            "W",
+            "power model: shares of the limit by what time goes to",
+            limit,
+            *power_shares(("compute", "memory", "communication", "idle")),
+        )
         around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
         host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
         pue = power_shares(("pue",))[0]

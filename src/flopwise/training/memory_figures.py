@@ -62,8 +62,12 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
 
     degrees = tuple(given(name, int(getattr(layout, name))) for name in ("dp", "tp", "pp", "cp", "ep"))
     shards = (*degrees, given("ZeRO stage", int(layout.zero)))
-    states = fact("bytes of optimizer states a parameter", widths.states, "B",
-                  source=f"data/optimizers.csv, {chosen.name}: {chosen.source}")  # fmt: skip
+    states = fact(
+        "bytes of optimizer states a parameter",
+        widths.states,
+        "B",
+        source=f"data/optimizers.csv, {chosen.name}: {chosen.source}",
+    )
     batch = (given("micro-batch", int(layout.micro_batch)), given("sequence length", int(recipe.seq_len)))
     kept = (
         *batch,

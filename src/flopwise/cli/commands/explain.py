@@ -34,8 +34,8 @@ QUESTIONS = ("train", "serve", "memory")
 def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Where each figure comes from, and what would move it.
 
-    QUESTION is train, serve or memory; ARGUMENTS are those of that command. Prints the tree of formulas, facts, calibrations
-    and assumptions behind every figure, and the effect of single changes on the headline figures.
+    QUESTION is train, serve or memory; ARGUMENTS are those of that command. Prints the tree of formulas, facts,
+    calibrations and assumptions behind every figure, and the effect of single changes on the headline figures.
     """
     found = _asked(question, arguments)
     options.answer(lambda: document(found), lambda paper: lines(found, depth, paper))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def command(**given: Any) -> None:
     """Compute time against memory time of any piece of work.
 
-    Give --flops and --bytes, or a MODEL for one pass over --batch samples; models without layers use what was published.
+    Give --flops and --bytes, or a MODEL for one pass over --batch samples; models without layers use published figures.
     """
     if given["model"] is None and given["seq"] is not None:
         raise click.UsageError("--seq goes with a MODEL", click.get_current_context())

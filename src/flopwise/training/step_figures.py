@@ -1,0 +1,258 @@
+"""Where the lines of a training step come from: micro-batches, kernels, messages, the optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flopwise.cost.origin import COUNTED, KERNEL, Device, number, total
+from flopwise.facts.software import stack
+from flopwise.ops.work import Shape, Split
+from flopwise.provenance import Figure, derived, fact, given
+from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
+from flopwise.training.estimate import TrainEstimate, single_table
+from flopwise.training.stages import stage_sums
+from flopwise.training.step import (
+    DTYPE_BYTES,
+    STAGE_PARTS,
+    StepTable,
+    block_list,
+    optimizer_traffic_bytes,
+    resident_grad_dtype,
+)
+
+
+class StepFigures:
+    """The figures of one estimate's step; what several share is built once."""
+
+    def __init__(self, found: TrainEstimate) -> None:
+        """Build the step with all its lines."""
+        self.found, self.job = found, found.job
+        self.device = Device(self.job.cluster)
+        self.software = stack(self.job.recipe.stack)
+        self.table: StepTable = single_table(self.job, self.software)
+        layout, recipe = self.job.layout, self.job.recipe
+        self.lines = dict(found.breakdown)
+        self.gpus = given("GPUs", found.num_gpus)
+        self.batch = given("global batch", int(recipe.global_batch), "sequences")
+        self.seq = given("sequence length", int(recipe.seq_len), "tokens")
+        self.dp, self.micro_batch = given("dp", int(layout.dp)), given("micro-batch", int(layout.micro_batch))
+        self.num_micro = derived(
+            "micro-batches",
+            number(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch)),
+            "",
+            "global batch / (dp x micro-batch)",
+            self.batch,
+            self.dp,
+            self.micro_batch,
+        )
+        self.mode = int(layout.recompute)
+        self.stage = {n: float(v) for n, v in zip(STAGE_PARTS, self.table.stage_parts[:, self.mode, 0, 0], strict=True)}
+        self.kernels = self._kernels()
+        self.step = total("step time", "s", [self._line(name) for name, _ in found.breakdown])
+
+    def _context(self) -> BlockContext:
+        layout, recipe = self.job.layout, self.job.recipe
+        one = [np.array([int(v)]) for v in (layout.tp, layout.cp, layout.ep, layout.micro_batch)]
+        return BlockContext(
+            recipe=recipe,
+            software=self.software,
+            rates=self.job.cluster.rates,
+            fabric=self.job.cluster.fabric,
+            shape=Shape(batch=one[3], query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
+            split=Split(tp=one[0], cp=one[1], ep=one[2], sequence_parallel=layout.sequence_parallel),
+        )
+
+    def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
+        """(block, how often it occurs on the busiest stage, its kernels) of every block on that stage."""
+        model, context = self.job.model, self._context()
+        kinds = model.stacks[0].kinds
+        names = ["before the layers", *(kind.name for kind in kinds), "after the layers"]
+        blocks = [list(kernels_of(items, context, in_layers=inside)) for items, _, inside in block_list(model)]
+        forward = [sum(number(k.seconds) for k in block if k.forward) for block in blocks]
+        sums = stage_sums(model.stacks[0].order, len(kinds), self.table.degrees)
+        rows = [
+            [float(first), *map(float, counts), float(last)]
+            for counts, first, last in zip(sums.counts[0], sums.has_first[0], sums.has_last[0], strict=True)
+        ]
+        target = self.stage["forward"]
+        counts = min(rows, key=lambda row: abs(sum(c * f for c, f in zip(row, forward, strict=True)) - target))
+        return [(n, c, b) for n, c, b in zip(names, counts, blocks, strict=True) if c and b]
+
+    def _line(self, name: str) -> Figure:
+        """One line of the step's breakdown."""
+        if name in {"forward", "backward", "recompute"}:
+            one = self._pass(name)
+            return derived(name, self.lines[name], "s", f"{self.num_micro.name} x {one.name}", self.num_micro, one)
+        lines = {
+            "pipeline_bubble": self._bubble,
+            "pipeline_p2p": self._hops,
+            "data_parallel": self._gradients,
+            "optimizer": self._optimizer,
+            "launch": self._launch,
+        }
+        return lines[name]() if name in lines else self._exchange(name)
+
+    def _pass(self, name: str) -> Figure:
+        """One micro-batch through the busiest stage in one direction."""
+        if name == "recompute":
+            return self._again()
+        blocks = []
+        for block, count, kernels in self.kernels:
+            parts = [
+                self.device.kernel(k.work, k.dtype, number(k.seconds), weight_bits=16.0, kv_bytes=ACT_BYTES)
+                for k in kernels
+                if k.forward == (name == "forward")
+            ]
+            if not parts:
+                continue
+            one = total(f"{name} of one block {block}", "s", parts)
+            times = derived(f"blocks {block}", count, "", f"{COUNTED}: blocks on the busiest stage")
+            blocks.append(
+                derived(f"{name} of {block}", count * number(one.value), "s", f"{times.name} x {one.name}", times, one)
+            )
+        return total(f"{name} of a micro-batch", "s", blocks)
+
+    def _again(self) -> Figure:
+        """What recompute runs again for one micro-batch."""
+        said = ("nothing is computed again", "attention is computed again", "the whole forward pass is computed again")
+        return derived(
+            "recompute of a micro-batch",
+            self.stage["recompute"],
+            "s",
+            f"{KERNEL}: {said[self.mode]}",
+            given("recompute", ("none", "selective", "full")[self.mode]),
+        )
+
+    def _exchange(self, name: str) -> Figure:
+        """Exposed messages inside the layers."""
+        layout, width = self.job.layout, self.table.width
+        degree = {"tensor_parallel": "tp", "context_parallel": "cp", "expert_parallel": "ep"}[name]
+        ranks, words = int(getattr(layout, degree)), name.replace("_", " ")
+        if ranks == 1:
+            return derived(
+                words, self.lines[name], "s", "0 x ranks", given("ranks", 1), note=f"{degree} is 1: no message"
+            )
+        tokens = int(layout.micro_batch) * number(self.job.recipe.seq_len) / int(layout.cp)
+        overlap = {"tp": self.software.tp_overlap, "ep": self.software.ep_overlap}.get(degree)
+        kind = {
+            "tp": "all-gathers and reduce-scatters around each row-parallel product, less what compute hides",
+            "cp": "keys and values passed round the ring, less what attention hides",
+            "ep": "two all-to-alls of the routed tokens a layer and pass, less what compute hides",
+        }[degree]
+        hidden = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
+        nbytes = tokens * width * ACT_BYTES
+        one = self.device.message(f"{words} of a micro-batch", self.stage[name], nbytes, ranks, kind, *hidden)
+        return derived(words, self.lines[name], "s", f"{self.num_micro.name} x {one.name}", self.num_micro, one)
+
+    def _software(self, name: str, value: float) -> Figure:
+        row = self.software
+        return fact(name, value, "", source=f"data/stacks.csv, {row.name}: {row.source}", note=row.meaning)
+
+    def _bubble(self) -> Figure:
+        """Stages that wait for the first and the last micro-batch."""
+        pp = int(self.job.layout.pp)
+        if pp == 1:
+            return derived("pipeline bubble", 0.0, "s", "0 x stages", given("stages", 1))
+        whole = derived(
+            "all stages",
+            float(self.table.model_s[self.mode, 0]),
+            "s",
+            f"{KERNEL}: one micro-batch, every stage in turn",
+        )
+        busiest = derived(
+            "busiest stage", sum(self.stage.values()), "s", f"{KERNEL}: one micro-batch on the busiest stage"
+        )
+        turns = given("interleave", int(self.job.layout.interleave))
+        formula = "max(all stages - busiest stage, 0) / interleave"
+        return derived(
+            "pipeline bubble",
+            self.lines["pipeline_bubble"],
+            "s",
+            formula,
+            whole,
+            busiest,
+            turns,
+            source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
+        )
+
+    def _hops(self) -> Figure:
+        layout = self.job.layout
+        if int(layout.pp) == 1:
+            return derived("pipeline p2p", 0.0, "s", "0 x stages", given("stages", 1))
+        tokens = int(layout.micro_batch) * number(self.job.recipe.seq_len) / int(layout.cp)
+        nbytes = tokens * self.table.width * ACT_BYTES / int(layout.tp)
+        return self.device.message(
+            "pipeline p2p",
+            self.lines["pipeline_p2p"],
+            nbytes,
+            self.found.num_gpus,
+            "activations forward and gradients back between stages, every micro-batch",
+            self.num_micro,
+        )
+
+    def _params(self) -> Figure:
+        """Trained parameters on one rank."""
+        count = float(self.table.dense_params[0, 0] + self.table.expert_params[0, 0])
+        layout = self.job.layout
+        shape = (given("tp", int(layout.tp)), given("pp", int(layout.pp)), given("ep", int(layout.ep)))
+        formula = f"{COUNTED}: trained parameters of the busiest stage, cut by tp and ep"
+        return derived("trained parameters on a rank", count, "", formula, *shape, source=self.job.model.source)
+
+    def _gradients(self) -> Figure:
+        """Gradients, and with ZeRO weights, across replicas."""
+        layout = self.job.layout
+        ranks = int(layout.dp) * int(layout.cp)
+        if ranks == 1:
+            return derived("data parallel", self.lines["data_parallel"], "s", "0 x replicas", given("replicas", 1))
+        params = self._params()
+        dtype = resident_grad_dtype(self.job.recipe, self.software)
+        width = self._software(f"bytes of a gradient ({dtype})", DTYPE_BYTES[dtype])
+        size = derived(
+            "gradients on a rank",
+            number(params.value) * DTYPE_BYTES[dtype],
+            "B",
+            f"{params.name} x {width.name}",
+            params,
+            width,
+        )
+        zero = int(layout.zero)
+        kind = {0: "one all-reduce a step", 3: "weights gathered twice and gradients scattered once a micro-batch"}.get(
+            zero, "gradients scattered and weights gathered once a step"
+        )
+        hidden = self._software("share of compute that messages hide behind", self.software.dp_overlap)
+        held = (
+            size,
+            given("ranks", ranks),
+            given("ZeRO stage", zero),
+            hidden,
+            *self.device.links(ranks * int(layout.tp)),
+        )
+        return derived(
+            "data parallel", self.lines["data_parallel"], "s", f"message model: {kind}, less what compute hides", *held
+        )
+
+    def _optimizer(self) -> Figure:
+        params, layout = self._params(), self.job.layout
+        moved = derived(
+            "bytes an optimizer step moves a parameter",
+            optimizer_traffic_bytes(self.job.recipe, self.software),
+            "B",
+            f"{COUNTED}: states read and written, gradient read, weights read and written",
+            given("optimizer", self.job.recipe.optimizer),
+        )
+        share = given("shards", int(layout.dp) * int(layout.cp) if int(layout.zero) > 0 else 1)
+        rate = self.device.memory_rate()
+        formula = f"{params.name} / {share.name} x {moved.name} / {rate.name}"
+        return derived("optimizer", self.lines["optimizer"], "s", formula, params, share, moved, rate)
+
+    def _launch(self) -> Figure:
+        host = derived(
+            "launching a micro-batch",
+            float(self.table.host_s[0, 0]),
+            "s",
+            f"{KERNEL}: three launches an operation",
+            self._software("host time of one launch", self.software.launch_s),
+        )
+        busy = derived("device time of a micro-batch", sum(self.stage.values()), "s", f"{KERNEL}: all lines of a stage")
+        formula = f"{self.num_micro.name} x max(0, {host.name} - {busy.name})"
+        return derived("launch", self.lines["launch"], "s", formula, self.num_micro, host, busy)

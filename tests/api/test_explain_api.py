@@ -1,0 +1,174 @@
+"""The tree behind an answer: every headline is in it, every formula gives its value, every leaf has an origin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from formulas import is_arithmetic, recomputed
+
+import flopwise
+from flopwise.api.explain import figure_of
+from flopwise.errors import SpecError
+from flopwise.provenance import Figure, walk
+
+TRAINING: list[dict[str, Any]] = [
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "tokens": 1e9, "fsdp": True, "seq": 2048},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 16, "tp": 2, "pp": 4, "zero": 1, "recompute": "full",
+     "tokens": 1e9},
+    {"model": "Llama-3.1-8B", "gpu": "a100-80gb", "gpus": 32, "tp": 2, "pp": 2, "interleave": 2, "cp": 2, "seq": 8192},
+    {"model": "Mixtral-8x7B", "gpu": "h100", "gpus": 16, "ep": 8, "fsdp": True, "precision": "fp8",
+     "recompute": "selective"},
+    {"model": "Llama-3.1-8B", "gpu": "rtx 4090", "gpus": 1, "qlora": True, "seq": 1024, "tokens": 1e7, "micro_batch": 1,
+     "recompute": "full", "tp": 1},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "usd_per_gpu_hour": 2.0, "tokens": 1e9, "zero": 2},
+    {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "precision": "fp16", "tp": 1, "tokens": 1e6},
+]  # fmt: skip
+SERVING: list[dict[str, Any]] = [
+    {"model": "Llama-3.1-8B", "gpu": "h100", "concurrency": 32},
+    {"model": "Llama-3.1-8B", "gpu": "l40s", "weights": "fp8", "gpus": 4, "rate": 6.0},
+    {"model": "Llama-3.1-70B", "gpu": "h100", "tp": 4, "kv_dtype": "fp8", "concurrency": 5000},
+    {"model": "Mixtral-8x7B", "instance": "p5.48xlarge", "tp": 4, "pp": 2, "static": True, "concurrency": 16},
+    {"model": "bert-base-uncased", "gpu": "t4", "input_tokens": 128, "weights": "fp16"},
+    {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "usd_per_gpu_hour": 1.5},
+]
+MEMORY: list[dict[str, Any]] = [
+    {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},
+    {
+        "model": "Llama-3.1-8B",
+        "task": "serve",
+        "gpu": "a100-80gb",
+        "weights": "fp8",
+        "concurrency": 64,
+        "context": 4096,
+    },
+    {"model": "Llama-3.1-8B", "lora": 8},
+]
+CASES = [
+    (kind, asked) for kind, cases in (("train", TRAINING), ("serve", SERVING), ("memory", MEMORY)) for asked in cases
+]
+
+
+def answer_to(kind: str, asked: dict[str, Any]) -> Any:
+    return getattr(flopwise, kind)(**asked)
+
+
+def headline(kind: str, answer: Any) -> dict[str, tuple[Any, bool]]:
+    """Name in the tree: the value that the commands print, and whether it has to be there."""
+    if kind == "memory":
+        return {
+            "memory per GPU": (answer.per_gpu_bytes, True),
+            "memory per GPU, low": (answer.low_bytes, True),
+            "memory per GPU, high": (answer.high_bytes, True),
+            "margin": (answer.margin_bytes, answer.capacity_bytes is not None),
+        }
+    found = answer.estimate
+    if kind == "train":
+        run = found.run
+        return {
+            "step time": (found.step_s, True),
+            "throughput": (found.tokens_per_s, True),
+            "throughput per GPU": (found.tokens_per_s_per_gpu, True),
+            "throughput per GPU, low": (found.low, True),
+            "throughput per GPU, high": (found.high, True),
+            "MFU": (found.mfu_frac, True),
+            "MFU, attention in full": (found.mfu_full_attention_frac, True),
+            "HFU": (found.hfu_frac, True),
+            "lower bound of the step": (found.lower_bound_s, True),
+            "upper bound of the step": (found.upper_bound_s, True),
+            "memory per GPU": (float(found.memory.total_bytes), True),
+            "run time": (run and run.seconds, run is not None),
+            "GPU-hours": (run and run.gpu_hours, run is not None),
+            "cost": (run and run.cost_usd, run is not None and run.cost_usd is not None),
+            "energy": (run and run.energy_joules, run is not None),
+            **{name.replace("_", " "): (seconds, True) for name, seconds in found.breakdown},
+        }
+    return {
+        "TTFT": (found.ttft_s.value, True),
+        "TTFT, low": (found.ttft_s.low, True),
+        "TPOT": (found.tpot_s and found.tpot_s.value, found.tpot_s is not None),
+        "whole request": (found.e2e_s, found.tpot_s is not None),
+        "throughput": (found.output_tokens_per_s.value, True),
+        "throughput, high": (found.output_tokens_per_s.high, True),
+        "maximum concurrency": (found.max_concurrency, True),
+        "cache capacity": (found.kv_capacity_tokens, True),
+        "memory per GPU": (float(found.memory.total_bytes), True),
+        "cost per million output tokens": (found.usd_per_million_output_tokens, found.usd_per_hour is not None),
+        "cost per million input tokens": (found.usd_per_million_input_tokens, found.usd_per_hour is not None),
+        "energy per output token": (found.joules_per_output_token, found.joules_per_output_token is not None),
+    }
+
+
+@pytest.mark.parametrize(("kind", "asked"), CASES, ids=str)
+def test_every_formula_gives_the_value_beside_it_and_every_headline_is_explained(
+    kind: str, asked: dict[str, Any]
+) -> None:
+    answer = answer_to(kind, asked)
+    figures = list(walk(figure_of(answer)))
+    arithmetic = [f for f in figures if is_arithmetic(f)]
+    assert len(arithmetic) >= 3
+    for figure in arithmetic:
+        assert figure.value is not None
+        assert recomputed(figure) == pytest.approx(float(figure.value), rel=1e-6, abs=1e-12), (
+            f"{figure.name} = {figure.formula}"
+        )
+    by_name: dict[str, Figure] = {}
+    for figure in figures:
+        by_name.setdefault(figure.name, figure)
+    for name, (value, there) in headline(kind, answer).items():
+        assert (name in by_name) == there, name
+        if there:
+            assert by_name[name].value == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.parametrize(("kind", "asked"), CASES, ids=str)
+def test_leaves_are_facts_with_a_source_calibrations_with_their_data_or_given(kind: str, asked: dict[str, Any]) -> None:
+    figures = list(walk(figure_of(answer_to(kind, asked))))
+    facts = [f for f in figures if f.kind == "fact"]
+    assert facts
+    assert all(f.source for f in facts)
+    assert all(f.fitted_on and f.source for f in figures if f.kind == "calibration")
+    datasheet = [f for f in facts if "hbm_bytes" in f.name]
+    assert all(f.date and f.confidence for f in datasheet)
+    assert datasheet or kind == "memory"
+    if asked.get("usd_per_gpu_hour"):
+        assert any(f.name == "price per device and hour" and f.kind == "given" for f in figures)
+
+
+def test_kernels_take_no_less_than_their_work_at_datasheet_rates() -> None:
+    answer = answer_to("train", TRAINING[0])
+    kernels = [f for f in walk(figure_of(answer)) if f.formula == "kernel model" and len(f.inputs) == 4]
+    assert len(kernels) > 15
+    for kernel in kernels:
+        flops, moved, rate, bandwidth = (float(f.value or 0) for f in kernel.inputs)
+        peak, hbm = (float(f.inputs[0].value or 0) for f in kernel.inputs[2:])
+        assert float(kernel.value or 0) >= max(flops / peak, 0.6 * moved / hbm), kernel.name
+        assert rate <= peak
+        assert bandwidth <= hbm
+
+
+def test_sensitivities_are_ranked_and_point_the_right_way() -> None:
+    found = flopwise.explain("train", "Llama-3.1-8B", gpu="h100", gpus=16, tp=2, zero=1)
+    sizes = [s.size for s in found.sensitivities]
+    assert sizes == sorted(sizes, reverse=True)
+    effects = {s.change: s.effects for s in found.sensitivities}
+    assert 1 / 1.1 <= effects["peak compute +10 %"]["time per token"] < 1
+    assert 1 / 1.1 <= effects["memory bandwidth +10 %"]["time per token"] <= 1
+    assert effects["recompute full"]["memory"] < 1 < effects["recompute full"]["time per token"]
+    assert effects["network bandwidth +10 %"]["time per token"] <= 1
+    assert effects["precision nvfp4"] == {} if "precision nvfp4" in effects else False
+
+    found = flopwise.explain("serve", "Llama-3.1-8B", gpu="h100", concurrency=32)
+    effects = {s.change: s.effects for s in found.sensitivities}
+    assert effects["requests in flight x 2"]["throughput per GPU"] > 1
+    assert effects["weights in fp8"]["TPOT"] < 1
+    assert effects["memory bandwidth +10 %"]["TPOT"] < 1
+
+    found = flopwise.explain("memory", "Llama-3.1-8B", gpu="h100")
+    assert found.sensitivities
+    assert all(s.effects["memory"] < 1 for s in found.sensitivities)
+
+
+def test_only_questions_can_be_explained() -> None:
+    with pytest.raises(SpecError, match="train, serve, memory"):
+        flopwise.explain("gpus", "h100")

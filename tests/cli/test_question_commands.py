@@ -1,0 +1,279 @@
+"""memory, train, serve, roofline, explain: the keys that scripts rely on, one answer in table, JSON and Python, exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import flopwise
+from flopwise import cli, units
+
+Run = Callable[..., tuple[int, str, str]]
+
+MEMORY_KEYS = {"per_gpu_bytes", "low_bytes", "high_bytes", "items", "capacity_bytes", "fits", "remedies"}
+TRAIN_KEYS = {
+    "step_s", "tokens_per_s", "tokens_per_s_per_gpu", "low", "high", "lower_bound_s", "upper_bound_s", "mfu_frac",
+    "hfu_frac", "bound", "breakdown", "memory", "run",
+}  # fmt: skip
+SERVE_KEYS = {
+    *(f"{name}{end}" for name in ("ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
+      for end in ("", "_low", "_high")),
+    "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def go(line: str) -> tuple[int, str, str]:
+        code = cli.main(line.split())
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return go
+
+
+@pytest.fixture
+def document(run: Run) -> Callable[[str], dict[str, Any]]:
+    def go(line: str) -> dict[str, Any]:
+        code, out, err = run(f"{line} --json")
+        assert code in {0, 1}, err
+        return dict(json.loads(out))
+
+    return go
+
+
+def test_memory_has_its_keys_and_its_items_add_up(document: Callable[[str], dict[str, Any]]) -> None:
+    found = document("memory Llama-3.1-8B --gpu h100 --dp 8 --fsdp --seq 4096")
+    assert found.keys() >= MEMORY_KEYS
+    assert sum(i["bytes"] for i in found["items"]) == pytest.approx(found["per_gpu_bytes"])
+    assert found["low_bytes"] < found["per_gpu_bytes"] < found["high_bytes"]
+    assert found["capacity_bytes"] == 85_520_809_984
+    assert found["fits"] is True
+    assert found["remedies"] == []
+    assert found["margin_bytes"] == pytest.approx(found["capacity_bytes"] - found["per_gpu_bytes"])
+
+
+def test_memory_without_a_device_knows_no_capacity_and_claims_nothing(
+    document: Callable[[str], dict[str, Any]],
+) -> None:
+    found = document("memory Llama-3.1-8B --lora 16")
+    assert found.keys() >= MEMORY_KEYS
+    assert (found["capacity_bytes"], found["fits"], found["fits_probability"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("line", ["--gpu a100-80gb --seq 8192", "--task serve --gpu l4 --concurrency 64"])
+def test_what_does_not_fit_is_an_answer_with_ranked_remedies(
+    document: Callable[[str], dict[str, Any]], run: Run, line: str
+) -> None:
+    found = document(f"memory Llama-3.1-8B {line}")
+    assert found["fits"] is False
+    remedies = found["remedies"]
+    assert remedies
+    assert all(r["saves_bytes"] > 0 and r["change"] for r in remedies)
+    assert [(not r["fits"], -r["saves_bytes"]) for r in remedies] == sorted(
+        (not r["fits"], -r["saves_bytes"]) for r in remedies
+    )
+    code, out, _ = run(f"memory Llama-3.1-8B {line}")
+    assert code == 0
+    assert "does not fit" in out
+    assert remedies[0]["change"] in out
+
+
+def test_a_remedy_does_what_it_says(document: Callable[[str], dict[str, Any]]) -> None:
+    before = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192")
+    after = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192 --optimizer adamw-8bit")
+    saved = next(r["saves_bytes"] for r in before["remedies"] if r["change"] == "8-bit AdamW")
+    assert before["per_gpu_bytes"] - after["per_gpu_bytes"] == pytest.approx(saved)
+
+
+def test_train_has_its_keys_and_its_parts_agree(document: Callable[[str], dict[str, Any]]) -> None:
+    found = document("train Llama-3.1-8B --gpu h100 --gpus 16 --tp 2 --zero 1 --tokens 1T --provider aws")
+    assert found.keys() >= TRAIN_KEYS
+    assert found["memory"].keys() >= MEMORY_KEYS
+    assert found["run"].keys() >= {"seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules"}
+    assert sum(line["seconds"] for line in found["breakdown"]) == pytest.approx(found["step_s"])
+    assert found["tokens_per_s"] == pytest.approx(16 * found["tokens_per_s_per_gpu"])
+    assert found["tokens_per_s"] * found["step_s"] == pytest.approx(found["global_batch"] * found["seq_len"])
+    assert found["low"] < found["tokens_per_s_per_gpu"] < found["high"]
+    assert found["lower_bound_s"] <= found["step_s"] <= found["upper_bound_s"]
+    assert found["mfu_frac"] < found["mfu_full_attention_frac"]
+    run = found["run"]
+    assert run["gpu_hours"] == pytest.approx(16 * run["seconds"] / 3600)
+    assert run["cost_usd"] == pytest.approx(run["gpu_hours"] * found["usd_per_gpu_hour"])
+    assert "aws" in found["price_source"]
+    assert re.search(r"20\d\d-\d\d-\d\d", found["price_source"])
+
+
+def test_train_chooses_a_layout_that_fits_and_is_no_slower_than_a_plain_one(
+    document: Callable[[str], dict[str, Any]],
+) -> None:
+    best = document("train Llama-3.1-8B --gpu h100 --gpus 16 --global-batch 256")
+    plain = document("train Llama-3.1-8B --gpu h100 --gpus 16 --global-batch 256 --fsdp --recompute full")
+    assert best["fits"]
+    assert best["step_s"] <= plain["step_s"] * 1.0001
+    layout = best["layout"]
+    assert layout["dp"] * layout["tp"] * layout["pp"] * layout["cp"] == 16
+
+
+def test_a_layout_that_does_not_fit_is_estimated_with_a_warning_and_exit_code_one(run: Run) -> None:
+    code, out, _ = run("train Llama-3.1-8B --gpu l4 --gpus 4 --tp 1")
+    assert code == 1
+    assert "WARNING" in out
+    assert "tokens/s" in out
+    code, out, _ = run("train Llama-3.1-8B --gpu l4 --gpus 4 --tp 1 --json")
+    assert (code, json.loads(out)["fits"]) == (1, False)
+    code, out, _ = run("serve Llama-3.1-70B --gpu h100 --json")
+    assert (code, json.loads(out)["max_concurrency"]) == (1, 0)
+
+
+def test_serve_has_its_keys_and_its_parts_agree(document: Callable[[str], dict[str, Any]]) -> None:
+    found = document("serve Llama-3.1-8B --gpu h100 --gpus 4 --tp 2 --concurrency 64 --price 2.50")
+    assert found.keys() >= SERVE_KEYS
+    assert (found["replicas"], found["num_gpus"]) == (2, 4)
+    assert found["output_tokens_per_s"] == pytest.approx(4 * found["output_tokens_per_s_per_gpu"])
+    for name in ("ttft_s", "tpot_s", "output_tokens_per_s"):
+        assert found[f"{name}_low"] < found[name] < found[f"{name}_high"]
+    assert found["usd_per_hour"] == pytest.approx(10.0)
+    dollars = 10.0 / (found["output_tokens_per_s"] * 3600) * 1e6
+    assert found["usd_per_million_output_tokens"] == pytest.approx(dollars)
+    assert found["e2e_s"] == pytest.approx(found["ttft_s"] + 255 * found["tpot_s"])
+
+
+def test_serve_under_load_gives_percentiles_that_rise_and_nothing_where_it_cannot_keep_up(
+    document: Callable[[str], dict[str, Any]],
+) -> None:
+    calm = document("serve Llama-3.1-8B --gpu h100 --rate 4")["under_load"]
+    busy = document("serve Llama-3.1-8B --gpu h100 --rate 12")["under_load"]
+    for load in (calm, busy):
+        assert list(load["ttft_s"].values()) == sorted(load["ttft_s"].values())
+    assert busy["ttft_s"]["p99"] >= calm["ttft_s"]["p99"]
+    assert calm["utilisation_frac"] < busy["utilisation_frac"] < 1
+    drowned = document("serve Llama-3.1-8B --gpu h100 --rate 100000")["under_load"]
+    assert drowned["utilisation_frac"] > 1
+    assert set(drowned["ttft_s"].values()) == {None}
+
+
+def test_table_json_and_python_say_the_same(run: Run, document: Callable[[str], dict[str, Any]]) -> None:
+    line = "train Llama-3.1-8B --gpu h100 --gpus 8 --fsdp --global-batch 64 --seq 4096"
+    answer = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, fsdp=True, global_batch=64, seq=4096)
+    found, (_, out, _) = document(line), run(line)
+    assert found["step_s"] == pytest.approx(answer.estimate.step_s)
+    assert f"{answer.estimate.tokens_per_s:,.0f} tokens/s" in out
+    assert units.format_seconds(answer.estimate.step_s) in out
+    assert units.format_percent(answer.estimate.mfu_frac) in out
+
+    line = "serve Llama-3.1-8B --gpu h100 --concurrency 16"
+    served = flopwise.serve("Llama-3.1-8B", gpu="h100", concurrency=16)
+    found, (_, out, _) = document(line), run(line)
+    assert found["ttft_s"] == pytest.approx(served.estimate.ttft_s.value)
+    assert units.format_seconds(served.estimate.ttft_s.value) in out
+
+    line = "memory Llama-3.1-8B --gpu h100 --dp 8 --zero 2"
+    held = flopwise.memory("Llama-3.1-8B", gpu="h100", dp=8, zero=2)
+    found, (_, out, _) = document(line), run(line)
+    assert found["per_gpu_bytes"] == pytest.approx(held.per_gpu_bytes)
+    assert units.format_gib(held.per_gpu_bytes) in out
+
+
+def test_roofline_is_the_longer_of_compute_and_memory(document: Callable[[str], dict[str, Any]]) -> None:
+    found = document("roofline --flops 989.4e12 --bytes 3.35TB --gpu h100 --efficiency 1 --price 3.6")
+    assert found["compute_s"] == pytest.approx(1.0)
+    assert found["memory_s"] == pytest.approx(1.0)
+    assert found["cost_usd"] == pytest.approx(0.001)
+    half = document("roofline --flops 989.4e12 --bytes 1TB --gpu h100 --efficiency 50%")
+    assert (half["bound"], half["seconds"]) == ("compute", pytest.approx(2.0))
+    assert half["utilisation_frac"] == pytest.approx(0.5)
+    moved = document("roofline --bytes 3.35TB --gpu h100 --efficiency 1 --gpus 2")
+    assert (moved["bound"], moved["seconds"]) == ("memory bandwidth", pytest.approx(0.5))
+    assert found["intensity_flops_per_byte"] == pytest.approx(found["ridge_flops_per_byte"])
+
+
+def test_roofline_takes_published_figures_of_models_without_layers(document: Callable[[str], dict[str, Any]]) -> None:
+    one = document("roofline ResNet-50 --gpu t4 --batch 1 --dtype fp16")
+    many = document("roofline ResNet-50 --gpu t4 --batch 64 --dtype fp16")
+    assert 7e9 < one["flops"] < 9e9  # 4.1 GMAC (He et al. 2015)
+    assert many["flops"] == pytest.approx(64 * one["flops"])
+    assert any("published" in text or "activations" in text for text in one["assumptions"])
+
+
+def test_explain_gives_the_tree_and_the_ranked_changes(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    found = document("explain serve Llama-3.1-8B --gpu h100 --concurrency 32 --weights fp8")
+    assert {"provenance", "assumptions", "sensitivities"} <= found.keys()
+    assert found["provenance"]["inputs"][0]["name"] == "TTFT"
+    assert all({"change", "effects", "note"} <= s.keys() for s in found["sensitivities"])
+    code, out, _ = run("explain train Llama-3.1-8B --gpu h100 --gpus 8 --depth 2")
+    assert code == 0
+    assert "What would move it" in out
+    assert out.count("\n") < 120
+
+
+@pytest.mark.parametrize("command", ["memory", "train", "serve"])
+def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str) -> None:
+    line = f"{command} Llama-3.1-8B --gpu h100"
+    code, out, _ = run(f"{line} --explain")
+    assert code in {0, 1}
+    assert "Where the figures come from" in out
+    assert "NVIDIA H100 datasheet" in out
+    code, out, _ = run(f"{line} --explain --json")
+    assert json.loads(out)["provenance"][0]["inputs"]
+    code, out, _ = run(f"{line} --json")
+    assert "provenance" not in json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --tp 3", "divide"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 6 --tp 6", "32 attention heads"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --tp 2 --dp 2", "2 x tp 2"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 64 --pp 64", "32 layers"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --ep 2", "no experts"),
+        ("train Mixtral-8x7B --gpu h100 --gpus 6 --ep 3", "8 experts"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --fsdp --zero 1", "ZeRO 1"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --fsdp --global-batch 12", "multiple of 8"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 0", "--gpus"),
+        ("train Llama-3.1-8B --gpu h1000", "unknown accelerator"),
+        ("train Llama-3.1-8B", "no accelerator is given"),
+        ("train Lama-3.1-8B --gpu h100", "Llama-3.1-8B"),
+        ("train Llama-3.1-8B --gpu h100 --seq 9999999", "made for"),
+        ("train Llama-3.1-8B --gpu h100 --optimizer adamx", "adamw"),
+        ("train Llama-3.1-8B --gpu h100 --stack megatrn", "megatron"),
+        ("train Llama-3.1-8B --gpu h100 --lora-targets q,k", "neither a LoRA rank"),
+        ("train Llama-3.1-8B --gpu h100 --lora 8 --lora-targets z", "LoRA targets"),
+        ("train Llama-3.1-8B --gpu h100 --global-batch 8 --global-batch-tokens 1M", "one of them"),
+        ("train Llama-3.1-8B --gpu t4 --precision fp8 --tp 1", "fp8"),
+        ("train Llama-3.1-8B --gpu h100 --provider nobody", "nobody"),
+        ("train ResNet-50 --gpu h100", "roofline"),
+        ("serve Llama-3.1-8B --gpu h100 --tp 2 --gpus 3", "whole replicas"),
+        ("serve Llama-3.1-8B --gpu h100 --rate 2 --concurrency 8", "not both"),
+        ("serve Llama-3.1-8B --gpu h100 --input 200000", "context"),
+        ("serve Llama-3.1-8B --gpu h100 --weights int3", "format"),
+        ("serve Llama-3.1-8B --gpu h100 --engine vlm", "vllm"),
+        ("serve bert-base-uncased --gpu t4 --rate 3 --input 128", "does not generate"),
+        ("memory Llama-3.1-8B --task serve --lora 8", "--lora does not go with --task serve"),
+        ("memory Llama-3.1-8B --kv-dtype fp8", "--kv-dtype does not go with --task train"),
+        ("memory Llama-3.1-8B --offload parameters", "ZeRO 3"),
+        ("roofline --gpu h100", "--flops and --bytes"),
+        ("roofline Llama-3.1-8B --flops 1e12 --gpu h100", "both given"),
+        ("roofline --flops 1e12 --gpu h100 --dtype int3", "int3"),
+        ("roofline --flops 1e12 --gpu h100 --efficiency 1.5", "--efficiency"),
+        ("explain gpus h100", "gpus"),
+        ("explain train Llama-3.1-8B --gpu h100 --tpp 2", "--tp"),
+        ("explain memory Llama-3.1-8B --task serve --lora 8", "--lora does not go"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(run: Run, line: str, said: str) -> None:
+    code, out, err = run(line)
+    assert (code, out) == (2, ""), err
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_an_offer_that_does_not_exist_is_no_feasible_answer(run: Run) -> None:
+    code, _, err = run("train Llama-3.1-8B --gpu mi300x --provider lambda")
+    assert code == 1
+    assert "lambda" in err
