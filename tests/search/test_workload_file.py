@@ -94,6 +94,23 @@ def test_each_task_says_what_it_needs(task: str, missing: str) -> None:
         workload_from({"model": "7B", "task": task})
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"task": "pretrain", "data": {"tokens": "1T"}, "targets": {"ttft": "1s"}}, "targets.ttft"),
+        ({"task": "pretrain", "data": {"tokens": "1T"}, "method": {"kind": "lora"}}, "method"),
+        ({"task": "finetune", "data": {"tokens": "1T"}, "constraints": {"engine": "vllm"}}, "constraints.engine"),
+        ({"task": "serve", "traffic": {"concurrency": 1}, "optimizer": "lion"}, "optimizer"),
+        ({"task": "serve", "traffic": {"concurrency": 1}, "data": {"tokens": 5}}, "data"),
+        ({"task": "serve", "traffic": {"concurrency": 1}, "targets": {"deadline": "1d"}}, "targets.deadline"),
+        ({"task": "encode", "traffic": {"requests_per_s": 1}, "targets": {"tpot": "1s"}}, "targets.tpot"),
+    ],
+)
+def test_what_has_no_meaning_for_the_task_is_refused(change: dict[str, object], named: str) -> None:
+    with pytest.raises(SpecError, match=f"{named}: has no meaning"):
+        workload_from({"model": "7B", **change})
+
+
 def test_files_that_are_no_workloads(tmp_path: Path) -> None:
     binary = tmp_path / "w.yaml"
     binary.write_bytes(b"\x80\x04\x95\xff\xfe")

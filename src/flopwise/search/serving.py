@@ -16,7 +16,7 @@ from flopwise.search.space import powers_of_two
 from flopwise.serving.iteration import Load, Runner, StepTime
 from flopwise.serving.memory import ServingLayout, generates, serving_memory
 from flopwise.serving.precision import ComputePath, compute_path
-from flopwise.serving.steady import closed_loop, open_loop_percentile
+from flopwise.serving.steady import Steady, closed_loop, open_loop_percentile
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -128,7 +128,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     )
     layout = ServingLayout(tp=tp, pp=pp)
     served = _generated if generates(model) else _encoded
-    columns = served(machine, layout, batch, workload)
+    columns = served(machine, layout, batch, workload, sizes.shape[1])
     cached, whole = (np.broadcast_to(v, most.shape)[fit] for v in (memory.items["KV cache"], memory.total_bytes))
     cache, fixed = cached / engine(name).max_batch, whole - cached  # of one sequence, and of none
     held = (fixed + sizes * cache).ravel()
@@ -152,8 +152,35 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _generated(machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved) -> dict[str, Floats]:
-    """Latency and number of replicas of models that generate."""
+def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
+    """What replicas are like at an arrival rate below what their batch sustains: fewer sequences are in flight.
+
+    `batch` has shape (sizes, layouts), ascending along the first axis; `arrivals` and the columns of `steady` are flat.
+    Between the sizes everything is interpolated along the rate that each sustains.
+    """
+    shape = batch.shape
+
+    def along(values: object) -> Floats:
+        table = np.broadcast_to(np.asarray(values, dtype=float), batch.size).reshape(shape)
+        columns = [np.interp(wanted[:, c], rates[:, c], table[:, c]) for c in range(shape[1])]
+        return np.stack(columns, axis=1).ravel()
+
+    rates = np.maximum.accumulate(np.asarray(steady.requests_per_s).reshape(shape), axis=0)
+    wanted = np.asarray(arrivals).reshape(shape)
+    in_flight = along(batch.ravel()) * np.minimum(wanted / rates[:1], 1.0).ravel()  # below the first size: its share
+    return steady._replace(
+        batch=in_flight,
+        prefill_s=along(steady.prefill_s),
+        prefill_share=along(steady.prefill_share),
+        decode=steady.decode._replace(seconds=along(steady.decode.seconds)),
+        mixed=steady.mixed._replace(seconds=along(steady.mixed.seconds)),
+    )
+
+
+def _generated(
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int
+) -> dict[str, Floats]:
+    """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn."""
     inputs, outputs = workload.input_tokens, workload.output_tokens
     steady = closed_loop(machine, layout, batch, inputs, outputs)
     capacity = np.asarray(steady.requests_per_s)
@@ -165,7 +192,8 @@ def _generated(machine: Runner, layout: ServingLayout, batch: Floats, workload: 
     else:
         arrivals = workload.requests_per_s / replicas
         percentile = _percentile(workload)
-        seen = open_loop_percentile(machine, layout, steady, arrivals, inputs, outputs, percentile)
+        there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
+        seen = open_loop_percentile(machine, layout, there, arrivals, inputs, outputs, percentile)
         ttft, tpot = np.asarray(seen.ttft_s), np.asarray(seen.tpot_s)
         busy = arrivals / capacity
         total = np.full(batch.size, workload.requests_per_s * outputs)
@@ -210,12 +238,15 @@ def _percentile(workload: Resolved) -> str:
     return max(named, key=order.index) if named else "p95"
 
 
-def _encoded(machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved) -> dict[str, Floats]:
+def _encoded(
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int
+) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
     Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
     Assumes: inputs of one length.
     """
+    del grids
     step = machine.step(
         Load(prefill_tokens=batch * workload.input_tokens, prefill_context=workload.input_tokens, prompts=batch), layout
     )

@@ -18,6 +18,7 @@ from flopwise.errors import SpecError, nearest_names
 from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
 
 MAX_FILE_BYTES = 1_000_000
+SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
 
 Quantity = Annotated[
     str | float | int, msgspec.Meta(description="a number, or text with a unit such as 1T, 500ms, $2k")
@@ -344,6 +345,33 @@ def _whole(value: Any, what: str, high: int = 10**9) -> int | None:
     return None if value is None else parse_whole(value, what, high=high)
 
 
+def _meaningless(workload: Workload) -> None:
+    """Refuse what has no meaning for the task: what is silently ignored is worse than an error."""
+    trains = workload.task in {"pretrain", "finetune"}
+    targets = workload.targets
+    if trains:
+        held = {"traffic": workload.traffic != Traffic()}
+        held |= {f"targets.{name}": getattr(targets, name) is not None for name in ("ttft", "tpot", "latency")}
+        held |= {f"constraints.{name}": bool(getattr(workload.constraints, name)) for name in SERVING_ONLY}
+    else:
+        held = {"data": workload.data != Data(), "method": workload.method != Method()}
+        held |= {
+            "optimizer": workload.optimizer != "adamw",
+            "constraints.stack": workload.constraints.stack is not None,
+        }
+        held |= {"constraints.precision": bool(workload.constraints.precision)}
+    if workload.task == "pretrain":
+        held["method"] = workload.method != Method()
+    if workload.task not in {"pretrain", "finetune", "batch"}:
+        held["targets.deadline"] = targets.deadline is not None
+        held["traffic.requests"] = workload.traffic.requests is not None
+    if workload.task == "encode":
+        held["targets.tpot"] = targets.tpot is not None
+    given = next((name for name, present in held.items() if present), None)
+    if given is not None:
+        raise SpecError(f"{given}: has no meaning for a {workload.task} workload; leave it out")
+
+
 def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
     """Tokens of the whole run, sequence length and global batch (sequences)."""
     seq = _whole(data.seq_len, "data.seq_len", 10**8)
@@ -379,6 +407,7 @@ def resolve(workload: Workload) -> Resolved:
     Raises:
         SpecError: a quantity that cannot be read or is out of range; starts with the key's path.
     """
+    _meaningless(workload)
     data, traffic, targets, limits = workload.data, workload.traffic, workload.targets, workload.constraints
     tokens, seq_len, global_batch = _tokens(data)
     if not 0 <= data.padded_frac < 1:

@@ -17,6 +17,7 @@ from flopwise.cost.attention import eager_attention_s
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import work_bytes, work_s
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.facts.formats import weight_format
 from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work
 from flopwise.training.adapters import adapted
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Recipe
 
 ACT_BYTES = 2.0
+PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
 
 
@@ -129,9 +131,19 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         if not works:
             continue
         work = merged(works)
+        unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
         for part in (work, *backward_works([work], trainable="all" if trained else "none")):
             dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
-            yield Kernel(part, dtype, part is work, isinstance(group[0], Attend), *_seconds(part, dtype, context))
+            seconds, memory_s, *floors = _seconds(part, dtype, context)
+            yield Kernel(
+                part,
+                dtype,
+                part is work,
+                isinstance(group[0], Attend),
+                seconds + unpack_s,
+                memory_s + unpack_s,
+                *floors,
+            )
 
 
 def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
@@ -166,6 +178,19 @@ def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, 
         if id(item) in carriers and isinstance(item, Linear):
             out.extend(((part,), True) for part in adapter_items(item, recipe.lora.rank))
     return out
+
+
+def _unpack_s(work: Work, context: BlockContext) -> Floats:
+    """Seconds to turn a frozen low-bit weight into 16 bits before a product: read packed, written and read whole.
+
+    Source: Dettmers et al. 2023 (arXiv:2305.14314) section 3: every product of QLoRA dequantises its weight.
+    Assumes: nothing of the 16-bit copy is kept.
+    """
+    lora = context.recipe.lora
+    if lora is None or work.kind not in {"matmul", "grouped"} or lora.base in PLAIN_BASES:
+        return 0.0
+    packed = float(weight_format(lora.base).row["bits"]) / 8
+    return work.weight_elems * (packed + 2 * ACT_BYTES) / context.rates.read_bytes_per_s
 
 
 def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:

@@ -144,7 +144,7 @@ def front(plan: Plan, paper: Screen) -> str:
     service = plan.task in ("serve", "encode")
     points = [(c.seconds, c.cost_usd) for c in plan.front]
     chosen = [(c.seconds, c.cost_usd) for c in plan.plans[:10]]
-    series = [Series("cheapest at each time", points)]
+    series = [Series("cheapest at each time", points, line=True)]
     if chosen:
         series.append(Series("the ten best plans", chosen, line=False, mark="o"))
     x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
