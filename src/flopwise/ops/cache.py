@@ -26,16 +26,29 @@ def _caching_items(model: Model) -> Iterator[tuple[int, Item]]:
 def kv_bytes_per_token(model: Model, elem_bytes: Floats, *, tp: Ints = 1) -> Floats:
     """Bytes that each further token of a sequence adds on one rank, once every window is full.
 
-    The sum over layers with unbounded attention of K (H_qk + H_v), or of the latent.
+    The sum over layers with unbounded attention of K (H_qk + H_v), or of the latent; of compressed keys their share of
+    a token.
 
     Source: Ainslie et al. 2023 (arXiv 2305.13245) for grouped heads; DeepSeek-V2 (arXiv 2405.04434) table 1 for MLA.
     Assumes: layers with windows, chunks, cross-attention or state keep a fixed amount and add nothing.
     """
     total: Floats = 0.0
     for layers, item in _caching_items(model):
-        if isinstance(item, Attend) and not item.cross and item.window is None and item.chunk is None:
+        if isinstance(item, Attend) and item.compress:
+            total = total + layers * cached_elems_per_token(item, tp) / item.compress * elem_bytes
+        elif isinstance(item, Attend) and not item.cross and item.window is None and item.chunk is None:
             total = total + layers * cached_elems_per_token(item, tp) * elem_bytes
     return total
+
+
+def _kept_keys(item: Attend, context: Ints, *, full_windows: bool) -> Ints:
+    """Keys that a layer keeps of one sequence of `context` tokens."""
+    caps = [c for c in (item.window, item.chunk) if c is not None and not full_windows]
+    tokens = least(context, min(caps)) if caps and not item.cross else context
+    if not item.compress:
+        return tokens
+    groups = context // item.compress
+    return groups if item.window is None else tokens + groups
 
 
 def kv_cache_bytes(
@@ -51,13 +64,14 @@ def kv_cache_bytes(
 ) -> Floats:
     """Bytes that one rank of a tensor-parallel group caches for `batch` sequences of `context` tokens; broadcasts.
 
-    Windows and chunks hold at most their size; the MLA latent stands whole on every rank; key-value heads are
+    Windows and chunks hold at most their size, compression a key for each finished group of tokens besides; the MLA latent stands whole on every rank; key-value heads are
     replicated when tp exceeds them; recurrent layers keep their state, whatever the context; cross-attention keeps
     the encoder's tokens (`encoder`; None: what the encoder makes of one sample, or `context`). `full_windows` is for
     engines that do not exploit windows and keep the whole context.
 
     Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
-    Assumes: no padding to blocks: engines add that.
+    Assumes: no padding to blocks: engines add that; tokens of a group not yet compressed (projections of at most
+    `compress` tokens a sequence) are left out.
     Raises: SpecError: the model keeps nothing between steps (an encoder).
     """
     items = list(_caching_items(model))
@@ -73,7 +87,6 @@ def kv_cache_bytes(
             share = ceil_div(item.heads, tp) / item.heads if item.shard else 1.0
             total = total + layers * batch * item.state * share * state_elem_bytes
         elif isinstance(item, Attend):
-            caps = [c for c in (item.window, item.chunk) if c is not None and not full_windows]
-            tokens = encoder if item.cross else least(context, min(caps)) if caps else context
-            total = total + layers * batch * tokens * cached_elems_per_token(item, tp) * (elem_bytes * 1.0)
+            keys = _kept_keys(item, encoder if item.cross else context, full_windows=full_windows)
+            total = total + layers * batch * keys * cached_elems_per_token(item, tp) * (elem_bytes * 1.0)
     return total

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Convolution, Item, Model, Stack
+from flopwise.facts.architecture import Item, Model, Stack
 from flopwise.ops.work import Shape, Split, Trainable, Work, backward_works, item_work
 
 if TYPE_CHECKING:
@@ -57,17 +57,9 @@ def runs(model: Model, stack: Stack) -> bool:
 
 
 def _stem(stack: Stack, shape: Shape, split: Split) -> Iterator[Work]:
-    """Works of the items before the layers: what precedes a strided convolution runs over that many times the tokens.
-
-    Learned tokens (class token, registers) join after the first product.
-    """
-    items = stack.before
-    for place, item in enumerate(items):
-        later = 1
-        for other in items[place + 1 :]:
-            if isinstance(other, Convolution) and isinstance(item, Convolution):
-                later *= other.stride
-        tokens = (shape.query - (stack.extra_tokens if place == 0 else 0)) * later
+    """Works of the items before the layers: learned tokens (class token, registers) join after the first product."""
+    for place, item in enumerate(stack.before):
+        tokens = shape.query - (stack.extra_tokens if place == 0 else 0)
         work = item_work(item, replace(shape, query=tokens), split)
         if work is not None:
             yield work

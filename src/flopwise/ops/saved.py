@@ -27,6 +27,7 @@ from flopwise.facts.architecture import (
     Table,
 )
 from flopwise.ops.habits import Habit
+from flopwise.ops.masks import present_keys
 from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div
 from flopwise.ops.work import expert_dims, inner_tp, linear_dims
@@ -249,11 +250,14 @@ def _table(t: Trace, item: Table) -> None:
 
 def _convolution(t: Trace, item: Convolution) -> None:
     s, x = t.setting, t.last
-    if t.trained:
+    if t.trained and x.key == "input":  # sound, not yet of the stack's width
+        sampled = item.rows_per_token * item.stride
+        t.note(f"{item.name}/input", outside(item.channels, item.stream, s) * sampled * s.elem_bytes)
+    elif t.trained:
         t.keep(x)
     width = item.channels if item.outputs is None else item.outputs
     elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
-    t.put(item.name, elems * s.elem_bytes, grad=x.grad or t.trained)
+    t.put(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trained)
 
 
 def _recurrence(t: Trace, item: Recurrence) -> None:
@@ -314,17 +318,24 @@ def _concatenated(t: Trace, item: Attend) -> bool:
     return partly or (turned > 0 and t.setting.habit.rope_concat)
 
 
+def _key_rows(s: Setting, item: Attend) -> Floats:
+    """Keys that stand beside one another on one rank, all sequences together."""
+    if item.cross:
+        return rows("encoder", s.shape, s.split)
+    return rows("tokens", s.shape, s.split) * (present_keys(item, s.shape.context) / s.shape.context)
+
+
 def _keep_copied_operands(t: Trace, item: Attend, given: _Operands) -> None:
     """Queries, keys and values as tensors of their own; eager code repeats keys and values to all heads first."""
     s, eager = t.setting, t.setting.implementation == "eager"
     heads = ceil_div(item.heads, s.split.tp)
     kv_heads = heads if eager else local_heads(item.kv_heads, s.split.tp)
-    tokens, keys = rows("tokens", s.shape, s.split), rows("encoder" if item.cross else "tokens", s.shape, s.split)
+    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
     if given.k_grad or not eager:
         t.note(f"{item.name}/q", tokens * heads * item.qk_dim * s.elem_bytes)
     if given.q_grad or not eager:
         t.note(f"{item.name}/k", keys * kv_heads * item.qk_dim * s.elem_bytes)
-    if given.q_grad or given.k_grad or not eager:
+    if (given.q_grad or given.k_grad) if eager else not item.key_is_value:
         t.note(f"{item.name}/v", keys * kv_heads * item.v_dim * s.elem_bytes)
 
 
@@ -336,18 +347,18 @@ def _keep_kernel_operands(t: Trace, item: Attend, given: _Operands) -> None:
     """
     s = t.setting
     heads, kv_heads = ceil_div(item.heads, s.split.tp), local_heads(item.kv_heads, s.split.tp) * 1.0
-    tokens, keys = rows("tokens", s.shape, s.split), rows("encoder" if item.cross else "tokens", s.shape, s.split)
+    tokens, keys = rows("tokens", s.shape, s.split), _key_rows(s, item)
     cap = None if item.cross else item.window or item.chunk
     repeated = False
     if cap is not None:
         masked = np.asarray(s.shape.context > cap)
         kv_heads = np.where(masked, heads, kv_heads)[()]
         repeated = bool(masked.all()) and item.kv_heads < item.heads
-        area = s.shape.batch * (s.shape.query / s.split.cp) * s.shape.context
+        area = s.shape.batch * (s.shape.query / s.split.cp) * present_keys(item, s.shape.context)
         t.note(f"{item.name}/mask", (masked * area * s.elem_bytes)[()])
     if given.fused is not None and not repeated:
         t.keep(given.fused)
-    else:
+    elif not item.key_is_value:
         t.note(f"{item.name}/v", keys * kv_heads * item.v_dim * s.elem_bytes)
     if not given.views:
         t.note(f"{item.name}/q", tokens * heads * item.qk_dim * s.elem_bytes)
@@ -360,7 +371,7 @@ def _keep_scores(t: Trace, item: Attend, given: _Operands, score_rows: Floats) -
     if s.implementation == "sdpa" or (not eager and s.flash):
         t.note(f"{item.name}/logsumexp", score_rows * 4, scores=True)
         return
-    area = score_rows * (s.shape.encoder if item.cross else s.shape.context)
+    area = score_rows * (s.shape.encoder if item.cross else present_keys(item, s.shape.context))
     upcast = eager and s.habit.softmax_fp32 and s.wide
     if given.q_grad or given.k_grad:
         if eager and s.habit.softcap:

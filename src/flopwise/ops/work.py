@@ -26,7 +26,7 @@ from flopwise.facts.architecture import (
     Weight,
 )
 from flopwise.ops.backward import adapter_items, backward_works
-from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
+from flopwise.ops.masks import attended_pairs, present_keys, seen_tokens, touched_experts
 from flopwise.ops.shapes import Shape, Split, Trainable, Work, WorkKind, local_heads, local_units, rows
 from flopwise.ops.types import Floats, Ints, ceil_div, least
 
@@ -135,18 +135,25 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
 
 
 def cached_elems_per_token(item: Attend, tp: Ints = 1) -> Ints:
-    """Elements that one layer caches for one token on one rank: K and V of its heads, or the latent whole.
+    """Elements that one layer caches for one key on one rank: K and V of its heads (once if they are one tensor), or
+    the latent whole.
 
     Source: DeepSeek-V2 (arXiv 2405.04434) section 2.1 for the latent; otherwise K (H_qk + H_v).
     """
     if item.latent_dim is not None:
         return item.latent_dim
-    return local_heads(item.kv_heads, tp) * (item.qk_dim + item.v_dim)
+    return local_heads(item.kv_heads, tp) * _key_elems(item)
+
+
+def _key_elems(item: Attend) -> int:
+    """Elements of one key and its value in one head."""
+    return item.qk_dim + (0 if item.key_is_value else item.v_dim)
 
 
 @item_work.register
 def _(item: Attend, shape: Shape, split: Split) -> Work:
     context = shape.encoder if item.cross else shape.context
+    keys = present_keys(item, context)
     query = shape.query / split.cp
     heads = ceil_div(item.heads, split.tp)
     kv_heads = local_heads(item.kv_heads, split.tp)
@@ -162,9 +169,9 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
     return Work(
         name=item.name,
         kind="attention",
-        flops=1.0 * shape.batch * query * context * per_pair,
+        flops=1.0 * shape.batch * query * keys * per_pair,
         causal_flops=causal_flops,
-        in_elems=shape.batch * query * heads * item.qk_dim + read * kv_heads * (item.qk_dim + item.v_dim),
+        in_elems=shape.batch * query * heads * item.qk_dim + read * kv_heads * _key_elems(item),
         out_elems=shape.batch * query * heads * item.v_dim,
         kv_elems=read * cached_elems_per_token(item, split.tp),
         heads=heads,
@@ -174,8 +181,8 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
         latent_dim=item.latent_dim,
         batch=shape.batch,
         query=query,
-        context=context,
-        window=item.window if item.window is not None else item.chunk,
+        context=keys,
+        window=None if item.compress else item.window if item.window is not None else item.chunk,
         causal=item.causal and not item.cross,
         pairs=pairs,
     )
@@ -207,7 +214,10 @@ def _(item: Pointwise, shape: Shape, split: Split) -> Work:
     else:
         elems = _shared_elems(item.dim, item.shard, item.stream, shape, split)
     reads = 2 if item.gated else _READS.get(item.kind, 1)
-    return Work(name=item.name, kind="pointwise", in_elems=reads * elems, out_elems=elems)
+    flops = 2.0 * item.mixes * elems
+    return Work(
+        name=item.name, kind="pointwise", flops=flops, causal_flops=flops, in_elems=reads * elems, out_elems=elems
+    )
 
 
 @item_work.register
@@ -219,7 +229,7 @@ def _(item: Table, shape: Shape, split: Split) -> Work:
 
 @item_work.register
 def _(item: Convolution, shape: Shape, split: Split) -> Work:
-    m = rows(item.stream, shape, split)
+    m = rows(item.stream, shape, split) * item.rows_per_token
     cut: Ints = split.tp if item.shard else 1
     outputs = item.channels if item.outputs is None else item.outputs
     inputs = 1 if item.outputs is None else item.channels

@@ -106,7 +106,7 @@ def _streams(part: str, width: int, count: int) -> tuple[Items, Items]:
         Weight(name=f"{part}/streams_base", numel=mixes + 3),
         Pointwise(name=f"{part}/gather", dim=count * width, kind="scale"),
     )
-    return before, (Pointwise(name=f"{part}/spread", dim=count * width, kind="residual", reads="streams"),)
+    return before, (Pointwise(name=f"{part}/spread", dim=count * width, kind="residual", reads="streams", mixes=count),)
 
 
 def deepseek4(c: Fields) -> Model:

@@ -150,9 +150,11 @@ def gemma3n_text(c: Fields) -> Model:
         RMS("altup/norm", width),
         Linear(name="altup/router", inputs=width, outputs=streams),
         Linear(name="altup/prediction", inputs=streams, outputs=streams * streams),
-        Pointwise(name="altup/predict", dim=streams * width, kind="scale"),
+        Pointwise(name="altup/predict", dim=streams * width, kind="scale", mixes=streams),
     )
-    correct: Items = (
+    correct: Items = (  # the router again, on what the layer made
+        Norm(name="altup/norm_again", dim=width, affine=False),
+        Linear(name="altup/router_again", inputs=width, outputs=streams, tied=True),
         Linear(name="altup/correction", inputs=streams, outputs=streams),
         Pointwise(name="altup/correct", dim=streams * width, kind="scale"),
         Weight(name="altup/output_scale", numel=width),
