@@ -1,4 +1,4 @@
-"""memory, train, serve, roofline, explain: the keys that scripts rely on, one answer in table, JSON and Python, exit codes."""
+"""memory, train, serve, roofline, explain: keys, one answer in table, JSON and Python, exit codes, messages."""
 
 from __future__ import annotations
 
