@@ -192,13 +192,13 @@ def fitted(
     return best.values
 
 
-def leave_out(rows: list[Row], facts: Facts, gpu: str) -> list[tuple[Row, float]]:
+def leave_out(rows: list[Row], facts: Facts, gpu: str, starts: int) -> list[tuple[Row, float]]:
     """Errors on `gpu` of a fit that has not seen it; its family is unknown too, unless another GPU is of it."""
     kept = [r for r in rows if r["gpu"] != gpu]
     seen = {s for g in {r["gpu"] for r in kept} for s in scope_of(facts, g)}
     absent = frozenset(s for s in scope_of(facts, gpu) if s not in seen and s != "pcie")
     start = {key: knob.start for key, knob in KEYS.items()}
-    values = fitted(kept, facts, start, absent)
+    values = fitted(kept, facts, start, absent, starts)
     return errors([r for r in rows if r["gpu"] == gpu], facts, as_calibration(values, "", "").without(absent))
 
 
@@ -234,7 +234,7 @@ def main() -> None:
         facts = load_facts()
         if arguments.leave_out:
             gpus = sorted({r["gpu"] for r in rows}) if arguments.leave_out == "all" else [arguments.leave_out]
-            report([e for gpu in gpus for e in leave_out(rows, facts, gpu)], (("gpu",), ("op",)))
+            report([e for gpu in gpus for e in leave_out(rows, facts, gpu, arguments.starts)], (("gpu",), ("op",)))
         else:
             if arguments.fit:
                 start = {k: knob.start for k, knob in KEYS.items()} if arguments.seed else shipped_values()

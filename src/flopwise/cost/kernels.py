@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
 """Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""
 BLOCK = 16_384  # rows of a long column handled at once: intermediate results stay in the processor's cache
+VECTOR_FRAC = 0.5  # of the fp32 rate, what matrix-vector kernels reach
+VECTOR_UNPACK = 4.0  # operations to unpack a weight
 UNPACKED = 0.9  # weights with fewer bits than this share of the activations' are unpacked as they are multiplied
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
 
@@ -86,6 +88,20 @@ def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: floa
     return best
 
 
+def _vector_s(rates: Rates, m: Ints, n: Ints, k: Ints, *, unpacked: bool) -> Floats:
+    """Seconds of a product on the vector units, row by row, infinite where their rate is not known: best for a few rows.
+
+    A weight is read once and, where it is packed, unpacked once, however many rows it multiplies.
+
+    Source: matrix-vector kernels of llama.cpp (`mul_mat_vec`) and of TensorRT-LLM's weight-only plugin.
+    Assumes: half of the fp32 rate; four operations to unpack a weight.
+    """
+    peak = rates.peak.get("fp32")
+    if not peak:
+        return np.inf
+    return (2.0 * m + VECTOR_UNPACK * unpacked) * n * k / (VECTOR_FRAC * peak)
+
+
 def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     """Seconds to move `nbytes` from DRAM, or from L2 when the operands are warm and fit.
 
@@ -116,12 +132,14 @@ def matmul_s(
     graph, so the host's launch time does not show.
 
     Source: roofline with tiles, waves and calibrated fractions (data/calibration).
-    Assumes: the library picks the best of `TILES`; a row that is not aligned to 16 bytes takes the slow path.
+    Assumes: the library picks the best of `TILES`, or the vector units for a few rows; a row that is not aligned to 16
+    bytes takes the slow path.
     """
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype)
-    if p.unpacked or bits < UNPACKED * p.act_bits:
+    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
+    if unpacked:
         rate *= rates.value["unpack_frac"]
     scaled = p.quantised or p.unpacked
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
@@ -132,6 +150,8 @@ def matmul_s(
         misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
         compute_s = _tiled_s(rates, m, n, k, 1.0, tail, rate) * slower
+        if not p.quantised:
+            compute_s = np.minimum(compute_s, _vector_s(rates, m, n, k, unpacked=unpacked))
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
         weights = n * k * (bits / 8) * _narrow(rates, n, tail)
         memory_s = read_s(rates, act_in + weights + m * n * act_bytes, cold=cold)
@@ -194,7 +214,8 @@ def grouped_matmul_s(
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype) * rates.value["grouped_frac"]
-    if p.unpacked or bits < UNPACKED * p.act_bits:
+    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
+    if unpacked:
         rate *= rates.value["grouped_unpack_frac"]
     tail = rates.value["wave_tail.scaled"]
     fixed_s = rates.value["grouped_s"]
@@ -203,6 +224,8 @@ def grouped_matmul_s(
         held = np.maximum(touched, 1.0)
         each = m / held
         compute_s = _tiled_s(rates, each, n, k, held, tail, rate)
+        if not p.quantised:
+            compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=unpacked))
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
         passes = rates.value["grouped_passes"] * act_in
         weights = touched * n * k * (bits / 8) * _narrow(rates, n * held, tail)
