@@ -139,7 +139,7 @@ def shipped_values() -> dict[Key, float]:
         shipped = {(p.name, p.scope): p.value for p in load_calibration().parameters}
     except Exception:  # noqa: BLE001 - a first fit has nothing shipped
         shipped = {}
-    return values | {key: shipped[key] for key in values if key in shipped}
+    return values | {key: min(max(shipped[key], KEYS[key].low), KEYS[key].high) for key in values if key in shipped}
 
 
 def errors(rows: list[Row], facts: Facts, calibration: Calibration) -> list[tuple[Row, float]]:
