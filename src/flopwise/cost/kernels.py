@@ -89,7 +89,7 @@ def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: floa
 
 
 def _vector_s(rates: Rates, m: Ints, n: Ints, k: Ints, *, unpacked: bool) -> Floats:
-    """Seconds of a product on the vector units, row by row, infinite where their rate is not known: best for a few rows.
+    """Seconds of a product on the vector units, infinite where their rate is not known: best for a few rows.
 
     A weight is read once and, where it is packed, unpacked once, however many rows it multiplies.
 

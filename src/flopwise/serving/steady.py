@@ -37,6 +37,21 @@ class Steady(NamedTuple):
     mixed: StepTime
 
 
+SERIAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
+"""Engines that pass one batch through all pipeline stages before the next."""
+
+
+def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
+    """Parts into which the sequences in flight are split so that every pipeline stage has one to work on.
+
+    Source: Agrawal et al. 2024 (arXiv:2403.02310) section 2.3; vLLM and TensorRT-LLM, pipeline parallelism.
+    Assumes: stages are even; there are no more parts than sequences.
+    """
+    if runner.engine.name in SERIAL_ENGINES:
+        return 1.0
+    return np.minimum(np.asarray(layout.pp) * 1.0, np.maximum(np.floor(in_flight), 1.0))
+
+
 def chunk_tokens(runner: Runner, input_tokens: Ints) -> Floats:
     """Tokens of one prompt that one step works through: the whole prompt, or the engine's budget if that is less."""
     return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
@@ -54,6 +69,8 @@ def closed_loop(
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
     Assumes: requests of one length; decoding sequences are on average half way through their answer.
     """
+    parts = micro_batches(runner, layout, in_flight)
+    in_flight = in_flight / parts
     chunk = chunk_tokens(runner, input_tokens)
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
     chunks = np.ceil(input_tokens / chunk)
@@ -81,7 +98,8 @@ def closed_loop(
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     requests = np.minimum(in_flight / running_s, batch / (output_tokens * tpot_s))
     ttft_s = np.maximum(ttft_s, in_flight / requests - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
-    return Steady(ttft_s, tpot_s, requests, requests * output_tokens, batch, mixed.seconds, share, decode, mixed)
+    rate = parts * requests
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, parts * batch, mixed.seconds, share, decode, mixed)
 
 
 def fixed_batch(
@@ -99,8 +117,10 @@ def fixed_batch(
     prefill = runner.step(
         Load(prefill_tokens=chunk, prefill_context=input_tokens, prompts=np.maximum(chunk / input_tokens, 1.0)), layout
     )
-    decode = runner.step(Load(decode_batch=batch, decode_context=input_tokens + output_tokens / 2), layout)
-    ttft_s = rounds * prefill.seconds
+    parts = micro_batches(runner, layout, batch)
+    decode = runner.step(Load(decode_batch=batch / parts, decode_context=input_tokens + output_tokens / 2), layout)
+    stages = np.minimum(parts, np.maximum(rounds, 1.0))
+    ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
     requests = batch / whole_s
     return Steady(
@@ -163,12 +183,13 @@ def open_loop_percentile(
     Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
     """
     chunk = chunk_tokens(runner, input_tokens)
+    parts = micro_batches(runner, layout, steady.batch)
     service_s = np.ceil(input_tokens / chunk) * steady.prefill_s
     context = input_tokens + output_tokens / 2
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
     full = runner.step(
         Load(
-            decode_batch=steady.batch,
+            decode_batch=steady.batch / parts,
             decode_context=context,
             prefill_tokens=budget,
             prefill_context=input_tokens,
@@ -176,7 +197,7 @@ def open_loop_percentile(
         ),
         layout,
     )
-    rho = arrivals_per_s * input_tokens / budget * full.seconds
+    rho = arrivals_per_s / parts * input_tokens / budget * full.seconds
     safe = np.minimum(rho, 0.999)
     mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
     tail = TAILS[percentile]
@@ -184,7 +205,7 @@ def open_loop_percentile(
     if tail is not None:
         wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
     batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
-    busy = runner.step(Load(decode_batch=np.maximum(batch, 1.0), decode_context=context), layout)
+    busy = runner.step(Load(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context), layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
     ttft_s = runner.engine.request_s + service_s + wait_s
     behind = rho >= 1.0
