@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Layer
-from flopwise.facts.models import model_from_config
+from flopwise.facts.architecture import Attend, Layer
+from flopwise.facts.models import load_model, model_from_config
 from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes, saved_tensors
 from flopwise.ops.shapes import Split
 
@@ -165,3 +165,13 @@ def test_more_recompute_never_keeps_more(seq: int, tp: int, implementation: str)
         for m in range(3)
     ]
     assert kept[0] >= kept[1] >= kept[2] > 0
+
+
+def test_one_tensor_as_key_and_value_is_kept_once_and_compressed_keys_count() -> None:
+    kinds = load_model("DeepSeek-V4-Flash").stacks[0].kinds
+    heavy = next(k for k in kinds if any(isinstance(i, Attend) and i.compress == 128 for i in k.items))
+    fused = saved_tensors(heavy, 4096, 2, 300)
+    assert "attention/attend/v" not in fused
+    assert fused["attention/attend/k"] == 2 * (300 + 2) * 512 * 2
+    eager = saved_tensors(heavy, 4096, 2, 300, implementation="eager")
+    assert eager["attention/attend/softmax"] == 2 * 64 * 300 * (300 + 2) * 4

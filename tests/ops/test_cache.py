@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
-from flopwise.facts.models import model_from_config
+from flopwise.facts.architecture import Attend, Model
+from flopwise.facts.models import load_model, model_from_config
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
 
 
@@ -27,6 +27,12 @@ def model(model_type: str, width: int, layers: int, heads: int, kv_heads: int, *
         "max_position_embeddings": 131072,
     }
     return model_from_config({**base, **more}, name=model_type)
+
+
+def attends(spec: Model) -> list[Attend]:
+    """Every attention of the generating stack, layer by layer."""
+    stack = spec.stacks[0]
+    return [i for k in stack.order for i in stack.kinds[k].items if isinstance(i, Attend)]
 
 
 def deepseek() -> Model:
@@ -87,6 +93,21 @@ def test_tensor_parallel_ranks_replicate_heads_and_latents() -> None:
     llama, expected = GOLDEN["llama-3-70b"]
     assert np.all(kv_bytes_per_token(llama, 2.0, tp=tp) == expected / np.array([1, 2, 4, 8, 8, 8]))
     assert np.all(kv_cache_bytes(deepseek(), 10, 1, 2.0, tp=tp) == 10 * 70_272)
+
+
+def test_deepseek_v4_keeps_a_window_and_compressed_keys() -> None:
+    spec = load_model("DeepSeek-V4-Flash")
+    ratios = [item.compress for item in attends(spec) if not item.name.startswith("indexer")]
+    assert set(ratios) == {0, 4, 128}
+    per_key = 512 * 2  # one head of 512 as key and value
+    index = 128 * 2  # the indexer's own keys, beside every key that stands for 4 tokens
+    grown = sum({0: 0.0, 4: (per_key + index) / 4, 128: per_key / 128}[ratio] for ratio in ratios)
+    assert kv_bytes_per_token(spec, 2.0) == pytest.approx(grown)
+    context = 131_072
+    assert kv_cache_bytes(spec, context, 1, 2.0) == pytest.approx(grown * context + len(ratios) * 128 * per_key)
+    assert kv_cache_bytes(spec, 1000, 1, 2.0, full_windows=True) > kv_cache_bytes(spec, 1000, 1, 2.0)
+    v32 = load_model("DeepSeek-V3.2")
+    assert 0.05 < kv_cache_bytes(spec, 2**20, 1, 2.0) / kv_cache_bytes(v32, 2**20, 1, 2.0) < 0.2
 
 
 def test_an_encoder_has_no_cache() -> None:

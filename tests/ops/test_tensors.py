@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Linear, Model
+from flopwise.facts.formats import weight_format
 from flopwise.facts.models import load_model, model_from_config, model_names
 from flopwise.facts.models.families import FAMILIES
+from flopwise.ops.flops import forward_flops
 from flopwise.ops.tensors import (
     active_parameters,
     item_parameters,
@@ -28,6 +30,7 @@ from flopwise.ops.tensors import (
     sharded_parameters,
     tensor_groups,
 )
+from flopwise.ops.weights import end_bytes, layer_prefix_bytes, weight_bytes
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
@@ -219,3 +222,18 @@ def test_predicted_tokens_are_counted_only_when_asked() -> None:
 def test_unknown_sizes_stay_unknown() -> None:
     with pytest.raises(MissingFactError, match=r"CosmoFlow.*parameters"):
         parameters(load_model("CosmoFlow (Mathuriya 2018)"))
+
+
+def test_shared_layers_are_stored_once() -> None:
+    config = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128, "num_attention_heads": 12}
+    albert = model_from_config(
+        {**config, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}, name="albert-base-v2"
+    )
+    assert parameters(albert) == 11_683_584  # AlbertModel of albert-base-v2
+    assert weight_bytes(albert, "fp16") == 2 * parameters(albert)
+    tp, ep = np.array([1, 2]), np.array([1, 1])
+    prefix = layer_prefix_bytes(albert, weight_format("bf16"), tp, ep)
+    ends = sum(np.asarray(part) for part in end_bytes(albert, weight_format("bf16"), tp, ep))
+    assert prefix[-1, 0] + ends[0] == 2 * parameters(albert)
+    assert np.all(prefix[1:] == prefix[1])
+    assert forward_flops(albert, 1, 128) > 12 * 2 * 128 * (4 * 768**2 + 2 * 768 * 3072)  # all layers run

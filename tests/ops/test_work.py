@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Recurrence
+from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Norm, Pointwise, Recurrence
 from flopwise.facts.models import model_from_config
 from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, layer_works
@@ -65,6 +65,49 @@ def test_pairs_are_those_of_the_mask(context: int, query: int, window: int | Non
     item = Attend(name="a", heads=1, kv_heads=1, qk_dim=1, v_dim=1, window=window, chunk=chunk)
     assert attended_pairs(item, query, context) == visible(item, query, context)
     assert attended_pairs(item, np.array([query]), np.array([context]))[0] == visible(item, query, context)  # type: ignore[index]
+
+
+def compressed(item: Attend, position: int) -> int:
+    """Keys that the query at `position` sees: its window, and groups that ended, as many as are selected."""
+    groups = (position + 1) // item.compress
+    chosen = groups if item.select is None else min(groups, item.select)
+    return chosen + (0 if item.window is None else min(position + 1, item.window))
+
+
+@given(
+    context=st.integers(1, 80),
+    query=st.integers(1, 80),
+    window=st.none() | st.integers(1, 70),
+    compress=st.integers(1, 12),
+    select=st.none() | st.integers(1, 9),
+)
+def test_pairs_and_keys_with_compression(
+    context: int, query: int, window: int | None, compress: int, select: int | None
+) -> None:
+    query = min(query, context)
+    item = Attend(
+        name="a", heads=1, kv_heads=1, qk_dim=4, v_dim=4, window=window, compress=compress, select=select,
+        key_is_value=True,
+    )  # fmt: skip
+    expected = sum(compressed(item, p) for p in range(context - query, context))
+    assert attended_pairs(item, query, context) == expected
+    assert attended_pairs(item, np.array([query]), np.array([context]))[0] == expected  # type: ignore[index]
+    assert seen_tokens(item, context) == compressed(item, context - 1)
+    made = work(item, Shape(batch=1, query=query, context=context))
+    keys = context // compress + (0 if window is None else context)
+    assert made.flops == 2.0 * query * keys * 8
+    assert made.kv_elems == 4 * seen_tokens(item, context, query)  # keys serve as values
+
+
+def test_a_thinned_stem_runs_before_its_stride() -> None:
+    first = Convolution(name="conv1", channels=80, kernel=3, outputs=512, rows_per_token=2)
+    made = work(first, Shape(batch=1, query=1500, context=1500))
+    assert (made.flops, made.in_elems, made.out_elems) == (2.0 * 3000 * 512 * 80 * 3, 3000 * 80, 3000 * 512)
+
+
+def test_weighted_sums_of_streams_are_products() -> None:
+    spread = Pointwise(name="spread", dim=4 * 32, kind="residual", mixes=4)
+    assert work(spread, Shape(batch=1, query=10, context=10)).flops == 10 * 2 * 4 * 4 * 32
 
 
 def test_causal_training_attention_is_half_of_the_full_one() -> None:

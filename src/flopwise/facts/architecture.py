@@ -207,6 +207,11 @@ class Stack:
         """L."""
         return len(self.order)
 
+    @property
+    def stored_order(self) -> tuple[int, ...]:
+        """As `order`, of the layers whose weights are their own: the first alone where all share them."""
+        return self.order[:1] if self.shared_weights else self.order
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:

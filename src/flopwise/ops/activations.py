@@ -10,8 +10,9 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Item, Layer, Linear, Model, Stack
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
-from flopwise.ops.saved import Implementation, Setting, Trace, outside, traced
+from flopwise.ops.saved import traced
 from flopwise.ops.shapes import Shape, Split, Trainable, rows
+from flopwise.ops.trace import Implementation, Setting, Trace, outside
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import linear_dims
 

@@ -64,10 +64,10 @@ def kv_cache_bytes(
 ) -> Floats:
     """Bytes that one rank of a tensor-parallel group caches for `batch` sequences of `context` tokens; broadcasts.
 
-    Windows and chunks hold at most their size, compression a key for each finished group of tokens besides; the MLA latent stands whole on every rank; key-value heads are
-    replicated when tp exceeds them; recurrent layers keep their state, whatever the context; cross-attention keeps
-    the encoder's tokens (`encoder`; None: what the encoder makes of one sample, or `context`). `full_windows` is for
-    engines that do not exploit windows and keep the whole context.
+    Windows and chunks hold at most their size, compression a key for each finished group of tokens besides; the MLA
+    latent stands whole on every rank; key-value heads are replicated when tp exceeds them; recurrent layers keep their
+    state, whatever the context; cross-attention keeps the encoder's tokens (`encoder`; None: what the encoder makes of
+    one sample, or `context`). `full_windows` is for engines that do not exploit windows and keep the whole context.
 
     Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
     Assumes: no padding to blocks: engines add that; tokens of a group not yet compressed (projections of at most

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Item, Model, Stack
+from flopwise.facts.architecture import Model, Stack
 from flopwise.ops.work import Shape, Split, Trainable, Work, backward_works, item_work
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,106 +23,18 @@ from flopwise.facts.architecture import (
     Norm,
     Pointwise,
     Recurrence,
-    Stream,
     Table,
 )
-from flopwise.ops.habits import Habit
 from flopwise.ops.masks import present_keys
-from flopwise.ops.shapes import Shape, Split, Trainable, local_heads, local_units, rows
+from flopwise.ops.shapes import local_heads, local_units, rows
+from flopwise.ops.trace import Setting, Tensor, Trace, inside, outside
 from flopwise.ops.types import Floats, Ints, ceil_div
 from flopwise.ops.work import expert_dims, inner_tp, linear_dims
-
-Implementation = Literal["eager", "sdpa", "fused"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Everything beside the items that decides what is kept."""
-
-    shape: Shape
-    split: Split
-    implementation: Implementation
-    habit: Habit
-    elem_bytes: float = 2.0
-    cpu: bool = False  # PyTorch's CPU code: dropout masks and a norm's statistics in the activations' own dtype
-    flash: bool = True  # fused: attention without a score matrix
-    trainable: Trainable = "all"
-    rank: int = 0  # of the adapters on the items that `trainable` names
-
-    @property
-    def mask_bytes(self) -> float:
-        """One element of a dropout mask: bool on GPUs."""
-        return self.elem_bytes if self.cpu else 1.0
-
-    @property
-    def wide(self) -> bool:
-        """Whether a cast to fp32 makes a new tensor."""
-        return self.elem_bytes < 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    key: str
-    nbytes: Floats
-    grad: bool  # something before it is trained: its gradient is needed
-
-
-@dataclass(slots=True)
-class Trace:
-    """The tensors kept so far, by name, and the outputs of the items so far."""
-
-    setting: Setting
-    last: _Tensor
-    kept: dict[str, Floats] = field(default_factory=dict)
-    made: dict[str, _Tensor] = field(default_factory=dict)
-    scores: set[str] = field(default_factory=set)  # kept tensors that selective recompute gives up
-    rotated: dict[str, int] = field(default_factory=dict)  # attention blocks with rope: dimensions rotated
-
-    def keep(self, tensor: _Tensor) -> None:
-        """Keep a tensor that exists anyway."""
-        self.kept[tensor.key] = tensor.nbytes
-
-    def note(self, key: str, nbytes: Floats, *, scores: bool = False) -> None:
-        """Keep a tensor that nothing else refers to."""
-        self.kept[key] = nbytes
-        if scores:
-            self.scores.add(key)
-
-    def source(self, reads: str) -> _Tensor:
-        """What an item reads: the output of the item named, the layer's own input, or what came last."""
-        if not reads:
-            return self.last
-        return self.made.get(reads, self.made["input"])
-
-    def put(self, name: str, nbytes: Floats, *, grad: bool) -> None:
-        """Register the output of an item."""
-        self.last = self.made[name] = _Tensor(name, nbytes, grad)
-
-    @property
-    def trained(self) -> bool:
-        """Whether the items' own weights get gradients."""
-        return self.setting.trainable == "all"
-
-    def adapted(self, name: str) -> bool:
-        """Whether an adapter sits on the item."""
-        chosen = self.setting.trainable
-        return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)
 
 
 def _prefix(name: str) -> str:
     """The block that an item belongs to: `attention` of `attention/q_proj`."""
     return name.rsplit("/", 1)[0]
-
-
-def outside(dim: Ints, stream: Stream, s: Setting) -> Floats:
-    """Elements of a tensor of `dim` a row outside the region that tensor parallelism cuts."""
-    whole = rows(stream, s.shape, s.split) * dim
-    return whole / s.split.tp if s.split.sequence_parallel else whole
-
-
-def inside(dim: Ints, stream: Stream, s: Setting, unit: int = 1) -> Floats:
-    """Elements of a tensor whose columns are cut."""
-    return rows(stream, s.shape, s.split) * local_units(dim, s.split.tp, unit)
 
 
 def _linear(t: Trace, item: Linear) -> None:
@@ -190,7 +102,7 @@ def _gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> Non
         t.note(f"{item.name}/activated", size)
 
 
-def _activation(t: Trace, item: Pointwise, x: _Tensor, size: Floats) -> None:
+def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
         _gated(t, item, size, keep_activated=not fused)
@@ -222,7 +134,7 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
     t.put(item.name, size, grad=grad)
 
 
-def _keep_for_pointwise(t: Trace, item: Pointwise, x: _Tensor, size: Floats) -> None:
+def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     """What the derivative of one elementwise operation reads; `size`: bytes of its output."""
     s = t.setting
     if item.kind == "dropout":
@@ -277,12 +189,12 @@ class _Operands:
     q_grad: bool
     k_grad: bool
     v_grad: bool
-    fused: _Tensor | None
+    fused: Tensor | None
     views: bool  # queries and keys are still views of `fused`
 
 
 def _operands(t: Trace, prefix: str) -> _Operands:
-    def made(*names: str) -> _Tensor | None:
+    def made(*names: str) -> Tensor | None:
         return next((t.made[f"{prefix}/{n}"] for n in names if f"{prefix}/{n}" in t.made), None)
 
     fused = made("qkv_proj")
@@ -402,7 +314,7 @@ def traced(items: Iterable[Item], setting: Setting, width: int, *, input_grad: b
     4 for the fused kernels.
     Assumes: as `layer_activation_bytes`.
     """
-    entry = _Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
+    entry = Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
     trace = Trace(setting, entry, made={"input": entry})
     for item in items:
         rule = _RULES.get(type(item))

@@ -94,8 +94,8 @@ def tensor_groups(model: Model) -> list[TensorGroup]:
     groups: list[TensorGroup] = []
     for stack in model.stacks:
         counts = [0] * len(stack.kinds)
-        for kind in stack.order:
-            counts[kind] = 1 if stack.shared_weights else counts[kind] + 1
+        for kind in stack.stored_order:
+            counts[kind] += 1
         parts: list[tuple[str, tuple[Item, ...], int]] = [("", stack.before, 1)]
         parts += [(f"{layer.name}/", layer.items, counts[i]) for i, layer in enumerate(stack.kinds)]
         parts.append(("", stack.after, 1))

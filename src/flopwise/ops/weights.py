@@ -99,7 +99,7 @@ def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
         for item in (*stack.before, *stack.after):
             name = f"{stack.name}/{item.name}"
             groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, place, tied=tied)
-        for index, kind in enumerate(stack.order):
+        for index, kind in enumerate(stack.stored_order):
             for item in stack.kinds[kind].items:
                 name = f"{stack.name}/{stack.kinds[kind].name}/{item.name}"
                 groups[name] = groups.get(name, 0.0) + item_weight_bytes(item, own, _at(place, index))
@@ -130,7 +130,8 @@ def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array, *, exper
     """Bytes of the first l layers of the first stack on one rank, (L + 1) x tp: differences give any stage.
 
     Source: as `weight_bytes`, cut as `sharded_parameters` says.
-    Assumes: `tp` and `ep` are one-dimensional and equally long; an expert is cut by `expert_tp` (None: by `tp`).
+    Assumes: `tp` and `ep` are one-dimensional and equally long; an expert is cut by `expert_tp` (None: by `tp`);
+    weights that all layers share count with the first.
     """
     inner = None if expert_tp is None else tuple(np.asarray(expert_tp).tolist())
     return _prefix(model, fmt.name, tuple(np.asarray(tp).tolist()), tuple(np.asarray(ep).tolist()), inner)
@@ -152,7 +153,7 @@ def _prefix(
         signature = (kind, *(item_weight_bytes(i, fmt, _at(place, index)) for i in items))
         if signature not in known:
             known[signature] = _items_bytes(items, fmt, _at(place, index), tp, ep, expert_tp=expert_tp)
-        rows.append(known[signature])
+        rows.append(known[signature] if index < len(stack.stored_order) else np.zeros(len(tp)))
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 
@@ -173,7 +174,7 @@ def end_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> tuple[Floats, 
         else:
             inner = sum(
                 (
-                    _items_bytes(stack.kinds[k].items, own, place, tp, ep) * stack.order.count(k)
+                    _items_bytes(stack.kinds[k].items, own, place, tp, ep) * stack.stored_order.count(k)
                     for k in range(len(stack.kinds))
                 ),
                 start=np.zeros(np.shape(tp)),

@@ -135,8 +135,9 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
 
 
 def cached_elems_per_token(item: Attend, tp: Ints = 1) -> Ints:
-    """Elements that one layer caches for one key on one rank: K and V of its heads (once if they are one tensor), or
-    the latent whole.
+    """Elements that one layer caches for one key on one rank: K and V of its heads, or the latent whole.
+
+    Keys and values that are one tensor are cached once.
 
     Source: DeepSeek-V2 (arXiv 2405.04434) section 2.1 for the latent; otherwise K (H_qk + H_v).
     """
