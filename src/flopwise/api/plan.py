@@ -55,9 +55,10 @@ def plan(
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:
-    """Write the whole plan as JSON; `read_plan` reads it back."""
+    """Write the whole plan as JSON, its folder made where there is none; `read_plan` reads it back."""
     from flopwise.search.answer import to_json
 
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(to_json(answer) + b"\n")
 
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from flopwise.search.answer import Candidate, Lever, Plan
 
 TRAINING = ("pretrain", "finetune")
+LABELS = {
+    "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
+    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "usd_per_million_tokens": "per million tokens",
+}  # fmt: skip
+"""How the figures of a candidate are called on the screen."""
 
 
 def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
@@ -27,7 +34,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     if shown:
         yield table(*candidates(shown, plan.task), paper)
     if plan.plans:
-        yield detail(plan.plans[0], plan.task, paper)
+        yield detail(plan.plans[0], paper)
     yield front(plan, paper)
     if plan.levers:
         yield "What one change to the best plan would do:\n" + levers(plan.levers, paper)
@@ -112,7 +119,7 @@ def layout(c: Candidate) -> str:
     return " ".join(parts)
 
 
-def detail(best: Candidate, task: str, paper: Screen) -> str:
+def detail(best: Candidate, paper: Screen) -> str:
     """The best plan in full."""
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
@@ -121,9 +128,8 @@ def detail(best: Candidate, task: str, paper: Screen) -> str:
     ]
     for name, value in best.figures.items():
         if value is not None:
-            rows.append((name.removesuffix("_s").replace("_", " "), _figure(name, value)))
+            rows.append((LABELS[name], _figure(name, value)))
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
-    del task
     return pairs(rows, paper)
 
 
@@ -132,8 +138,8 @@ def _figure(name: str, value: float) -> str:
         return units.format_percent(value)
     if name.startswith("usd_per"):
         return units.format_usd(value)
-    if name.endswith("_per_s") or "_per_s_" in name:
-        return f"{value:,.4g}/s"
+    if "_per_s" in name:
+        return units.format_count(value) if value >= 1e5 else f"{value:,.4g}"
     return units.format_seconds(value) if name.endswith("_s") else f"{value:,.4g}"
 
 
