@@ -176,9 +176,9 @@ JUDGED = """\
 Intervals are quantiles of measured / predicted by class (`fit_intervals.py`). Judged on sources left out in turn:"""
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py FILE --leave-out all` reports
-each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here are
-those of rows that they have seen. Training and serving have no constant fitted to these rows; what they show is what
-kernels, messages and documented engine behaviour add up to."""
+each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
+are those of rows that they have seen. Training and serving have no constant fitted to these rows; what they show is
+what kernels, messages and documented engine behaviour add up to."""
 
 
 def report(folder: Path) -> str:

@@ -30,7 +30,7 @@ Raw = tuple[tuple[str, ...], float]
 
 MIXED_PRECISION_BYTES = 16.0
 """Bytes of a trained parameter with mixed-precision Adam."""
-BITS = {"fp8": 8.0, "int8": 8.0, "awq": 4.0, "gptq": 4.0, "nvfp4": 4.0, "mxfp4": 4.0}
+BITS = {"f32": 32.0, "fp8": 8.0, "int8": 8.0, "awq": 4.0, "gptq": 4.0, "nvfp4": 4.0, "mxfp4": 4.0}
 BITS |= {f"{family}{bits}": float(bits) for family in ("q", "iq") for bits in range(1, 9)}
 """Bits of a weight as a format's name has them; 16 for all others."""
 
@@ -78,7 +78,7 @@ def _memory(case: Case) -> Raw | None:
 
 def _weights(case: Case) -> Raw | None:
     """Parameters times the bits in the format's name; no constant."""
-    name = case.row["format"].lower()
+    name = case.row["format"].lower().removeprefix("gguf ")
     bits = next((b for key, b in BITS.items() if name.startswith(key)), 16.0)
     return ("none",), parameters(named_model(case.row["model"], load_facts())) * bits / 8
 

@@ -1,0 +1,36 @@
+"""Bands are looked up by class, and where a class has none, by the class above it."""
+
+from __future__ import annotations
+
+import pytest
+
+from flopwise.cost.intervals import error_band
+from flopwise.errors import MissingFactError
+
+
+def test_a_class_without_a_band_takes_the_one_above_and_remembers_what_was_asked() -> None:
+    band = error_band("kernels.gemm.no-such-class")
+    assert (band.name, band.asked) == ("kernels.gemm", "kernels.gemm.no-such-class")
+    wide = band.wider(2.0, "a guess")
+    assert (wide.asked, wide.spread) == (band.asked, 2.0)
+    assert wide.low < band.low < band.median < band.high < wide.high
+    with pytest.raises(MissingFactError, match="astrology"):
+        error_band("astrology")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights",
+        *(f"memory.{what}" for what in ("full", "adapters", "serving")),
+        "kernels.gemm",
+        *(f"{kind}.{what}" for kind in ("training", "gpu_hours") for what in ("dense", "moe")),
+        "serving.ttft.server",
+        "serving.tpot.server.dense",
+        "serving.throughput.local",
+    ],
+)
+def test_every_class_that_estimates_ask_for_has_a_band(name: str) -> None:
+    band = error_band(name)
+    assert 0 < band.low < band.median < band.high
+    assert band.rows > 0

@@ -1,0 +1,96 @@
+"""How a replica spreads: experts over attention replicas, batches over pipeline stages, arrivals over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.ops.weights import weight_bytes
+from flopwise.serving.estimate import ServeJob, estimate, runner, serving_class
+from flopwise.serving.iteration import Load
+from flopwise.serving.memory import ServingLayout, weights_per_gpu
+from flopwise.serving.steady import micro_batches
+
+H100 = cluster(load_facts().accelerator("H100-SXM-80GB"))
+LLAMA, MIXTRAL = load_model("Llama-3.1-8B"), load_model("Mixtral-8x7B")
+
+
+def _job(**changes: object) -> ServeJob:
+    return replace(ServeJob(model=LLAMA, cluster=H100, input_tokens=512, output_tokens=256), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 4}, {"tp": 4, "ep": 4}, {"tp": 4, "ep": 2}])
+def test_experts_are_held_once_however_they_are_spread(degrees: dict[str, int]) -> None:
+    whole = weight_bytes(MIXTRAL, "bf16")
+    held = 4 * float(weights_per_gpu(MIXTRAL, "bf16", ServingLayout(**degrees)))
+    assert whole <= held < 1.01 * whole  # norms and routers are on every rank
+
+
+def test_attention_replicas_hold_the_experts_once_and_all_else_each() -> None:
+    shared = float(weights_per_gpu(MIXTRAL, "bf16", ServingLayout(dp=4, ep=4)))
+    alone = float(weights_per_gpu(MIXTRAL, "bf16", ServingLayout()))
+    experts = 32 * 8 * 3 * 4096 * 14336 * 2.0
+    assert shared == pytest.approx(alone - 0.75 * experts, rel=1e-6)
+
+
+def test_attention_replicas_deliver_more_than_one_of_them() -> None:
+    one = estimate(_job(model=MIXTRAL, layout=ServingLayout(tp=4), concurrency=64))
+    four = estimate(_job(model=MIXTRAL, layout=ServingLayout(dp=4, ep=4), concurrency=64))
+    assert four.num_gpus == one.num_gpus == 4
+    assert four.concurrency == pytest.approx(one.concurrency, rel=0.05)
+    assert 0.2 < four.output_tokens_per_s.value / one.output_tokens_per_s.value < 5
+
+
+def test_experts_over_more_ranks_than_there_are_cannot_be() -> None:
+    with pytest.raises(SpecError, match="ep 8"):
+        estimate(_job(model=MIXTRAL, layout=ServingLayout(tp=2, dp=2, ep=8)))
+
+
+def test_pipeline_stages_work_at_once_except_where_an_engine_passes_one_batch() -> None:
+    machine = runner(_job(layout=ServingLayout(pp=4)))
+    assert float(micro_batches(machine, ServingLayout(pp=4), 64.0)) == 4
+    assert float(micro_batches(machine, ServingLayout(pp=4), 1.0)) == 1
+    serial = runner(_job(engine="llama.cpp", layout=ServingLayout(pp=4)))
+    assert float(micro_batches(serial, ServingLayout(pp=4), 64.0)) == 1
+    alone = estimate(_job(concurrency=16)).output_tokens_per_s.value
+    piped = estimate(_job(layout=ServingLayout(pp=4), concurrency=64)).output_tokens_per_s.value
+    assert 2.5 * alone < piped <= 4.05 * alone
+
+
+@given(st.floats(0.05, 1.5))
+def test_random_arrivals_are_served_up_to_the_capacity(share: float) -> None:
+    most = estimate(_job(concurrency=None))
+    found = estimate(_job(arrivals_per_s=share * most.requests_per_s))
+    assert found.requests_per_s == pytest.approx(min(share, 1.0) * most.requests_per_s, rel=0.02)
+    assert found.concurrency <= most.concurrency * 1.001
+    calm = estimate(_job(arrivals_per_s=0.01))
+    assert found.tpot_s is not None
+    assert calm.tpot_s is not None
+    assert found.tpot_s.value >= 0.999 * calm.tpot_s.value
+    assert np.isfinite(found.ttft_s.value)
+
+
+def test_a_step_without_prefill_or_without_decoding_starts_no_kernel_for_it() -> None:
+    machine, layout = runner(_job()), ServingLayout()
+    decode = machine.step(Load(decode_batch=8, decode_context=100.0), layout)
+    both = machine.step(
+        Load(decode_batch=8, decode_context=100.0, prefill_tokens=1, prefill_context=1, prompts=1), layout
+    )
+    assert float(both.seconds) - float(decode.seconds) > 32 * 1e-6
+    assert np.isfinite(float(machine.step(Load(prefill_tokens=64, prefill_context=64), layout).seconds))
+
+
+def test_classes_of_errors() -> None:
+    assert serving_class(_job(), "tpot") == "serving.tpot.server.dense"
+    assert serving_class(_job(model=MIXTRAL), "throughput") == "serving.throughput.server.moe"
+    assert serving_class(_job(static=True), "throughput") == "serving.throughput.batch.dense"
+    assert serving_class(_job(engine="llama.cpp"), "tpot.moe") == "serving.tpot.local"
+    assert serving_class(_job(), "ttft", queued=True) == "serving.ttft.queued"
