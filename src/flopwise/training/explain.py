@@ -9,8 +9,10 @@ from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.provenance import Figure, assumption, derived, given
 from flopwise.training.estimate import TrainEstimate, job_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_interval_s
+from flopwise.training.memory import peak_and_states
 from flopwise.training.memory_figures import memory_figure
 from flopwise.training.step_figures import StepFigures
+from flopwise.training.table import MemoryTable
 from flopwise.units import HOUR_S
 
 
@@ -140,8 +142,7 @@ class _Tree(StepFigures):
         if found.num_gpus == 1 or found.run is None:
             return assumption("goodput", 1.0, "frac", "one GPU: failures are left out")
         mtbf = reliability.mtbf_gpu_s / found.num_gpus
-        items = found.memory.items
-        states = sum(number(items.get(k, 0.0)) for k in ("weights", "master weights", "optimizer states"))
+        states = float(peak_and_states(MemoryTable(self.job.model, self.job.recipe), self.job.layout)[1])
         write = max(states / reliability.write_bytes_per_s_per_gpu, 1e-3)
         between = derived(
             "time between failures",
