@@ -42,7 +42,7 @@ def depthwise_excess(model: Model, batch: int, seq: int) -> tuple[float, float]:
 def check(case: dict[str, Any]) -> None:
     kind = case["config"]["model_type"]
     model = model_from_config(dict(case["config"]), name="case")
-    shape = {"encoder": case["encoder"]} if kind in ("t5", "bart") else {}
+    shape = {"encoder": case["encoder"]} if kind in ("t5", "mt5", "umt5", "bart") else {}
     extra = depthwise_excess(model, case["batch"], case["seq"])
     forward = forward_flops(model, case["batch"], case["seq"], **shape) + extra[0]
     backward = backward_flops(model, case["batch"], case["seq"], **shape) + extra[1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from configurations import CONFIGURATIONS
+
 TEXT = {"vocab_size": 331, "max_position_embeddings": 128}
 LLAMA: dict[str, Any] = {
     **TEXT,
@@ -324,4 +326,18 @@ CASES: dict[str, dict[str, Any]] = {
         "decoder_attention_heads": 6,
         "max_position_embeddings": 64,
     },
+}
+
+MORE = (
+    "albert", "bamba", "clip", "codegen", "cohere2", "deberta-v2", "deberta-v2-conv", "dinov2", "electra",
+    "ernie4_5", "exaone4", "falcon_h1", "falcon_mamba", "gemma3n_text", "gemma4_text", "gemma4_text-moe",
+    "glm4_moe_lite", "gpt_bigcode", "granitemoe", "granitemoehybrid", "granitemoeshared", "internlm3", "lfm2_moe",
+    "ministral3", "minimax_m2", "minimax_m3_vl_text", "mpnet", "mt5", "olmo", "olmo3", "olmoe", "phimoe", "seed_oss",
+    "siglip", "smollm3", "umt5", "xlm-roberta",
+)  # fmt: skip
+CASES |= {name: CONFIGURATIONS[name] for name in MORE}
+CASES["deepseek_v4"] = {
+    **CONFIGURATIONS["deepseek_v4"],
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},  # finished groups of both
+    "index_topk": 4,
 }

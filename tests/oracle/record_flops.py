@@ -16,7 +16,11 @@ from flop_cases import CASES
 
 RECORD = Path(__file__).with_name("flops.json")
 BATCH, SEQ, ENCODER = 2, 40, 24
-NO_MASK = ("mamba", "opt", "bloom", "mpt", "falcon")
+NO_MASK = ("mamba", "falcon_mamba", "opt", "bloom", "mpt", "falcon", "albert", "deberta-v2", "mpnet", "zamba", "zamba2")
+ENCODERS = ("bert", "roberta", "distilbert", "modernbert", "xlm-roberta", "electra", "mpnet", "albert", "deberta-v2")
+IMAGES = ("vit", "clip", "siglip", "dinov2")
+REAL = ("deberta-v2",)  # reads values of its tensors: runs on the CPU
+TEXT_TO_TEXT = ("t5", "mt5", "umt5", "bart")
 
 
 def _model_and_inputs(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -27,34 +31,42 @@ def _model_and_inputs(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     fields = dict(case)
     kind = fields.pop("model_type")
     config = AutoConfig.for_model(kind, **fields)
-    ids = torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta")
-    mask = torch.zeros(BATCH, 1, SEQ, SEQ, device="meta")  # in four dimensions: nothing then asks for its values
+    device = "cpu" if kind in REAL else "meta"
+    ids = torch.zeros(BATCH, SEQ, dtype=torch.long, device=device)
+    mask = torch.zeros(BATCH, 1, SEQ, SEQ, device=device)  # in four dimensions: nothing then asks for its values
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
     auto = transformers.AutoModelForCausalLM
-    if kind in ("t5", "bart"):
+    if kind in TEXT_TO_TEXT:
         auto = transformers.AutoModelForSeq2SeqLM
         inputs = {"input_ids": ids[:, :ENCODER], "decoder_input_ids": ids}
     elif kind == "whisper":
         auto = transformers.WhisperForConditionalGeneration
         mel = torch.zeros(BATCH, case["num_mel_bins"], 2 * case["max_source_positions"], device="meta")
         inputs = {"input_features": mel, "decoder_input_ids": ids, "decoder_attention_mask": mask}
-    elif kind == "vit":
-        auto = transformers.ViTForImageClassification
-        inputs = {"pixel_values": torch.zeros(BATCH, 3, case["image_size"], case["image_size"], device="meta")}
-    elif kind in ("bert", "roberta", "distilbert", "modernbert"):
+    elif kind in IMAGES:
+        auto = transformers.ViTForImageClassification if kind == "vit" else transformers.AutoModel
+        size = case.get("vision_config", case)["image_size"]
+        pixels = {"pixel_values": torch.zeros(BATCH, 3, size, size, device="meta")}
+        inputs = pixels
+        if "text_config" in case:  # texts are padded to the longest that there is
+            padded = (BATCH, case["text_config"]["max_position_embeddings"])
+            inputs = {"input_ids": torch.zeros(padded, dtype=torch.long, device="meta"), **pixels}
+    elif kind in ENCODERS:
         auto = transformers.AutoModel
-    elif kind in NO_MASK:
+    if kind in NO_MASK:
         del inputs["attention_mask"]
     options: dict[str, Any] = {"attn_implementation": "eager"}
     if any("expert" in key for key in fields):
         options["experts_implementation"] = "batched_mm"
-    with torch.device("meta"):
+    with torch.device(device):
         model = (auto._from_config if hasattr(auto, "_from_config") else auto.from_config)(config, **options)
     return model.train(), inputs
 
 
 def _total(output: Any) -> Any:
     """A scalar that depends on everything that the model puts out."""
+    if "logits_per_image" in output:
+        return output.logits_per_image.float().mean()
     tensors = [output.logits] if "logits" in output else [output.last_hidden_state]
     if output.get("pooler_output") is not None:
         tensors.append(output.pooler_output)
@@ -66,7 +78,7 @@ def count(case: dict[str, Any]) -> dict[str, Any]:
     from torch.utils.flop_counter import FlopCounterMode
 
     model, inputs = _model_and_inputs(case)
-    kwargs = {} if case["model_type"] == "vit" or "bert" in case["model_type"] else {"use_cache": False}
+    kwargs = {} if case["model_type"] in (*IMAGES, *ENCODERS) else {"use_cache": False}
     with FlopCounterMode(display=False) as forward:
         loss = _total(model(**inputs, **kwargs))
     with FlopCounterMode(display=False) as backward:
