@@ -76,7 +76,7 @@ class Fit:
 
     def predictions(self, values: dict[Key, float], which: Iterable[int]) -> dict[int, float]:
         predictor = Predictor(self.facts, as_calibration(values, "", "").without(self.absent))
-        found = {i: predictor.predict(self.rows[i]).predicted_s for i in which}
+        found = {i: predictor.predict(self.rows[i]).predicted for i in which}
         return {i: p for i, p in found.items() if p is not None}
 
     def loss(self, predictions: dict[int, float]) -> float:
@@ -146,10 +146,10 @@ def errors(rows: list[Row], facts: Facts, calibration: Calibration) -> list[tupl
     predictor = Predictor(facts, calibration)
     found = [(row, predictor.predict(row)) for row in rows]
     for row, prediction in found:
-        if prediction.predicted_s is None:
+        if prediction.predicted is None:
             print(f"skipped {row['id']}: {prediction.skipped}")
     return [
-        (r, p.predicted_s / (float(r["measured_time_us"]) * 1e-6) - 1) for r, p in found if p.predicted_s is not None
+        (r, p.predicted / (float(r["measured_time_us"]) * 1e-6) - 1) for r, p in found if p.predicted is not None
     ]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+from flopwise.backtest.prediction import Prediction, banded, number, skipped
 from flopwise.cost import attention, collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
+from flopwise.cost.intervals import error_band
 from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import Calibration, load_calibration
 from flopwise.facts.catalog import Facts
 
 Row = Mapping[str, str]
+
+UNIT = "s"
 
 DTYPES = {
     "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "sq": "int8", "fp8_e4m3": "fp8",
@@ -23,13 +26,6 @@ NODES = {  # network per GPU of the reference design that a topology names, byte
     "a100_dgx": 25e9,  # 8 x HDR 200 Gbit/s for 8 GPUs; NVIDIA DGX A100 data sheet
     "h100_dgx": 50e9,  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
 }
-
-
-class Prediction(NamedTuple):
-    """Seconds, or why there are none."""
-
-    predicted_s: float | None
-    skipped: str | None = None
 
 
 class _SkipError(FlopwiseError):
@@ -216,8 +212,8 @@ def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -
 def predict_row(row: Row, facts: Facts, calibration: Calibration | None = None) -> Prediction:
     """Predict the time of one row of a kernels file.
 
-    Columns that measure (`measured_time_us`, `achieved_*`, `frac_of_peak`) are not read. What is not known (GPU,
-    operation, a missing column) gives a reason instead of a time.
+    What columns measure (`measured_time_us`, `achieved_*`, `frac_of_peak`) does not enter the prediction. What is not
+    known (GPU, operation, a missing column) gives a reason instead of a time.
     """
     return Predictor(facts, calibration).predict(row)
 
@@ -232,23 +228,31 @@ class Predictor:
         self._fabrics: dict[tuple[object, ...], Fabric] = {}
 
     def predict(self, row: Row) -> Prediction:
-        """Seconds for `row`, or a reason."""
-        op = (row.get("op") or "").strip()
+        """Seconds for `row` with their interval, or a reason."""
+        name, measured_us = row.get("id", ""), number(row, "measured_time_us")
+        measured = None if measured_us is None else measured_us / 1e6
         try:
-            accelerator = self.facts.accelerator((row.get("gpu") or "").strip())
-            if op in KERNELS:
-                if accelerator.name not in self._rates:
-                    self._rates[accelerator.name] = rates(accelerator, self.calibration)
-                return Prediction(KERNELS[op](row, self._rates[accelerator.name], self.calibration))
-            if op in collectives.COLLECTIVES or op == "p2p":
-                return Prediction(
-                    _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
-                )
+            seconds = self._seconds(row)
         except FlopwiseError as error:
-            return Prediction(None, str(error))
-        return Prediction(
-            None, f"operation {op[:40]!r} is unknown; known: {', '.join((*KERNELS, *collectives.COLLECTIVES, 'p2p'))}"
-        )
+            return skipped(name, UNIT, str(error), measured)
+        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}"))
+
+    def _seconds(self, row: Row) -> float:
+        """Seconds for `row`.
+
+        Raises:
+            FlopwiseError: it cannot be predicted.
+        """
+        op = (row.get("op") or "").strip()
+        if op not in KERNELS and op not in collectives.COLLECTIVES and op != "p2p":
+            known = ", ".join((*KERNELS, *collectives.COLLECTIVES, "p2p"))
+            raise _SkipError(f"operation {op[:40]!r} is unknown; known: {known}")
+        accelerator = self.facts.accelerator((row.get("gpu") or "").strip())
+        if op not in KERNELS:
+            return _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
+        if accelerator.name not in self._rates:
+            self._rates[accelerator.name] = rates(accelerator, self.calibration)
+        return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
     def _fabric(self, name: str, *, pairs: bool, node_bytes_per_s: float | None, devices: int | None) -> Fabric:
         key = (name, pairs, node_bytes_per_s, devices)

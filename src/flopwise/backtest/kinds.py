@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from flopwise.backtest import gpu_hours, memory, serving, training, weights
 from flopwise.backtest.kernels import Predictor
-from flopwise.backtest.prediction import Prediction, banded, number, skipped
-from flopwise.cost.intervals import error_band
+from flopwise.backtest.prediction import Prediction
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 
@@ -35,16 +34,7 @@ def _single(predict_row: Callable[[Row, Facts], Prediction]) -> Callable[[Facts]
 
 def _kernels(facts: Facts) -> Predict:
     predictor = Predictor(facts)
-
-    def predict(row: Row) -> Sequence[Prediction]:
-        name, measured_us = row.get("id", ""), number(row, "measured_time_us")
-        measured = None if measured_us is None else measured_us / 1e6
-        found = predictor.predict(row)
-        if found.predicted_s is None:
-            return [skipped(name, "s", found.skipped or "cannot be predicted", measured)]
-        return [banded(name, "s", measured, found.predicted_s, error_band(f"kernels.{row['op']}"))]
-
-    return predict
+    return lambda row: [predictor.predict(row)]
 
 
 def _serving(facts: Facts) -> Predict:
