@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model

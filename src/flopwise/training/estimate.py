@@ -183,7 +183,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         hfu_frac=hfu,
         bound=bound(parts, table, layout, recipe),
         memory=memory,
-        run=None if job.tokens is None else whole_run(job, parts, table, memory, tokens_per_s),
+        run=None if job.tokens is None else whole_run(job, parts, table, tokens_per_s),
         band=band,
         assumptions=(*job.model.notes, *job.cluster.assumptions, *memory.assumptions),
     )
@@ -247,7 +247,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     return max(shares, key=lambda name: shares[name])
 
 
-def whole_run(job: TrainJob, parts: dict[str, float], table: StepTable, memory: Memory, tokens_per_s: float) -> Run:
+def whole_run(job: TrainJob, parts: dict[str, float], table: StepTable, tokens_per_s: float) -> Run:
     """Time, GPU-hours, money and energy of `job.tokens` tokens."""
     assert job.tokens is not None
     gpus, cluster = int(job.layout.num_gpus), job.cluster
