@@ -45,18 +45,30 @@ class InfeasibleError(FlopwiseError):
 
 
 def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:
-    """Return the `known` names most like `given`, best first, blind to case and punctuation."""
+    """Return the `known` names most like `given`, best first, blind to case and punctuation.
+
+    Names that punctuation alone tells apart (OPT-1.3b, OPT-13b) are all returned, the one written more like `given`
+    first.
+    """
     import difflib  # noqa: PLC0415 - only a wrong name needs it
 
-    folded: dict[str, str] = {}
+    given = given[:120].lower()
+    folded: dict[str, dict[str, str]] = {}
     for name in known:
-        folded.setdefault(fold(name), name)
-    key = fold(given[:120])
+        folded.setdefault(fold(name), {}).setdefault(name.lower(), name)
+    key = fold(given)
     close = difflib.get_close_matches(key, folded, n=limit, cutoff=0.55)
     inside = [k for k in folded if key and (key in k or k in key)]
-    return tuple(folded[k] for k in dict.fromkeys([*close, *inside]))[:limit]
+    found: list[str] = []
+    for near in dict.fromkeys([*close, *inside]):
+        spelled = sorted(folded[near], key=lambda s: -difflib.SequenceMatcher(None, given, s).ratio())
+        found += (folded[near][s] for s in spelled)
+    return tuple(found[:limit])
 
 
 def fold(name: str) -> str:
-    """`name` in lower case with its letters and digits only: how names are compared."""
+    """`name` in lower case with its letters and digits only: how names of few rows are compared.
+
+    1.3 and 13 fold alike, so a table must not hold both; models, which do, have a comparison of their own.
+    """
     return "".join(c for c in name.lower() if c.isalnum())
