@@ -161,7 +161,7 @@ def estimate(job: ServeJob) -> ServeEstimate:
         steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
         if asked and most and asked > most:  # the rest queue for memory
             waiting_s = (asked - most) / float(np.asarray(steady.requests_per_s))
-    return _generated(job, machine, memory, steady, waiting_s)
+    return _generated(job, memory, steady, waiting_s)
 
 
 LOCAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
@@ -204,9 +204,7 @@ def _number(value: object) -> float:
     return float(np.asarray(value).ravel()[0])
 
 
-def _generated(
-    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
-) -> ServeEstimate:
+def _generated(job: ServeJob, memory: ServingMemory, steady: Steady, waiting_s: float) -> ServeEstimate:
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
     ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
