@@ -148,9 +148,7 @@ def errors(rows: list[Row], facts: Facts, calibration: Calibration) -> list[tupl
     for row, prediction in found:
         if prediction.predicted is None:
             print(f"skipped {row['id']}: {prediction.skipped}")
-    return [
-        (r, p.predicted / (float(r["measured_time_us"]) * 1e-6) - 1) for r, p in found if p.predicted is not None
-    ]
+    return [(r, p.predicted / (float(r["measured_time_us"]) * 1e-6) - 1) for r, p in found if p.predicted is not None]
 
 
 def report(found: list[tuple[Row, float]], by: Sequence[tuple[str, ...]]) -> None:
