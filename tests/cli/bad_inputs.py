@@ -81,7 +81,7 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p42=1s"),
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--max-gpus", "1", "--min-gpus", "2"),
     ("plan", "--from", "missing.json"), ("plan", "--from", "config.json"), ("plan", "--from", "work.yaml"),
-    ("plan", "--from", "empty"), ("plan", "work.yaml", "-o", "no/such/folder/plan.json"),
+    ("plan", "--from", "empty"), ("plan", "work.yaml", "-o", "work.yaml/plan.json"),
 )  # fmt: skip
 """Options that do not go together, or lack something."""
 

@@ -233,7 +233,7 @@ def test_shared_layers_are_stored_once() -> None:
     assert weight_bytes(albert, "fp16") == 2 * parameters(albert)
     tp, ep = np.array([1, 2]), np.array([1, 1])
     prefix = layer_prefix_bytes(albert, weight_format("bf16"), tp, ep)
-    ends = sum(np.asarray(part) for part in end_bytes(albert, weight_format("bf16"), tp, ep))
+    ends = sum((np.asarray(part) for part in end_bytes(albert, weight_format("bf16"), tp, ep)), start=np.zeros(2))
     assert prefix[-1, 0] + ends[0] == 2 * parameters(albert)
     assert np.all(prefix[1:] == prefix[1])
     assert forward_flops(albert, 1, 128) > 12 * 2 * 128 * (4 * 768**2 + 2 * 768 * 3072)  # all layers run
