@@ -6,7 +6,7 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from flopwise.errors import SpecError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Item, Layer, Linear, Model, Stack
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
@@ -184,10 +184,12 @@ def model_activation_bytes(
     Source: as `layer_activation_bytes` and `loss_bytes`.
     Assumes: as there; towers of multimodal models do not run; an encoder's output is kept once for all layers that look
     at it; rotary tables (shared, 2 rows a position) are left out.
-    Raises: SpecError: unknown implementation or recompute mode, or a network without a table of layers.
+    Raises: SpecError: unknown implementation or recompute mode; MissingFactError: a network without a table of layers.
     """
     if not model.stacks:
-        raise SpecError(f"{model.name} is known by published figures only: its activations cannot be counted")
+        raise MissingFactError(
+            f"{model.name} is known by published figures only: its activations cannot be counted; add its configuration"
+        )
     mode, habit = _modes(recompute), habit_of(model.model_type)
     options: dict[str, Any] = {
         "elem_bytes": elem_bytes,

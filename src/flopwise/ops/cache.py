@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.errors import SpecError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Item, Model, Recurrence
 from flopwise.ops.types import Floats, Ints, ceil_div, least
 from flopwise.ops.work import cached_elems_per_token
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 def _caching_items(model: Model) -> Iterator[tuple[int, Item]]:
     """(layers of this kind, item) of everything that the generating stack keeps between steps."""
+    if not model.stacks:
+        raise MissingFactError(
+            f"{model.name} is known by published figures only: its cache cannot be counted; add its configuration"
+        )
     stack = model.stacks[0]
     for index, layer in enumerate(stack.kinds):
         layers = stack.order.count(index)
@@ -31,6 +35,7 @@ def kv_bytes_per_token(model: Model, elem_bytes: Floats, *, tp: Ints = 1) -> Flo
 
     Source: Ainslie et al. 2023 (arXiv 2305.13245) for grouped heads; DeepSeek-V2 (arXiv 2405.04434) table 1 for MLA.
     Assumes: layers with windows, chunks, cross-attention or state keep a fixed amount and add nothing.
+    Raises: MissingFactError: the model is known by published figures only.
     """
     total: Floats = 0.0
     for layers, item in _caching_items(model):
@@ -72,7 +77,8 @@ def kv_cache_bytes(
     Source: as `kv_bytes_per_token`; Gu and Dao 2023 (arXiv 2312.00752) for the state.
     Assumes: no padding to blocks: engines add that; tokens of a group not yet compressed (projections of at most
     `compress` tokens a sequence) are left out.
-    Raises: SpecError: the model keeps nothing between steps (an encoder).
+    Raises: SpecError: the model keeps nothing between steps (an encoder); MissingFactError: it is known by published
+    figures only.
     """
     items = list(_caching_items(model))
     if not items:
