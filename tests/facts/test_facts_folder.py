@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flopwise.cost.fabric import fabric
+from flopwise.cost.rates import rates
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.catalog import FACTS_VARIABLE, load_facts
 
@@ -229,3 +231,28 @@ def test_damaged_files_give_one_clear_error_or_load(tmp_path: Path) -> None:
             wordy += "\n" in message or len(message) > 600
     assert refused > 20
     assert wordy == 0
+
+
+def test_a_folders_calibration_stands_in_for_the_shipped_one(tmp_path: Path) -> None:
+    shipped = load_facts().accelerators["H100-SXM-80"]
+    entry = (
+        '{{"name": "{}", "scope": "{}", "value": {}, "unit": "fraction", "meaning": "m", "fitted_on": "ours",'
+        ' "source": "probe", "date": "2026-11-01"}}'
+    )
+    own = tmp_path / "calibration"
+    own.mkdir()
+    _write(
+        own, "ours.json", f"[{entry.format('dram_frac', 'hopper', 0.5)}, {entry.format('link_frac', 'nvlink4', 0.25)}]"
+    )
+    ours = load_facts(tmp_path).accelerators["H100-SXM-80"]
+    assert rates(ours).value["dram_frac"] == 0.5
+    assert rates(ours).value["matmul_frac.bf16"] == rates(shipped).value["matmul_frac.bf16"]
+    assert fabric(ours, gpus_per_node=8).levels[0].frac == 0.25
+    assert rates(shipped).value["dram_frac"] != 0.5  # nobody else's figures change
+    assert "calibration" not in repr(ours)
+
+    _write(own, "ours.json", f"[{entry.format('dram_frac', 'hopper', 0.25)}]")
+    assert rates(load_facts(tmp_path).accelerators["H100-SXM-80"]).value["dram_frac"] == 0.25
+    _write(own, "ours.json", "{}")
+    with pytest.raises(SpecError, match=r"ours\.json: a list of parameters"):
+        load_facts(tmp_path)

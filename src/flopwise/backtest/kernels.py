@@ -251,7 +251,7 @@ class Predictor:
         if op not in KERNELS:
             return _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
         if accelerator.name not in self._rates:
-            self._rates[accelerator.name] = rates(accelerator, self.calibration)
+            self._rates[accelerator.name] = rates(accelerator, accelerator.calibration or self.calibration)
         return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
     def _fabric(self, name: str, *, pairs: bool, node_bytes_per_s: float | None, devices: int | None) -> Fabric:

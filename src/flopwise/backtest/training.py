@@ -105,7 +105,8 @@ def row_layout(row: Mapping[str, str]) -> Layout:
 def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
     """The row's recipe."""
     precision = row.get("precision", "bf16") or "bf16"
-    known: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+    names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
+    known: dict[str, Precision] = {name: name for name in names}
     lora = Lora(rank=16, targets=("q", "k", "v", "o")) if row.get("task") in {"lora", "qlora"} else None
     replicas = int(layout.dp) * int(layout.micro_batch)
     return Recipe(

@@ -16,7 +16,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays and their scalars
         value = value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value) if not field.metadata.get("inner")}
     match value:
         case Enum():
             return plain(value.value)

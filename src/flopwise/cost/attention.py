@@ -35,6 +35,7 @@ def prefill_attention_s(
     cold: bool = True,
     graph: bool = True,
     frac: str = "attention_frac",
+    dtype: str = "bf16",
 ) -> Timing:
     """Flash attention of `query` new tokens in each of `batch` sequences.
 
@@ -44,7 +45,7 @@ def prefill_attention_s(
     Source: FlashAttention-2 (arXiv 2307.08691) sections 3.1 and 3.2; rates calibrated.
     Assumes: one head of one sequence and block on a core at a time; no split along the keys.
     """
-    rate = rates.peak_flops_per_s("bf16") * rates.value[frac]
+    rate = rates.peak_flops_per_s(dtype) * rates.value[frac]
     fixed_s = rates.value["attention_s"]
     block_s = rates.value["attention_block_s"] * (qk_dim + v_dim) / 256.0  # loading queries, storing results
 
@@ -106,7 +107,14 @@ def decode_attention_s(
 
 
 def attention_s(
-    rates: Rates, work: Work, *, act_bytes: float = 2.0, kv_bytes: float = 2.0, cold: bool = True, graph: bool = True
+    rates: Rates,
+    work: Work,
+    *,
+    act_bytes: float = 2.0,
+    kv_bytes: float = 2.0,
+    cold: bool = True,
+    graph: bool = True,
+    dtype: str = "bf16",
 ) -> Timing:
     """Seconds of an attention `Work`; decoding where a sequence has few queries, prefill elsewhere; element by element.
 
@@ -121,7 +129,7 @@ def attention_s(
     prefill = prefill_attention_s(
         rates, work.pairs, work.batch, work.query, work.heads, work.kv_heads, np.minimum(work.context, window),
         qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes, cold=cold, graph=graph,
-        frac="attention_frac" if work.latent_dim is None else "latent_prefill_frac",
+        frac="attention_frac" if work.latent_dim is None else "latent_prefill_frac", dtype=dtype,
     )  # fmt: skip
     prefill = Timing(prefill.seconds * rounds, prefill.compute_s * rounds, prefill.memory_s * rounds)
     few = np.asarray(work.query) <= DECODE_QUERIES
@@ -150,7 +158,9 @@ SCORE_PASSES = 6.0
 """Times that the scores cross memory in a forward pass: written, masked and normalised (2), dropped out (2), read."""
 
 
-def eager_attention_s(rates: Rates, work: Work, *, act_bytes: float = 2.0, score_traffic: float = 1.0) -> Timing:
+def eager_attention_s(
+    rates: Rates, work: Work, *, act_bytes: float = 2.0, score_traffic: float = 1.0, dtype: str = "bf16"
+) -> Timing:
     """Seconds of attention that writes its scores: two batched products over all pairs, and passes over the scores.
 
     `score_traffic` scales the passes: 1 for a fused softmax, more where each step of it is a kernel. The backward pass
@@ -161,7 +171,7 @@ def eager_attention_s(rates: Rates, work: Work, *, act_bytes: float = 2.0, score
     """
     forward = work.batch * 1.0 * work.query * work.context * 2.0 * work.heads * (work.qk_dim + work.v_dim)
     rounds = work.flops / np.maximum(forward, 1.0)
-    compute_s = work.flops / rates.matmul_flops_per_s("bf16")
+    compute_s = work.flops / rates.matmul_flops_per_s(dtype)
     scores = work.batch * 1.0 * work.heads * work.query * work.context
     moved = scores * act_bytes * SCORE_PASSES * score_traffic + work.in_elems * act_bytes
     memory_s = rounds * read_s(rates, moved)

@@ -126,7 +126,7 @@ def fabric(
     Raises:
         MissingFactError: neither a link nor PCIe bandwidth is known for a node of several devices.
     """
-    table = calibration or load_calibration()
+    table = calibration or accelerator.calibration or load_calibration()
     told: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
     link = (accelerator.link or "none").lower()

@@ -294,8 +294,8 @@ def work_s(
 ) -> Timing:
     """Seconds of one `Work` on one rank, operands cold; arrays of the broadcast shape.
 
-    `dtype` is the precision that matrix products run in (`PRECISIONS`); attention runs in 16 bits with a cache of
-    `kv_bytes` an element.
+    `dtype` is the precision that matrix products run in (`PRECISIONS`); attention runs in 16 bits, in fp32 where
+    products do, with a cache of `kv_bytes` an element.
 
     Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
     """
@@ -324,7 +324,8 @@ def work_s(
     if work.kind == "attention":
         from flopwise.cost.attention import attention_s  # noqa: PLC0415 - attention builds on this module
 
-        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph)
+        wide = "fp32" if dtype in ("fp32", "tf32") else "bf16"
+        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, graph=graph, dtype=wide)
     nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=kv_bytes)
     if work.kind in ("conv", "recurrence"):
         moved = pointwise_s(rates, nbytes, graph=graph)

@@ -66,7 +66,7 @@ class Device:
         if name not in self._known:
             chip = self.chip
             scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
-            row = load_calibration().find(name, scopes)
+            row = (chip.calibration or load_calibration()).find(name, scopes)
             lent = "" if row.scope == scopes[0] else f"measured on {row.scope}, none on {scopes[0]}; "
             self._known[name] = calibration(
                 name,
@@ -133,7 +133,9 @@ class Device:
             peak = fact("network per device", level.bytes_per_s, "B/s", source=source, date=offer.price_date)
         else:
             peak = assumption("network per device", level.bytes_per_s, "B/s", "given, or the usual: no offer says it")
-        row = load_calibration().find("link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any"))
+        row = (chip.calibration or load_calibration()).find(
+            "link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any")
+        )
         fraction = calibration(
             "link_frac",
             level.frac,

@@ -148,7 +148,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     Raises:
         MissingFactError: the calibration lacks a parameter altogether.
     """
-    table = calibration or load_calibration()
+    table = calibration or accelerator.calibration or load_calibration()
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
     value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if not accelerator.num_sms:

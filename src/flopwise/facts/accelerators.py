@@ -14,6 +14,7 @@ from typing import Any
 from flopwise import units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
+from flopwise.facts.calibration import Calibration
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
@@ -69,6 +70,8 @@ class Accelerator:
     link_bytes_per_s: float | None = None  # one direction, all links of the device together
     max_scaleup: int | None = None  # devices that the fast link can join
     notes: str = ""
+    calibration: Calibration | None = field(default=None, repr=False, hash=False, metadata={"inner": True})
+    """What a facts folder says of achieved rates; None: the shipped calibration."""
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Dense peak rate in FLOP/s for matrix products in `dtype`.
@@ -147,7 +150,7 @@ class Accelerator:
         )
 
 
-FIELDS = frozenset(f.name for f in fields(Accelerator))
+FIELDS = frozenset(f.name for f in fields(Accelerator) if not f.metadata.get("inner"))
 _PEAK_COLUMNS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
 _YEAR = tables.whole(units.parse_count, "a year from 1990 to 2100", low=1990, high=2100)
 

@@ -95,6 +95,10 @@ class Calibration:
             )
         )
 
+    def overlaid(self, above: Calibration) -> Calibration:
+        """A copy in which the parameters of `above` stand in for those of the same name and scope, or beside them."""
+        return Calibration(tuple({(p.name, p.scope): p for p in (*self.parameters, *above.parameters)}.values()))
+
     def without(self, scopes: Iterable[str]) -> Calibration:
         """A copy that knows nothing of `scopes`: what a device of an unseen family gets."""
         gone = set(scopes)

@@ -1,7 +1,8 @@
 """The catalog of accelerators and offers: the shipped tables, with a folder of the user's own rows laid over them.
 
 A facts folder may hold `accelerators.csv`, `accelerator_aliases.csv`, `instances.csv` and `models.jsonl` (read by
-`flopwise.facts.models`). It is given to `load_facts` (`--facts DIR`) or by the environment variable FLOPWISE_FACTS.
+`flopwise.facts.models`), and in `calibration/` JSON files of parameters that stand in for shipped ones of the same name
+and scope. It is given to `load_facts` (`--facts DIR`) or by the environment variable FLOPWISE_FACTS.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from flopwise.facts import accelerators as accelerator_rows
 from flopwise.facts import offers as offer_rows
 from flopwise.facts import tables
 from flopwise.facts.accelerators import KINDS, Accelerator, accelerator_from_row
+from flopwise.facts.calibration import load_calibration
 from flopwise.facts.offers import Offer, offer_from_row
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 FOLDER_FILES = ("accelerators.csv", "accelerator_aliases.csv", "instances.csv", "models.jsonl")
+CALIBRATION = "calibration"
 _DATA = Path(__file__).parent.parent / "data"
 _ALIAS_COLUMNS = {"alias": tables.text, "name": tables.text, "note": tables.text}
 _NOISE = {"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "google", "cloud", "aws"}
@@ -195,7 +198,8 @@ def load_facts(folder: Path | str | None = None) -> Facts:
         return _cached("", ())
     path = Path(chosen).expanduser()
     try:
-        found = [(name, (path / name).stat()) for name in FOLDER_FILES if (path / name).is_file()]
+        own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
+        found = [(name, (path / name).stat()) for name in (*FOLDER_FILES, *own) if (path / name).is_file()]
     except (OSError, ValueError) as fault:
         raise SpecError(f"facts folder {str(path)[:200]!r} cannot be read ({fault})") from fault
     if not found:
@@ -224,8 +228,17 @@ def _overlaid(below: Facts, folder: Path) -> Facts:
     """`below` with the rows of `folder` laid over it."""
     chips = _with_accelerators(below.accelerators, folder / "accelerators.csv")
     spellings = _with_spellings(below.spellings, chips, folder / "accelerator_aliases.csv")
-    named = Facts(chips, below.offers, spellings)
+    named = Facts(_calibrated(chips, folder / CALIBRATION), below.offers, spellings)
     return replace(named, offers=_with_offers(named, folder / "instances.csv"))
+
+
+def _calibrated(chips: Mapping[str, Accelerator], folder: Path) -> Mapping[str, Accelerator]:
+    """`chips` that know of the calibration in `folder`, if there is any; the shipped one is everybody's already."""
+    if folder.parent == _DATA or not any(folder.glob("*.json")):
+        return chips
+    load_calibration.cache_clear()  # a file that changes is read again
+    whole = load_calibration().overlaid(load_calibration(folder))
+    return {name: replace(chip, calibration=whole) for name, chip in chips.items()}
 
 
 def _with_accelerators(below: Mapping[str, Accelerator], path: Path) -> Mapping[str, Accelerator]:

@@ -86,6 +86,11 @@ class BlockContext:
         """Tokens of one micro-batch on one rank."""
         return self.shape.batch * self.shape.query / self.split.cp
 
+    @property
+    def act_bytes(self) -> float:
+        """Bytes of one element of the activations."""
+        return 4.0 if self.recipe.precision == "fp32" else ACT_BYTES
+
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
     """Kernels of one block; shape of the inner columns in `context`.
@@ -195,15 +200,15 @@ def _unpack_s(work: Work, context: BlockContext) -> Floats:
 
 def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work."""
-    rates, software = context.rates, context.software
+    rates, software, wide = context.rates, context.software, context.act_bytes
     if work.kind == "attention" and context.recipe.attention == "eager":
         traffic = max(software.pointwise_traffic, 1.0)
-        timing = eager_attention_s(rates, work, act_bytes=ACT_BYTES, score_traffic=traffic)
+        timing = eager_attention_s(rates, work, dtype=dtype, act_bytes=wide, score_traffic=traffic)
     else:
-        timing = work_s(rates, work, dtype=dtype, act_bytes=ACT_BYTES)
+        timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide)
     scale = software.pointwise_traffic if work.kind in {"norm", "pointwise"} else 1.0
     seconds = timing.seconds * scale
-    moved = work_bytes(work, weight_bits=8.0 * ACT_BYTES, act_bytes=ACT_BYTES, kv_bytes=ACT_BYTES) * min(scale, 1.0)
+    moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     return (
         seconds,
         np.where(timing.memory_s * scale >= timing.compute_s, seconds, 0.0),
@@ -219,13 +224,13 @@ def _tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     with an all-gather; without, one all-reduce.
 
     Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 4.2.2; Shoeybi et al. 2019 (arXiv:1909.08053) section 3.
-    Assumes: activations of 2 bytes.
+    Assumes: activations of the recipe's precision.
     """
     rows = sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
     if rows == 0:
         return 0.0, 0.0
     tp = context.split.tp
-    nbytes = context.tokens * width * ACT_BYTES
+    nbytes = context.tokens * width * context.act_bytes
     whole = all_reduce_s(context.fabric, nbytes, tp)
     parts = all_gather_s(context.fabric, nbytes, tp) + reduce_scatter_s(context.fabric, nbytes, tp)
     seconds = rows * np.where(context.split.sequence_parallel, parts, whole)
@@ -243,7 +248,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     if first is None:
         return 0.0, 0.0
     ep = context.split.ep
-    nbytes = context.tokens * first.top_k * width * ACT_BYTES / context.split.tp
+    nbytes = context.tokens * first.top_k * width * context.act_bytes / context.split.tp
     seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp)
     wire = 2 * nbytes * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
@@ -261,7 +266,7 @@ def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: Blo
         return 0.0, 0.0
     cp, tp = context.split.cp, context.split.tp
     elements = sum(i.kv_heads * (i.qk_dim + i.v_dim) for i in attends)
-    nbytes = context.tokens * elements * ACT_BYTES / np.minimum(tp, max(1, attends[0].kv_heads))
+    nbytes = context.tokens * elements * context.act_bytes / np.minimum(tp, max(1, attends[0].kv_heads))
     seconds = (cp - 1) * p2p_s(context.fabric, nbytes, stride=tp)
     wire = (cp - 1) * nbytes / context.fabric.link_bytes_per_s
     exposed = np.maximum(0.0, seconds - attention_s)
