@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -94,10 +95,11 @@ def test_published_figures_or_a_clear_sentence(name: str) -> None:
     model = load_model(name)
     facts = model.published
     assert facts is not None
-    for count, known in (
+    counts: tuple[tuple[Callable[[], object], float | None], ...] = (
         (lambda: forward_flops(model, 3, 1), facts.forward_flops_per_sample),
         (lambda: parameters(model), facts.parameters),
-    ):
+    )
+    for count, known in counts:
         if known is None:
             with pytest.raises(MissingFactError) as caught:
                 count()
@@ -105,11 +107,12 @@ def test_published_figures_or_a_clear_sentence(name: str) -> None:
             assert "add" in str(caught.value)
         else:
             assert count() in (known, 3 * known)
-    for unknown in (
+    unknowns: tuple[Callable[[], object], ...] = (
         lambda: model_activation_bytes(model, 1, 1),
         lambda: kv_cache_bytes(model, 1, 1, 2.0),
         lambda: kv_bytes_per_token(model, 2.0),
-    ):
+    )
+    for unknown in unknowns:
         with pytest.raises(MissingFactError, match=r"published figures only.*add its configuration"):
             unknown()
 

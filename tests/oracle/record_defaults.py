@@ -33,7 +33,7 @@ mllama_vision_model llama4 llama4_text llama4_vision_model mistral3 mistral4 min
 internvl_vision paligemma idefics3 smolvlm smolvlm_vision qwen2_vl_vision qwen2_5_vl_vision qwen3_vl_vision
 qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision step3p5_vision idefics3_vision aimv2 mimo_v2_flash
 step3p7 step3p5 apertus hunyuan_v1_dense hunyuan_v1_moe dots1 longcat_flash lfm2 lfm2_moe arcee helium
-minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2
+minimax_m3_vl_text kimi_k25_vision moonvit qwen2_audio aya_vision ovis2 ministral camembert deit
 """.split()  # noqa: SIM905 - a table of words
 
 SKIPPED = re.compile(

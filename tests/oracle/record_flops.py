@@ -17,9 +17,20 @@ from flop_cases import CASES
 RECORD = Path(__file__).with_name("flops.json")
 BATCH, SEQ, ENCODER = 2, 40, 24
 NO_MASK = ("mamba", "falcon_mamba", "opt", "bloom", "mpt", "falcon", "albert", "deberta-v2", "mpnet", "zamba", "zamba2")
-ENCODERS = ("bert", "roberta", "distilbert", "modernbert", "xlm-roberta", "electra", "mpnet", "albert", "deberta-v2")
-IMAGES = ("vit", "clip", "siglip", "dinov2")
-REAL = ("deberta-v2",)  # reads values of its tensors: runs on the CPU
+ENCODERS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "modernbert",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "mpnet",
+    "albert",
+    "deberta-v2",
+)
+IMAGES = ("vit", "deit", "clip", "siglip", "dinov2", "dinov2_with_registers")
+REAL = ("deberta-v2", "zamba", "zamba2")  # reads values of its tensors: runs on the CPU
 TEXT_TO_TEXT = ("t5", "mt5", "umt5", "bart")
 
 
@@ -44,7 +55,7 @@ def _model_and_inputs(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         mel = torch.zeros(BATCH, case["num_mel_bins"], 2 * case["max_source_positions"], device="meta")
         inputs = {"input_features": mel, "decoder_input_ids": ids, "decoder_attention_mask": mask}
     elif kind in IMAGES:
-        auto = transformers.ViTForImageClassification if kind == "vit" else transformers.AutoModel
+        auto = transformers.AutoModelForImageClassification if kind in ("vit", "deit") else transformers.AutoModel
         size = case.get("vision_config", case)["image_size"]
         pixels = {"pixel_values": torch.zeros(BATCH, 3, size, size, device="meta")}
         inputs = pixels

@@ -23,6 +23,7 @@ BASE = {
     "bert",
     "roberta",
     "xlm-roberta",
+    "camembert",
     "electra",
     "distilbert",
     "modernbert",
@@ -32,8 +33,9 @@ BASE = {
     "clip",
     "siglip",
     "dinov2",
+    "dinov2_with_registers",
 }
-IMAGE_CLASSES = {"vit"}
+IMAGE_CLASSES = {"vit", "deit"}
 OURS = {"gpt3", "megatron", "palm", "internlm2"}  # types of ours, or of code that lives on the hub
 SAME = {"kimi_k2": "deepseek_v3"}  # types that the hub's code makes of a class in transformers
 SEQUENCE = {"t5", "mt5", "umt5", "bart"}

@@ -107,6 +107,7 @@ _BY_FILE: dict[str, dict[str, tuple[str, ...]]] = {
         "minimax": ("minimax", "minimax_text_01"),
         "lfm2": ("lfm2", "lfm2_moe"),
     },
+    "zamba": {"zamba": ("zamba",), "zamba2": ("zamba2",)},
     "seq2seq": {"t5": ("t5", "mt5", "umt5"), "bart": ("bart",), "whisper": ("whisper",)},
     "vision": {
         "vit": ("vit", "deit"),
