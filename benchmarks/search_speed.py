@@ -57,15 +57,7 @@ def speeds() -> list[Speed]:
         start = time.perf_counter()
         for piece in pieces:
             peak_and_states(table, columns(piece))
-            lines = step_parts(
-                result.table,
-                piece.inner_index,
-                piece.degree_index,
-                dp=piece.dp,
-                zero=piece.zero,
-                interleave=piece.interleave,
-                recompute=piece.recompute,
-            )
+            lines = step_parts(result.table, piece.inner_index, piece.degree_index, columns(piece))
             sum(lines.values())
         seconds = time.perf_counter() - start
         found.append(Speed(f"{name}, memory and time of every candidate", sum(p.size for p in pieces), seconds))

@@ -148,15 +148,7 @@ def best_layout(
         ), f"least memory of {space.size:,} layouts, none of which fits"
     candidates = space.take(fits)
     table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, inner, candidates.degrees)
-    parts = step_parts(
-        table,
-        candidates.inner_index,
-        candidates.degree_index,
-        dp=candidates.dp,
-        zero=candidates.zero,
-        interleave=candidates.interleave,
-        recompute=candidates.recompute,
-    )
+    parts = step_parts(table, candidates.inner_index, candidates.degree_index, columns(candidates))
     best = int(np.argmin(sum(parts.values())))
     return columns(candidates.take(np.array([best]))).at(
         0

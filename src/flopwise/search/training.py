@@ -135,15 +135,7 @@ def timed(
     step_s = np.empty(rows.size)
     for start in range(0, rows.size, CHUNK):
         part = space.take(rows[start : start + CHUNK])
-        lines = step_parts(
-            table,
-            part.inner_index,
-            part.degree_index,
-            dp=part.dp,
-            zero=part.zero,
-            interleave=part.interleave,
-            recompute=part.recompute,
-        )
+        lines = step_parts(table, part.inner_index, part.degree_index, columns(part))
         step_s[start : start + CHUNK] = sum(lines.values())
     num_gpus = space.num_gpus[rows]
     steps = tokens / (float(job.recipe.global_batch) * float(job.recipe.seq_len))
@@ -163,15 +155,7 @@ def timed(
 def row_parts(job: Searched, result: Timed, index: int) -> dict[str, float]:
     """The lines of the step of entry `index` of a timed result."""
     part = job.space.take(result.rows[index : index + 1])
-    lines = step_parts(
-        result.table,
-        part.inner_index,
-        part.degree_index,
-        dp=part.dp,
-        zero=part.zero,
-        interleave=part.interleave,
-        recompute=part.recompute,
-    )
+    lines = step_parts(result.table, part.inner_index, part.degree_index, columns(part))
     return {name: float(np.asarray(value).ravel()[0]) for name, value in lines.items()}
 
 

@@ -102,6 +102,11 @@ def check(job: TrainJob) -> None:
         raise SpecError(f"pp {layout.pp} is more than the {layers} layers of {model.name}")
     if int(layout.dp) * int(layout.cp) % int(layout.ep):
         raise SpecError(f"ep {layout.ep} does not divide dp x cp = {int(layout.dp) * int(layout.cp)}")
+    shard = int(layout.shard)
+    if shard and (int(layout.dp) * int(layout.cp) % shard or not int(layout.zero)):
+        raise SpecError(
+            f"shard {layout.shard} has to divide dp x cp = {int(layout.dp) * int(layout.cp)} and needs a ZeRO stage"
+        )
     if int(layout.interleave) > 1 and layers < int(layout.pp) * int(layout.interleave):
         raise SpecError(
             f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
@@ -135,15 +140,7 @@ def single_table(job: TrainJob, software: Software) -> StepTable:
 def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:
     """The lines of one layout's step."""
     first = np.zeros(1, dtype=np.intp)
-    parts = step_parts(
-        table,
-        first,
-        first,
-        dp=np.array([layout.dp]),
-        zero=np.array([layout.zero]),
-        interleave=np.array([layout.interleave]),
-        recompute=np.array([layout.recompute]),
-    )
+    parts = step_parts(table, first, first, layout)
     return {name: float(np.asarray(value).ravel()[0]) for name, value in parts.items()}
 
 

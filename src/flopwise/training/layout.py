@@ -17,6 +17,8 @@ from flopwise.ops.types import Array, Ints
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "recompute")
+"""Fields of a `Layout` that may be arrays."""
 RECOMPUTE = ("none", "selective", "full")
 """Names of the values of `Layout.recompute`."""
 
@@ -40,6 +42,7 @@ class Layout:
     cp: Ints = 1
     ep: Ints = 1
     zero: Ints = 0  # 0 all replicated, 1 optimizer states sharded, 2 gradients too, 3 parameters too (FSDP full shard)
+    shard: Ints = 0  # ranks over which ZeRO shards, replicated beyond them (HSDP); 0: all of dp x cp
     micro_batch: Ints = 1  # sequences in one forward pass of one replica
     interleave: Ints = 1  # virtual stages (model chunks) a pipeline rank
     recompute: Ints = 0  # 0 none, 1 selective, 2 full
@@ -56,8 +59,7 @@ class Layout:
     @property
     def columns(self) -> tuple[Ints, ...]:
         """The degrees and choices that may be arrays, in the order of the fields."""
-        numbers = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.micro_batch, self.interleave)
-        return (*numbers, self.recompute)
+        return tuple(getattr(self, name) for name in COLUMNS)
 
     def shape(self) -> tuple[int, ...]:
         """The shape that the columns broadcast to: () for one candidate."""
@@ -65,9 +67,9 @@ class Layout:
 
     def at(self, index: int) -> Layout:
         """Candidate `index` of a one-dimensional layout, as plain integers."""
-        names = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")
         size = self.shape()
-        picked = {n: int(np.broadcast_to(np.asarray(c), size)[index]) for n, c in zip(names, self.columns, strict=True)}
+        every = zip(COLUMNS, self.columns, strict=True)
+        picked = {name: int(np.broadcast_to(np.asarray(c), size)[index]) for name, c in every}
         return replace(self, **picked)  # type: ignore[arg-type]
 
 

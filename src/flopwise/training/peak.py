@@ -158,6 +158,10 @@ class Evaluation:
         self.context_share = 1.0 / np.asarray(layout.cp)
         self.micro_batch = np.asarray(layout.micro_batch) * 1.0
         of_group = self.context_share / replicas
+        if np.any(layout.shard):
+            of_group = np.where(
+                np.asarray(layout.shard) > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group
+            )
         at_least = [zero >= z for z in (1, 2, 3)]
         self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
         self.shares = [np.where(chosen, of_group, 1.0) for chosen in at_least]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
     from flopwise.facts.software import Stack as Software
-    from flopwise.training.layout import Recipe
+    from flopwise.training.layout import Layout, Recipe
 
 Index = NDArray[np.intp]
 STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
@@ -212,25 +212,21 @@ def _trainable(items: tuple[Item, ...], inner: Inner, recipe: Recipe) -> tuple[F
 
 
 def step_parts(
-    table: StepTable,
-    inner: NDArray[np.intp],
-    degree: NDArray[np.intp],
-    *,
-    dp: Ints,
-    zero: Ints,
-    interleave: Ints,
-    recompute: Index,
+    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
 ) -> dict[str, Floats]:
-    """Seconds of one optimizer step by line; the values add up to the step. All arguments broadcast.
+    """Seconds of one optimizer step by line; the values add up to the step.
 
-    `inner` and `degree` index the table's axes.
+    `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, recompute,
+    shard). Everything broadcasts: a search gives meshes and choices on axes of their own, and what depends on the mesh
+    alone is evaluated once a mesh.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2 for the bubble (p - 1)(f + b) / v; Rajbhandari et al.
     2019 (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and
     FSDP.
     Assumes: every micro-batch is alike; stages run 1F1B, interleaved when interleave > 1.
     """
-    recipe, pp = table.recipe, table.degrees[degree]
+    recipe, pp, dp = table.recipe, table.degrees[degree], layout.dp
+    interleave, recompute = layout.interleave, np.asarray(layout.recompute)
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
     stage = table.stage_parts[:, recompute, degree, inner]
@@ -238,8 +234,8 @@ def step_parts(
     parts: dict[str, Floats] = dict(zip(STAGE_PARTS, stage * num_micro, strict=True))
     parts["pipeline_bubble"] = np.maximum(table.model_s[recompute, inner] - stage_s, 0.0) / interleave * (pp > 1)
     parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
-    parts["data_parallel"] = _data_parallel_s(table, inner, degree, dp, zero, recompute, num_micro)
-    parts["optimizer"] = _optimizer_s(table, inner, degree, dp, zero)
+    parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
+    parts["optimizer"] = _optimizer_s(table, inner, degree, layout)
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
 
@@ -260,44 +256,52 @@ def _p2p_s(
 
 
 def _data_parallel_s(
-    table: StepTable,
-    inner: NDArray[np.intp],
-    degree: NDArray[np.intp],
-    dp: Ints,
-    zero: Ints,
-    recompute: Index,
-    num_micro: Floats,
+    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout, num_micro: Floats
 ) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
     ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
-    scatters gradients once a micro-batch. What the software overlaps hides behind compute; one layer's share never
+    scatters gradients once a micro-batch; where it shards over fewer ranks than there are (HSDP), the groups add up
+    their shares of the gradients once a step. What the software overlaps hides behind compute; one layer's share never
     does.
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
-    ranks = dp * cp
+    zero, ranks = np.asarray(layout.zero), layout.dp * cp
     grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
-    stage = table.stage_parts[:, recompute, degree, inner]
+    stage = table.stage_parts[:, np.asarray(layout.recompute), degree, inner]
     forward, backward = stage[0], stage[1] + stage[2]
+    hybrid = bool(np.any(layout.shard))
+    group = shard_ranks(layout.shard, ranks)
     whole: Floats = 0.0
-    reduce_, gather = whole, whole
-    for params, members, stride in (
-        (table.dense_params[degree, inner], ranks, tp),
-        (table.expert_params[degree, inner], np.maximum(ranks // ep, 1), tp * ep),
+    reduce_, gather, across = whole, whole, whole
+    for params, share, stride in (
+        (table.dense_params[degree, inner], 1, tp),
+        (table.expert_params[degree, inner], ep, tp * ep),
     ):
         grads, weights = params * grad_bytes, params * ACT_BYTES
+        members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
         reduce_ = reduce_ + reduce_scatter_s(table.fabric, grads, members, stride=stride)
         gather = gather + all_gather_s(table.fabric, weights, members, stride=stride)
-        whole = whole + all_reduce_s(table.fabric, grads, members, stride=stride)
+        whole = whole + all_reduce_s(table.fabric, grads, every, stride=stride)
+        if hybrid:
+            across = across + all_reduce_s(table.fabric, grads / members, every // members, stride=stride * members)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
 
     def exposed(message: Floats, behind: Floats) -> Floats:
         return np.maximum(message - hide * behind, message * prologue)
 
-    plain = exposed(whole, backward)
-    sharded = exposed(reduce_, backward) + exposed(gather, forward)
-    full = num_micro * (exposed(gather, forward) + exposed(gather + reduce_, backward))
-    return np.where(zero == 0, plain, np.where(zero < 3, sharded, full))
+    found: Floats = exposed(whole, backward)
+    if zero.max() > 0:
+        found = np.where(zero == 0, found, exposed(reduce_, backward) + exposed(gather, forward))
+    if zero.max() > 2:
+        full = num_micro * (exposed(gather, forward) + exposed(gather + reduce_, backward))
+        found = np.where(zero < 3, found, full)
+    return found + exposed(across, backward) if hybrid else found
+
+
+def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
+    """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
+    return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
 
 
 def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
@@ -322,13 +326,14 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     return 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
 
 
-def _optimizer_s(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], dp: Ints, zero: Ints) -> Floats:
+def _optimizer_s(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
     """Seconds to read gradients and states and write states and weights.
 
     Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`).
     Assumes: memory-bound, at the sustained memory bandwidth; sharded over the replicas from ZeRO 1 on.
     """
     params = table.dense_params[degree, inner] + table.expert_params[degree, inner]
-    share = np.where(np.asarray(zero) > 0, dp * table.inner.cp[inner], 1)
+    group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
+    share = np.where(np.asarray(layout.zero) > 0, group, 1)
     moved = params / share * optimizer_traffic_bytes(table.recipe, table.software)
     return moved / table.rates.read_bytes_per_s
