@@ -59,6 +59,17 @@ def test_sixteen_bytes_a_parameter_without_zero() -> None:
     assert states(memory) == pytest.approx(16 * parameters(LLAMA_2_7B))
 
 
+def test_layers_that_share_weights_hold_them_once() -> None:
+    config = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128, "num_attention_heads": 12}
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+    albert = model_from_config({**config, **sizes}, name="albert-base-v2")
+    recipe = Recipe(seq_len=128, global_batch=2, stack="deepspeed-zero3")
+    memory = step_memory(albert, recipe, Layout(recompute=2))
+    assert states(memory) == pytest.approx(16 * parameters(albert))
+    lora = Lora(rank=8, targets=("q",))
+    assert trainable_parameters(albert, lora) == 8 * (768 + 768)
+
+
 def test_1_2_billion_parameters_fill_40_gb_without_zero() -> None:
     # DeepSpeed's figure for data parallelism alone: 1.2 B parameters on a 40 GB GPU, that is up to 32 bytes a parameter
     model = gpt(1536, 39, 16)

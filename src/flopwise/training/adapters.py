@@ -53,7 +53,7 @@ def trainable_parameters(model: Model, lora: Lora) -> int:
     """
     stack = model.stacks[0]
     per_kind = [adapter_parameters(kind.items, lora) for kind in stack.kinds]
-    total = sum(int(per_kind[k]) for k in stack.order)
+    total = sum(int(per_kind[k]) for k in stack.stored_order)
     if not total:
         raise SpecError(f"{model.name} has no projection named by the LoRA targets {', '.join(lora.targets)}")
     return total + sum(int(item_parameters(i)) for i in extra_items(model, lora))

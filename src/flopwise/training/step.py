@@ -132,8 +132,9 @@ def step_table(
                 floor[2, row] = (weights @ np.stack([b.wire_s for b in blocks])).max(axis=0)
                 memory[row] = _heaviest(weights, kernels, ("memory_s",))[0]
                 host[row] = _host_s(weights, model, software)
-                dense[row] = (weights @ np.stack([p[0] for p in params])).max(axis=0)
-                expert[row] = (weights @ np.stack([p[1] for p in params])).max(axis=0)
+                held = np.minimum(weights, 1.0) if stack.shared_weights else weights
+                dense[row] = (held @ np.stack([p[0] for p in params])).max(axis=0)
+                expert[row] = (held @ np.stack([p[1] for p in params])).max(axis=0)
     return StepTable(
         recipe=recipe,
         software=software,

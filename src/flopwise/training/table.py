@@ -182,16 +182,17 @@ class MemoryTable:
         tp, ep, cp = (np.asarray(x) for x in (split.tp, split.ep, split.cp))
         zero = np.zeros(n)
 
-        def running(per_kind: list[Floats]) -> Array:
-            rows = [zero, *(np.broadcast_to(per_kind[k], n) for k in stack.order)]
-            return np.cumsum(np.stack(rows), axis=0)
+        def running(per_kind: list[Floats], layers: int = stack.num_layers) -> Array:
+            rows = (per_kind[k] if i < layers else zero for i, k in enumerate(stack.order))
+            return np.cumsum(np.stack([zero, *(np.broadcast_to(row, n) for row in rows)]), axis=0)
 
         def elements(items: Iterable[Item]) -> Floats:
             return sharded_parameters(items, tp, ep)
 
         dense: list[Floats] = [elements(i for i in k.items if not isinstance(i, Experts)) for k in stack.kinds]
         expert: list[Floats] = [elements(i for i in k.items if isinstance(i, Experts)) for k in stack.kinds]
-        gathered = running([d + e for d, e in zip(dense, expert, strict=True)])
+        own = len(stack.stored_order)  # weights that all layers share count with the first
+        gathered = running([d + e for d, e in zip(dense, expert, strict=True)], own)
         before, after, base = elements(stack.before), elements(stack.after), gathered * 0.0
         ends: tuple[Floats, Floats] = (zero, zero)
         root = before + after
@@ -215,7 +216,7 @@ class MemoryTable:
         tied = sum(i.inputs * i.outputs for i in heads if i.tied)
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
         return Sums(
-            dense=running(dense), expert=running(expert), base=base, gathered=gathered,
+            dense=running(dense, own), expert=running(expert, own), base=base, gathered=gathered,
             activations=np.stack(modes), has_experts=any(np.any(e) for e in expert),
             has_copy=bool(tied) and lora is None,
             has_towers=bool(np.any(towers_kept)),
@@ -242,5 +243,5 @@ class MemoryTable:
 
 
 def _all_items(stack: Stack) -> list[Item]:
-    """Every item of a stack, layers repeated."""
-    return [*stack.before, *(i for k in stack.order for i in stack.kinds[k].items), *stack.after]
+    """Every item of a stack, layers repeated that have weights of their own."""
+    return [*stack.before, *(i for k in stack.stored_order for i in stack.kinds[k].items), *stack.after]
