@@ -97,6 +97,7 @@ def test_pairs_and_keys_with_compression(
     keys = context // compress + (0 if window is None else context)
     assert made.flops == 2.0 * query * keys * 8
     assert made.kv_elems == 4 * seen_tokens(item, context, query)  # keys serve as values
+    assert made.latent_dim == 4  # decoding reads one tensor for both, as with a latent
 
 
 def test_a_thinned_stem_runs_before_its_stride() -> None:

@@ -62,7 +62,7 @@ class Work:
     kv_heads: Ints = 0
     qk_dim: int = 0
     v_dim: int = 0
-    latent_dim: int | None = None  # MLA: what is cached, shared by all heads
+    latent_dim: int | None = None  # MLA, or one tensor as key and value: what is cached, shared by all heads
     batch: Ints = 0
     query: Ints = 0
     context: Ints = 0

@@ -179,7 +179,7 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
         kv_heads=kv_heads,
         qk_dim=item.qk_dim,
         v_dim=item.v_dim,
-        latent_dim=item.latent_dim,
+        latent_dim=item.qk_dim if item.key_is_value and item.kv_heads == 1 else item.latent_dim,
         batch=shape.batch,
         query=query,
         context=keys,
