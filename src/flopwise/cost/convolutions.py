@@ -1,0 +1,93 @@
+"""Seconds of training a convolutional network on one accelerator: each layer as the matrix products that it is.
+
+A convolution multiplies a (batch x positions) x (inputs x taps) matrix, which is never stored, by its weights; backward
+the same work is done twice, for its inputs and for its weights. What follows it only moves bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.kernels import matmul_s, pointwise_s
+from flopwise.cost.rates import Rates
+from flopwise.errors import SpecError
+from flopwise.facts.samples import Convolution
+from flopwise.ops.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PASSES: dict[str, float] = {"norm": 8.0, "relu": 5.0, "add": 4.0, "pool": 3.0, "copy": 4.0, "dropout": 5.0}
+"""How often an operation reads or writes the layer's output, forward and backward together.
+
+norm: statistics, then read and write; backward both sums, then input, gradient and result. relu: read and write; backward
+output, gradient and result. add: two reads and a write; backward a sum. pool: a read; backward a read and a write (what
+is pooled is small). copy (upsampling by a transposed product and joining): read and write, each way.
+"""
+UPDATE_PASSES = 5.0
+"""Over fp32 parameters: the optimizer reads weight, gradient and momentum and writes two of them."""
+ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
+
+
+class Parts(NamedTuple):
+    """Seconds of one training step by what takes them."""
+
+    convolutions_s: Floats
+    pointwise_s: Floats
+    update_s: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Their sum."""
+        return self.convolutions_s + self.pointwise_s + self.update_s
+
+
+def usable_precision(rates: Rates, precision: str) -> str:
+    """`precision`, or fp32 for TF32 on a device without it, as frameworks run it.
+
+    Source: documentation of PyTorch and TensorFlow. Assumes: TF32 is not switched off.
+    Raises: SpecError: convolutions are not timed in that format.
+    """
+    if precision not in ELEM_BYTES:
+        raise SpecError(f"precision {precision!r} of convolutions; allowed: {', '.join(ELEM_BYTES)}")
+    return "fp32" if precision == "tf32" and "tf32" not in rates.peak else precision
+
+
+def convolution_step_s(rates: Rates, layers: Sequence[Convolution], batch: Ints, precision: str) -> Parts:
+    """Seconds of one training step of `batch` samples; shape of `batch`.
+
+    Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
+    `flopwise.cost.kernels`, nothing here is fitted.
+    Assumes: inputs are read once from DRAM, whatever the taps; nothing is fused with a convolution; the host keeps up.
+    """
+    dtype = usable_precision(rates, precision)
+    elem = ELEM_BYTES[dtype]
+    size = np.asarray(batch, dtype=float)
+    products: Floats = np.zeros(size.shape)
+    moving: Floats = np.zeros(size.shape)
+    for index, layer in enumerate(layers):
+        products = products + layer.repeats * _products_s(rates, layer, size, dtype, elem, first=index == 0)
+        output_bytes = size * layer.positions * layer.outputs * elem
+        for operation in layer.then:
+            moving = moving + layer.repeats * pointwise_s(rates, PASSES[operation] * output_bytes).seconds
+    weights = sum(layer.inputs * layer.outputs * layer.taps * layer.repeats for layer in layers)
+    return Parts(products, moving, pointwise_s(rates, UPDATE_PASSES * 4.0 * weights).seconds + 0.0 * size)
+
+
+def _products_s(
+    rates: Rates, layer: Convolution, batch: NDArray[np.float64], dtype: str, elem: float, *, first: bool
+) -> Floats:
+    """Seconds of a layer's products, forward and backward; the first layer needs no gradient of its input."""
+    rows, inputs, outputs, taps = batch * layer.positions, layer.inputs, layer.outputs, layer.taps
+    moved_s = (rows * (inputs + outputs) + inputs * outputs * taps) * elem / rates.read_bytes_per_s
+    shapes = [(rows, outputs, inputs * taps), (inputs * taps, outputs, rows)]
+    if not first:
+        shapes.append((rows, inputs, outputs * taps))
+    total: Floats = 0.0
+    for m, n, k in shapes:
+        compute_s = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=elem).compute_s
+        total = total + np.maximum(compute_s, moved_s) + rates.value["kernel_s"]
+    return total
