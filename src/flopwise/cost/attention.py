@@ -19,6 +19,23 @@ DECODE_QUERIES = 16
 """Up to so many queries a sequence the cache is streamed as in decoding (speculative decoding among them)."""
 
 
+FLASH_DIMS = (32, 64, 96, 128, 192, 256)
+"""Head dimensions that flash kernels are built for."""
+
+
+def flash_dim(dim: Ints) -> Ints:
+    """Head dimension at which a flash kernel computes heads of `dim`: the next that it is built for.
+
+    Source: flash-attention 2, csrc/flash_attn/src/static_switch.h (HEADDIM_SWITCH).
+    Assumes: what is padded is computed but not moved; beyond the largest in steps of 64.
+    """
+    if isinstance(dim, np.ndarray):
+        sizes = np.asarray(FLASH_DIMS, dtype=float)
+        place = np.searchsorted(sizes, dim)
+        return np.where(place < len(sizes), sizes[np.minimum(place, len(sizes) - 1)], np.ceil(dim / 64.0) * 64.0)
+    return next((size for size in FLASH_DIMS if dim <= size), -(-dim // 64) * 64)
+
+
 def prefill_attention_s(
     rates: Rates,
     pairs: Floats,
@@ -53,7 +70,7 @@ def prefill_attention_s(
         blocks = np.ceil(query / QUERY_BLOCK)
         count = batch * heads * blocks
         keys = pairs / np.maximum(query, 1) + QUERY_BLOCK / 2  # of the average block
-        per_key = 2.0 * QUERY_BLOCK * (qk_dim + v_dim) * rates.num_sms / rate
+        per_key = 2.0 * QUERY_BLOCK * (flash_dim(qk_dim) + flash_dim(v_dim)) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
         compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)

@@ -8,7 +8,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,9 +72,13 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
     return even + tail * (np.ceil(even) - even)
 
 
-def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float) -> Floats:
-    """Seconds of computing `copies` products in tiles at `rate` FLOP/s of the whole device: the best tile's."""
-    best: Floats = np.inf
+def tile_costs(
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float
+) -> Iterator[tuple[tuple[float, float], Floats]]:
+    """Each of `TILES` with the seconds of computing `copies` products in it at `rate` FLOP/s of the whole device.
+
+    Source: calibrated (data/calibration). Assumes: a tile's rate falls with its intensity.
+    """
     knee = rates.value["tile_knee"]
     largest = max(rows * columns / (rows + columns) for rows, columns in TILES)
     across = np.ceil(n / TILES[0][1]) * copies
@@ -84,6 +88,13 @@ def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: floa
         per_k_s = 2.0 * rows * columns * slower * rates.num_sms / rate
         fill_s = rates.value["tile_fill_s"] * rows * columns / (TILES[1][0] * TILES[1][1])
         cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * per_k_s + fill_s)
+        yield (rows, columns), cost
+
+
+def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float) -> Floats:
+    """Seconds of computing `copies` products in tiles at `rate` FLOP/s of the whole device: the best tile's."""
+    best: Floats = np.inf
+    for _, cost in tile_costs(rates, m, n, k, copies, tail, rate):
         best = np.minimum(best, cost)
     return best
 
