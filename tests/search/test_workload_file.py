@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.search.workload import load_workload, parse_workload, schema, workload_from
+from flopwise.search.workload import schema
+from flopwise.search.workload_file import load_workload, parse_workload, workload_from
 
 GOOD = """\
 name: chat
@@ -69,6 +70,7 @@ def test_batch_from_tokens() -> None:
         ("model: a\n  task: pretrain\n", 2, "not valid YAML"),
         ("a: &x 1\nb: *x\n", 2, "aliases"),
         ("- 1\n- 2\n", 1, "mapping"),
+        ("model: a\ntask: serve\nmodel: b\n", 3, "given twice"),
         ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  confidence: 7\n", 6, "probability"),
         (
             "model: a\ntask: serve\ntraffic:\n  concurrency: 2\nconstraints:\n  min_gpus: 8\n  max_gpus: 4\n",

@@ -24,7 +24,7 @@ def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None
     Raises:
         SpecError: what is wrong, and where.
     """
-    from flopwise.search.workload import load_workload, workload_from
+    from flopwise.search.workload_file import load_workload, workload_from
 
     if isinstance(source, dict):
         return workload_from({**source, **(changes or {})})
@@ -87,7 +87,7 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.models import load_model
-    from flopwise.search.workload import workload_from
+    from flopwise.search.workload_file import workload_from
 
     known = load_facts(facts)
     wanted = workload_from(answer.workload)

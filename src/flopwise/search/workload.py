@@ -1,23 +1,19 @@
-"""The workload file: what someone wants to run, under which targets and constraints.
+"""A workload: what someone wants to run, under which targets and constraints.
 
 The structs below are the schema: they validate a file and make its published JSON Schema. Quantities may be written
-with units (`1T`, `500ms`, `$2k`); `Workload.resolved` turns them into base units. Every complaint names its line.
+with units (`1T`, `500ms`, `$2k`); `resolve` turns them into base units.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
-from flopwise.errors import SpecError, nearest_names
+from flopwise.errors import SpecError
 from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
 
-MAX_FILE_BYTES = 1_000_000
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
 
 Quantity = Annotated[
@@ -156,167 +152,6 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of a workload file."""
     document = msgspec.json.schema(Workload)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flopwise workload", **document}
-
-
-def read_text(path: Path | str) -> str:
-    """The text of a workload file.
-
-    Raises:
-        SpecError: it cannot be read, is too large or is no text.
-    """
-    file = Path(path)
-    try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise SpecError(f"{file}: larger than {MAX_FILE_BYTES:,} bytes; a workload file is a page of YAML")
-        return file.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise SpecError(
-            f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML workload"
-        ) from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
-
-
-def load_workload(path: Path | str, changes: dict[str, Any] | None = None) -> Resolved:
-    """Read, validate and resolve a workload file (YAML, or JSON, which is YAML too), with `changes` laid over it.
-
-    Raises:
-        SpecError: with file and line, what was given and what is allowed.
-    """
-    return parse_workload(read_text(path), str(path), changes)
-
-
-def parse_workload(text: str, where: str = "workload", changes: dict[str, Any] | None = None) -> Resolved:
-    """Validate and resolve the text of a workload; `where` names it in messages.
-
-    Raises:
-        SpecError: as `load_workload`.
-    """
-    node, data = _yaml(text, where)
-    if not isinstance(data, dict):
-        raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {type(data).__name__}")
-    return _resolved(_merged(data, changes or {}), node, where)
-
-
-def workload_from(data: dict[str, Any], where: str = "workload") -> Resolved:
-    """Validate and resolve a workload given as plain data.
-
-    Raises:
-        SpecError: as `load_workload`, without a line.
-    """
-    return _resolved(data, None, where)
-
-
-def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`data` with `changes` laid over it, section by section."""
-    merged = dict(data)
-    for key, value in changes.items():
-        below = merged.get(key)
-        merged[key] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
-
-
-def _resolved(data: dict[str, Any], node: yaml.Node | None, where: str) -> Resolved:
-    try:
-        workload = msgspec.convert(data, Workload)
-    except msgspec.ValidationError as error:
-        raise SpecError(_located(str(error), node, where, data)) from None
-    try:
-        return resolve(workload)
-    except SpecError as error:
-        path = str(error).split(":", 1)[0]
-        raise SpecError(f"{_place(node, where, path.split('.'))}: {error}") from None
-
-
-def _place(node: yaml.Node | None, where: str, path: list[str]) -> str:
-    """File and line of a key, or just what was read where there are no lines."""
-    return where if node is None else f"{where}:{_line(node, path)}"
-
-
-def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
-    """The composed tree (for line numbers) and the plain data of a YAML text."""
-    if "\0" in text:
-        raise SpecError(f"{where}: holds null bytes; a workload is YAML text")
-    try:
-        alias = _first_alias(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader) if alias is None else None
-        data = yaml.safe_load(text) if alias is None else None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        line = mark.line + 1 if mark else 1
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise SpecError(f"{where}:{line}: not valid YAML: {problem}") from None
-    except (ValueError, RecursionError, TypeError) as error:
-        raise SpecError(f"{where}: not valid YAML: {str(error)[:120]}") from None
-    if alias is not None:
-        raise SpecError(f"{where}:{alias}: YAML aliases (*name) are not allowed in a workload")
-    return node, data
-
-
-def _first_alias(text: str) -> int | None:
-    """The line of the first alias: they have no use in a workload, and can make a small file huge."""
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            mark = event.start_mark
-            return int(mark.line) + 1 if mark is not None else 1
-    return None
-
-
-def _line(node: yaml.Node | None, path: list[str]) -> int:
-    """The line of the deepest part of `path` that exists in the tree, from 1."""
-    line = 1
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == part), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
-            node = node.value[int(part)]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
-
-
-def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any]) -> str:
-    """Msgspec's message with file and line in front, and the nearest name behind an unknown key."""
-    text, _, at = message.partition(" - at `")
-    at = at.removeprefix("key` in `").removeprefix("$")
-    path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]
-    unknown = re.search(r"unknown field `([^`]*)`", text)
-    if unknown:
-        struct = _struct_at(path)
-        allowed = [f.name for f in msgspec.structs.fields(struct)]
-        near = nearest_names(unknown[1], allowed)
-        text = f"unknown key {unknown[1][:60]!r}; allowed: {', '.join(allowed)}" + (
-            f"; nearest: {near[0]}" if near else ""
-        )
-        path = [*path, unknown[1]]
-    given = _value_at(data, path)
-    shown = f"{'.'.join(path)}: " if path else ""
-    what = "" if given is None or unknown else f" (given: {str(given)[:60]!r})"
-    return f"{_place(node, where, path)}: {shown}{text}{what}"
-
-
-def _struct_at(path: list[str]) -> type[msgspec.Struct]:
-    struct: type[msgspec.Struct] = Workload
-    for part in path:
-        default = next((f.default for f in msgspec.structs.fields(struct) if f.name == part), None)
-        if isinstance(default, msgspec.Struct):
-            struct = type(default)
-    return struct
-
-
-def _value_at(data: Any, path: list[str]) -> Any:
-    for part in path:
-        if isinstance(data, dict):
-            data = data.get(part)
-        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
-            data = data[int(part)]
-        else:
-            return None
-    return data
 
 
 def _latency(value: Any, what: str, default: str) -> Latency | None:

@@ -161,7 +161,7 @@ def _wanted(workload: str, flags: dict[str, Any]) -> Any:
 
 def _is_workload_json(name: str) -> bool:
     """Whether a .json file is a workload (has a task) and not a model's configuration."""
-    from flopwise.search.workload import read_text
+    from flopwise.search.workload_file import read_text
 
     if not name.lower().endswith(".json") or not Path(name).is_file():
         return False
