@@ -52,6 +52,7 @@ VIEWS: dict[str, dict[str, Key]] = {
         "quality": _column("quality"),
     },
     "gpu-hours": {"GPU": _column("gpu")},
+    "io": {"workload": _column("workload"), "GPU": _column("accelerator")},
     "serving": {
         "source": lambda c: c.source,
         "mode": _column("mode"),

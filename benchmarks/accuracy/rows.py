@@ -19,6 +19,7 @@ FILES = {
     "training": "training_throughput.csv",
     "gpu-hours": "training_gpu_hours.csv",
     "serving": "serving.csv",
+    "io": "io_dlio.csv",
 }
 """The file of each kind in a folder of measurements."""
 MIXTURE_SHARE = 0.9

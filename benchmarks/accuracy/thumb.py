@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rows import Case
 
+from flopwise.backtest.io import row_workload
 from flopwise.backtest.names import named_model
 from flopwise.backtest.prediction import number, whole
 from flopwise.backtest.serving import row_job
@@ -112,6 +113,14 @@ def _serving(case: Case) -> Raw | None:
     return (quantity, case.row["mode"]), _roofline(tuple(case.row.items()))[quantity]
 
 
+def _io(case: Case) -> Raw | None:
+    """Bytes a FLOP at the datasheet's 16-bit rate; no constant."""
+    facts = load_facts()
+    work, peak = row_workload(case.row, facts), facts.accelerator(case.row["accelerator"]).peak
+    record = number(case.row, "record_bytes")
+    return None if record is None else (("none",), record * (peak.get("bf16") or peak["fp16"]) / work.flops_per_sample)
+
+
 RULES: dict[str, Callable[[Case], Raw | None]] = {
     "training": _training,
     "gpu-hours": _gpu_hours,
@@ -119,6 +128,7 @@ RULES: dict[str, Callable[[Case], Raw | None]] = {
     "weights": _weights,
     "kernels": _kernels,
     "serving": _serving,
+    "io": _io,
 }
 NAMES = {
     "training": "one MFU for each GPU and precision",
@@ -127,6 +137,7 @@ NAMES = {
     "weights": "parameters times nominal bits",
     "kernels": "datasheet roofline, one fraction an operation",
     "serving": "bytes over bandwidth and FLOP over peak, one efficiency a quantity and mode",
+    "io": "bytes a FLOP at the datasheet's rate",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flopwise.backtest import gpu_hours, memory, serving, training, weights
+from flopwise.backtest import gpu_hours, io, memory, serving, training, weights
 from flopwise.backtest.kernels import Predictor
 from flopwise.backtest.prediction import Prediction
 from flopwise.errors import UnknownNameError
@@ -90,6 +90,14 @@ KINDS: dict[str, Kind] = {
             ("source",),
             ("gpu",),
             _single(gpu_hours.predict_row),
+        ),
+        Kind(
+            "io",
+            ("workload", "accelerator", "record_bytes"),
+            io.MEASURED,
+            ("source",),
+            ("workload",),
+            _single(io.predict_row),
         ),
         Kind(
             "serving",

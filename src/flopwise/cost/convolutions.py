@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 PASSES: dict[str, float] = {"norm": 8.0, "relu": 5.0, "add": 4.0, "pool": 3.0, "copy": 4.0, "dropout": 5.0}
 """How often an operation reads or writes the layer's output, forward and backward together.
 
-norm: statistics, then read and write; backward both sums, then input, gradient and result. relu: read and write; backward
-output, gradient and result. add: two reads and a write; backward a sum. pool: a read; backward a read and a write (what
-is pooled is small). copy (upsampling by a transposed product and joining): read and write, each way.
+norm: statistics, then read and write; backward both sums, then input, gradient and result. relu: read and write;
+backward output, gradient and result. add: two reads and a write; backward a sum. pool: a read; backward a read and a
+write (what is pooled is small). copy (upsampling by a transposed product and joining): read and write, each way.
 """
 UPDATE_PASSES = 5.0
 """Over fp32 parameters: the optimizer reads weight, gradient and momentum and writes two of them."""
@@ -83,7 +83,7 @@ def _products_s(
     """Seconds of a layer's products, forward and backward; the first layer needs no gradient of its input."""
     rows, inputs, outputs, taps = batch * layer.positions, layer.inputs, layer.outputs, layer.taps
     moved_s = (rows * (inputs + outputs) + inputs * outputs * taps) * elem / rates.read_bytes_per_s
-    shapes = [(rows, outputs, inputs * taps), (inputs * taps, outputs, rows)]
+    shapes: list[tuple[Ints, Ints, Ints]] = [(rows, outputs, inputs * taps), (inputs * taps, outputs, rows)]
     if not first:
         shapes.append((rows, inputs, outputs * taps))
     total: Floats = 0.0

@@ -36,8 +36,8 @@ def lru_hit_frac(held_frac: Floats, nodes: Floats = 1.0) -> Floats:
 
     A node gets a record again in k epochs with probability (1 - a) a^(k - 1), a = 1 - 1 / nodes. Having read it at u of
     one epoch and at v of the other, it has left (a + u / nodes) (a + (1 - v) / nodes) a^(k - 1) of the records unread
-    since; the record is still held when that exceeds 1 - `held_frac`. For one node the sum is c + (1 - c) ln(1 - c), far
-    below c; for many it tends to c. Broadcasts.
+    since; the record is still held when that exceeds 1 - `held_frac`. For one node the sum is c + (1 - c) ln(1 - c),
+    far below c; for many it tends to c. Broadcasts.
 
     Source: derived, by the reuse distance of Mattson et al. 1970 (doi:10.1147/sj.92.0078); a simulation in the tests.
     Assumes: records of one size; the steady state; the page cache evicts in order of last use.

@@ -76,7 +76,7 @@ def storage(name: str, folder: Path | None = None) -> Storage:
         UnknownNameError: there is none; names the nearest.
     """
     held = storage_kinds(folder)
-    for kind in reversed(held.values()):
+    for kind in reversed(tuple(held.values())):
         if fold(name) in {fold(spelling) for spelling in (kind.name, *kind.aliases.split(";"))} and fold(name):
             return kind
     raise UnknownNameError("kind of storage", name, held, f"allowed: {', '.join(held)}")
