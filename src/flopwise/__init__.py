@@ -21,6 +21,7 @@ _HOMES = {
     "serve": "api.serve",
     "roofline": "api.roofline",
     "explain": "api.explain",
+    "advise": "api.shapes",
     "FlopwiseError": "errors",
     "InfeasibleError": "errors",
     "MissingFactError": "errors",

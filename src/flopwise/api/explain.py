@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flopwise.errors import SpecError
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from flopwise.api.memory import MemoryAnswer
     from flopwise.api.sensitivity import Sensitivity
     from flopwise.api.serve import ServeAnswer
+    from flopwise.api.shapes import ShapeAnswer
     from flopwise.api.train import TrainAnswer
+    from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
 
 
@@ -25,10 +27,15 @@ class Explanation:
     sensitivities: tuple[Sensitivity, ...]
 
 
-def explain(kind: Literal["train", "serve", "memory"], *args: Any, **asked: Any) -> Explanation:
+@overload
+def explain(kind: Literal["train", "serve", "memory"], *args: Any, **asked: Any) -> Explanation: ...
+@overload
+def explain(kind: str | Model, **asked: Any) -> ShapeAnswer: ...
+def explain(kind: str | Model, *args: Any, **asked: Any) -> Explanation | ShapeAnswer:
     """Explain the answer to a question: `explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)`.
 
-    Arguments are those of the function of that name.
+    Arguments are those of the function of that name. Any other first word is a model, whose shapes are judged:
+    `explain("gpt2-xl", gpu="a100-80gb")` is `flopwise.advise("gpt2-xl", gpu="a100-80gb")`.
 
     Raises:
         SpecError: no such question; otherwise as the question.
@@ -38,8 +45,13 @@ def explain(kind: Literal["train", "serve", "memory"], *args: Any, **asked: Any)
     from flopwise.api.train import train
 
     questions: dict[str, Callable[..., Any]] = {"train": train, "serve": serve, "memory": memory}
-    if kind not in questions:
-        raise SpecError(f"nothing to explain by the name {str(kind)[:40]!r}; allowed: {', '.join(questions)}")
+    if not isinstance(kind, str) or kind not in questions:
+        if args:
+            allowed = f"{', '.join(questions)}, or a model with keywords"
+            raise SpecError(f"nothing to explain by the name {str(kind)[:40]!r}; allowed: {allowed}")
+        from flopwise.api.shapes import advise
+
+        return advise(kind, **asked)
     return explained(questions[kind](*args, **asked))
 
 

@@ -10,6 +10,7 @@ import click
 
 from flopwise.cli import options, questions
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.explain import Explanation
@@ -22,13 +23,14 @@ QUESTIONS = ("train", "serve", "memory")
     "explain",
     cls=options.Command,
     examples=(
+        "flopwise explain gpt2-xl --gpu a100-80gb --batch 8",
         "flopwise explain train Llama-3.1-8B --gpu h100 --gpus 8",
         "flopwise explain serve Llama-3.1-8B --gpu l40s --weights fp8 --json",
         "flopwise explain memory Llama-3.1-8B --gpu h100 --dp 8 --fsdp",
     ),
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
 )
-@click.argument("question", type=click.Choice(QUESTIONS))
+@click.argument("question", type=options.Name("question"), metavar="QUESTION|MODEL")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--depth", type=options.Whole(high=100), help="How far down the tree is drawn (default: all of it).")
 def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> None:
@@ -36,9 +38,76 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 
     QUESTION is train, serve or memory; ARGUMENTS are those of that command. Prints the tree of formulas, facts,
     calibrations and assumptions behind every figure, and the effect of single changes on the headline figures.
+    Any other first word is a MODEL, whose shapes are judged on a GPU: `flopwise explain MODEL --help`.
     """
+    if question not in QUESTIONS:
+        if arguments and not arguments[0].startswith("-") and depth is None:
+            raise SpecError(
+                f"nothing to explain by the name {question[:40]!r}; allowed: {', '.join(QUESTIONS)}, or a MODEL"
+            )
+        if depth is not None:
+            raise click.UsageError("--depth goes with train, serve and memory", click.get_current_context())
+        judge(question, arguments)
+        return
     found = _asked(question, arguments)
     options.answer(lambda: document(found), lambda paper: lines(found, depth, paper))
+
+
+@options.command(
+    "explain",
+    "flopwise explain gpt2-xl --gpu a100-80gb --batch 8 --seq 1024",
+    "flopwise explain Llama-3.1-70B --gpu h100 --tp 8 --precision fp8 --stack megatron --json",
+    "flopwise explain Qwen3-30B-A3B --gpu h100 --task serve --batch 64 --seq 4096",
+)
+@options.model_argument
+@options.gpu_option
+@click.option(
+    "--task",
+    type=click.Choice(["train", "serve"]),
+    default="train",
+    show_default=True,
+    help="A micro-batch forward and backward, or a decoding step.",
+)
+@click.option("--tp", type=options.DEGREE, default=1, show_default=True, help="Tensor-parallel degree.")
+@click.option("--ep", type=options.DEGREE, help="Training: expert-parallel degree.")
+@click.option("--batch", type=options.BATCH, help="Sequences of a pass (default: 1 in training, 32 in serving).")
+@click.option("--seq", type=options.TOKENS, help="Tokens of a sequence; in serving those cached.")
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]),
+    help="Training: of the matrix products (default: bf16).",
+)
+@click.option("--stack", type=options.Name("stack"), help="Training: software: fsdp-compile, megatron, hf ...")
+@click.option(
+    "--attention", type=click.Choice(["flash", "sdpa", "eager"]), help="Training: attention (default: flash)."
+)
+@click.option("--weights", type=options.Name("format"), help="Serving: format of the weights (default: bf16).")
+@click.option("--kv-dtype", type=options.Name("dtype"), help="Serving: of the key-value cache (default: bf16).")
+@click.option("--engine", type=options.Name("engine"), help="Serving: engine (default: vllm).")
+@click.option("--gpus-per-node", type=options.DEGREE, help="Accelerators of a node.")
+@questions.model_options
+def shapes(**given: Any) -> None:
+    """What a kernel engineer would say of a model's shapes on a GPU, with the computed gain of each change.
+
+    Prints every operation of a pass on one rank (dimensions, intensity, bound, how full the last wave is), then what to
+    change, sorted by what it saves.
+    """
+    from flopwise.api.machines import Machines
+    from flopwise.api.shapes import advise
+    from flopwise.cli.views import shapes as view
+
+    place = Machines(gpu=given.pop("gpu"), gpus_per_node=given.pop("gpus_per_node"), facts=given["facts"])
+    found = advise(given.pop("model"), machines=place, **given)
+    options.answer(lambda: view.document(found), lambda paper: view.lines(found, paper))
+
+
+def judge(model: str, arguments: tuple[str, ...]) -> None:
+    """Run the shapes command on what stands after `explain`."""
+    here = click.get_current_context()
+    wants_json = here.meta.get("flopwise.json")
+    with shapes.make_context("explain", [model, *arguments], parent=here.parent) as context:
+        context.meta["flopwise.json"] = wants_json or context.meta.get("flopwise.json")
+        shapes.invoke(context)
 
 
 def _asked(question: str, arguments: tuple[str, ...]) -> Explanation:

@@ -1,0 +1,252 @@
+"""Shape advice for training: one micro-batch forward and backward on one rank, through the training step's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.advice import Advice, Case, Fine, findings, sorted_advice
+from flopwise.cost.fabric import fabric
+from flopwise.cost.shapes import Operation, operation, scalar
+from flopwise.facts.architecture import Model, Stack
+from flopwise.facts.software import stack as software_row
+from flopwise.ops.flops import encoder_tokens, runs
+from flopwise.ops.fusion import fused_groups, single_groups
+from flopwise.ops.work import Shape, Split, item_work
+from flopwise.training.blocks import BlockContext, kernels_of
+from flopwise.training.layout import Layout
+from flopwise.training.step import Inner, StepTable, step_parts, step_table
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.cost.fabric import Fabric
+    from flopwise.facts.architecture import Item
+    from flopwise.ops.types import Array, Ints
+    from flopwise.training.layout import Recipe
+
+ONCE = frozenset({"optimizer", "data_parallel", "pipeline_bubble", "pipeline_p2p"})
+"""Lines of a step that a micro-batch on one pipeline stage does not have."""
+COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
+"""Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
+MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
+
+
+class StackTime(NamedTuple):
+    """A micro-batch under one training stack."""
+
+    name: str
+    pass_s: float
+    memory_bound_frac: float  # of the time in kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingClock:
+    """Times a micro-batch of `batch` sequences of `seq` tokens on one rank; a `cost.advice.Clock`."""
+
+    model: Model
+    recipe: Recipe
+    cluster: Cluster
+    tp: int = 1
+    ep: int = 1
+    batch: int = 1
+    towers: bool = False  # a multimodal model's towers see a sample with each sequence
+    task: str = "train"
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the products inside the layers."""
+        return self.recipe.precision
+
+    @property
+    def seq(self) -> int:
+        """Tokens of a sequence."""
+        return int(self.recipe.seq_len)
+
+    def stacks(self, model: Model) -> Iterator[tuple[Stack, int]]:
+        """The stacks that a micro-batch runs, each with the tokens of one of its sequences."""
+        for part in model.stacks:
+            if self.towers or runs(model, part):
+                seen = self.seq if part is model.stacks[0] else encoder_tokens(model, self.seq)
+                yield part, part.tokens_per_sample or int(seen)
+
+    def pass_s(
+        self, model: Model | None = None, *, batch: Ints | None = None, seq: int | None = None, tp: Ints | None = None
+    ) -> Array:
+        """Seconds of a micro-batch forward and backward, messages and launching included; shape (n,)."""
+        asked = self if seq is None else replace(self, recipe=replace(self.recipe, seq_len=seq))
+        return asked.lines(model, batch=batch, tp=tp)[0]
+
+    def lines(
+        self,
+        model: Model | None = None,
+        *,
+        batch: Ints | None = None,
+        tp: Ints | None = None,
+        stack: str | None = None,
+        links: Fabric | None = None,
+    ) -> tuple[Array, dict[str, Array], Array]:
+        """(seconds, its lines, those in memory-bound kernels) of a micro-batch, for columns of batches and degrees."""
+        whole = model or self.model
+        sizes, ranks = np.broadcast_arrays(
+            np.atleast_1d(self.batch if batch is None else batch), np.atleast_1d(self.tp if tp is None else tp)
+        )
+        total: dict[str, Array] = {}
+        memory = np.zeros(sizes.shape)
+        for part, tokens in self.stacks(whole):
+            alone = whole if len(whole.stacks) == 1 else replace(whole, stacks=(part,))
+            table = self.table(alone, tokens, sizes, ranks, stack=stack, links=links)
+            place = np.arange(len(sizes))
+            zero = np.zeros_like(place)
+            parts = step_parts(table, place, zero, Layout(tp=ranks, ep=self.ep, micro_batch=sizes, recompute=zero))
+            for name, seconds in parts.items():
+                if name not in ONCE:
+                    total[name] = total.get(name, 0.0) + seconds * np.ones(sizes.shape)
+            memory = memory + table.memory_s[0]
+        return np.sum(list(total.values()), axis=0), total, memory
+
+    def table(
+        self,
+        model: Model,
+        tokens: int,
+        batch: Array,
+        tp: Array,
+        *,
+        stack: str | None = None,
+        links: Fabric | None = None,
+    ) -> StepTable:
+        """The step table of the first stack of `model` over sequences of `tokens`; one micro-batch a step."""
+        name = stack or self.recipe.stack
+        recipe = replace(self.recipe, seq_len=tokens, global_batch=batch, stack=name)
+        one = np.ones(len(batch), dtype=np.int64)
+        inner = Inner(tp.astype(np.int64), one, one * self.ep, batch.astype(np.int64))
+        joined = links or self.cluster.fabric
+        return step_table(model, recipe, software_row(name), self.cluster.rates, joined, inner, np.array([1]))
+
+    def operations(self, pass_s: float) -> tuple[Operation, ...]:
+        """Every kernel of the micro-batch as a row, forward and backward."""
+        return tuple(row for part, tokens in self.stacks(self.model) for row in self._rows(part, tokens, pass_s))
+
+    def _rows(self, part: Stack, tokens: int, pass_s: float) -> Iterator[Operation]:
+        batch, tp = np.array([self.batch]), np.array([self.tp])
+        alone = replace(self.model, stacks=(part,))
+        rates = self.table(alone, tokens, batch, tp).rates
+        row = software_row(self.recipe.stack)
+        context = BlockContext(
+            recipe=replace(self.recipe, seq_len=tokens),
+            software=row,
+            rates=rates,
+            fabric=self.cluster.fabric,
+            shape=Shape(batch=batch, query=tokens, context=tokens, encoder=tokens),
+            split=Split(tp=tp, cp=np.ones(1, dtype=int), ep=np.array([self.ep])),
+        )
+        fused = row.activations == "fused" and self.recipe.lora is None
+        for place, layers, items in blocks(part):
+            prefix = f"{part.name}/" if part is not self.model.stacks[0] else ""
+            labels = named(items, context.shape, context.split, fused=fused)
+            for kernel in kernels_of(items, context, in_layers=place is not None):
+                base, _, half = kernel.work.name.rpartition("/")
+                first, gradient = (base, half) if half in {"dgrad", "wgrad", "grad"} else (kernel.work.name, "")
+                label = prefix + (f"{place}: " if place else "") + labels.get(first, first)
+                yield operation(
+                    rates,
+                    kernel.work,
+                    name=f"{label} ({gradient})" if gradient else label,
+                    layers=layers,
+                    forward=kernel.forward,
+                    dtype=kernel.dtype,
+                    seconds=kernel.seconds,
+                    memory_bound=scalar(kernel.memory_s) > 0,
+                    pass_s=pass_s,
+                    act_bytes=context.act_bytes,
+                    kv_bytes=context.act_bytes,
+                    weight_bits=8 * context.act_bytes,
+                )
+
+    def software(self) -> tuple[StackTime, ...]:
+        """The micro-batch under the stack asked for and under those that fuse less or more."""
+        names = dict.fromkeys((self.recipe.stack, *COMPARED))
+        found = []
+        for name in names:
+            seconds, _, memory = self.lines(stack=name)
+            found.append(StackTime(name, scalar(seconds), scalar(memory) / scalar(seconds)))
+        return tuple(found)
+
+
+def blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
+    """(name, how often, items) of what stands before the layers, each kind of layer, and what stands after.
+
+    The name is None outside the layers, and empty where a stack has one kind of layer only.
+    """
+    kinds = [kind.name for kind in part.kinds]
+    yield None, 1, part.before
+    for index, kind in enumerate(part.kinds):
+        name = kind.name if kinds.count(kind.name) == 1 else f"{kind.name} {index + 1}"
+        yield name if len(kinds) > 1 else "", part.order.count(index), kind.items
+    yield None, 1, part.after
+
+
+def named(items: tuple[Item, ...], shape: Shape, split: Split, *, fused: bool) -> dict[str, str]:
+    """The first work of each kernel -> the names of all that run in it."""
+    labels = {}
+    for group in fused_groups(items) if fused else single_groups(items):
+        names = [item.name for item in group if item_work(item, shape, split) is not None]
+        if names:
+            labels[names[0]] = joined_names(names)
+    return labels
+
+
+def joined_names(names: list[str]) -> str:
+    """`attention/q_proj+k_proj+v_proj`: the common path once."""
+    path = names[0].rsplit("/", 1)[0] + "/"
+    return "+".join([names[0], *(name.removeprefix(path) for name in names[1:])])
+
+
+def fusing(case: Case, compared: tuple[StackTime, ...]) -> Iterator[Advice | Fine]:
+    """What another stack's fused kernels would save in memory-bound operations and launches.
+
+    Source: `data/stacks.csv`: what each stack fuses.
+    """
+    now, best = compared[0], min(compared, key=lambda t: t.pass_s)
+    gain = now.pass_s - best.pass_s
+    if case.worth(gain):
+        shares = (
+            f"{100 * now.memory_bound_frac:.0f} % of the pass is memory-bound, {100 * best.memory_bound_frac:.0f} %"
+        )
+        yield case.advice("software", now.name, best.name, f"{shares} with fused kernels", gain)
+    else:
+        yield Fine(
+            "software", f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"
+        )
+
+
+def links(case: Case, clock: TrainingClock) -> Iterator[Fine]:
+    """What the link of the tensor-parallel group carries, against PCIe."""
+    if clock.tp == 1:
+        return
+    _, parts, _ = clock.lines()
+    share = sum(scalar(parts.get(name, 0.0)) for name in MESSAGES) / case.now_s
+    told = f"messages of tp {clock.tp} take {100 * share:.1f} % over {clock.cluster.fabric.link_kind}"
+    chip = clock.cluster.accelerator
+    if clock.cluster.fabric.link_kind != "pcie" and chip.pcie_bytes_per_s:
+        plain = replace(chip, link="none", link_bytes_per_s=None, max_scaleup=None)
+        slower = scalar(clock.lines(links=fabric(plain, gpus_per_node=max(8, clock.tp)))[0])
+        told += f"; over PCIe the pass would take {slower / case.now_s:.2f} times as long"
+    yield Fine("links", told)
+
+
+def training_advice(clock: TrainingClock) -> tuple[Case, tuple[Advice, ...], tuple[Fine, ...], tuple[StackTime, ...]]:
+    """(the case, advice by gain, what is fine, the stacks compared) of a micro-batch.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    now_s = scalar(clock.pass_s())
+    case = Case(clock, now_s, clock.operations(now_s))
+    advice, fine = findings(case)
+    compared = clock.software() if clock.recipe.lora is None else ()
+    more = [*(fusing(case, compared) if compared else ()), *links(case, clock)]
+    advice = sorted_advice((*advice, *(m for m in more if isinstance(m, Advice))))
+    return case, advice, (*fine, *(m for m in more if isinstance(m, Fine))), compared
