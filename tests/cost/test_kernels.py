@@ -208,3 +208,13 @@ def _seconds_of(m: np.ndarray) -> float:
     began = time.perf_counter()
     matmul_s(H100, m, 4096.0, 4096.0)
     return time.perf_counter() - began
+
+
+def test_a_few_rows_on_packed_weights_are_bound_by_reading_them() -> None:
+    """Marlin (arXiv 2408.11743, figure 1): 4-bit products reach the memory's speed up to 16 rows on an A100."""
+    for name in ("A100-SXM-80", "H100-SXM-80"):
+        for m in (1, 4, 16):
+            timing = matmul_s(RATES[name], m, 28_672, 4_096, dtype="int4_wo")
+            assert timing.compute_s < timing.memory_s
+            plain = matmul_s(RATES[name], m, 28_672, 4_096)
+            assert 2.5 < plain.seconds / timing.seconds < 4.0

@@ -25,6 +25,7 @@ BLOCK = 16_384  # rows of a long column handled at once: intermediate results st
 VECTOR_FRAC = 0.5  # of the fp32 rate, what matrix-vector kernels reach
 VECTOR_UNPACK = 4.0  # operations to unpack a weight
 UNPACKED = 0.9  # weights with fewer bits than this share of the activations' are unpacked as they are multiplied
+REGISTER_ROWS = 32  # up to so many rows, kernels for packed weights unpack them in registers, not in shared memory
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
 
 
@@ -73,28 +74,34 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
 
 
 def tile_costs(
-    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float, *, packed: float = 1.0
 ) -> Iterator[tuple[tuple[float, float], Floats]]:
     """Each of `TILES` with the seconds of computing `copies` products in it at `rate` FLOP/s of the whole device.
 
-    Source: calibrated (data/calibration). Assumes: a tile's rate falls with its intensity.
+    `packed`: bits of a weight over those of an activation, where kernels for few rows unpack weights in registers.
+
+    Source: calibrated (data/calibration); Marlin (Frantar et al. 2024, arXiv 2408.11743) section 3 for packed weights.
+    Assumes: a tile's rate falls with its intensity: operations over what a core must load for them.
     """
     knee = rates.value["tile_knee"]
     largest = max(rows * columns / (rows + columns) for rows, columns in TILES)
     across = np.ceil(n / TILES[0][1]) * copies
     for rows, columns in TILES:
-        intensity = rows * columns / (rows + columns)
-        slower = (1.0 + knee / intensity) / (1.0 + knee / largest)
+        loaded = np.where(np.asarray(m) <= REGISTER_ROWS, packed, 1.0) if packed < 1.0 and rows == TILES[-1][0] else 1.0
+        intensity = rows * columns / (rows + loaded * columns)
+        slower = np.maximum((1.0 + knee / intensity) / (1.0 + knee / largest), 1.0)
         per_k_s = 2.0 * rows * columns * slower * rates.num_sms / rate
         fill_s = rates.value["tile_fill_s"] * rows * columns / (TILES[1][0] * TILES[1][1])
         cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * per_k_s + fill_s)
         yield (rows, columns), cost
 
 
-def _tiled_s(rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float) -> Floats:
+def _tiled_s(
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float, packed: float = 1.0
+) -> Floats:
     """Seconds of computing `copies` products in tiles at `rate` FLOP/s of the whole device: the best tile's."""
     best: Floats = np.inf
-    for _, cost in tile_costs(rates, m, n, k, copies, tail, rate):
+    for _, cost in tile_costs(rates, m, n, k, copies, tail, rate, packed=packed):
         best = np.minimum(best, cost)
     return best
 
@@ -150,6 +157,7 @@ def matmul_s(
     bits = p.weight_bits if weight_bits is None else weight_bits
     rate = rates.matmul_flops_per_s(dtype)
     unpacked = p.unpacked or bits < UNPACKED * p.act_bits
+    packed = bits / p.act_bits if unpacked else 1.0
     if unpacked:
         rate *= rates.value["unpack_frac"]
     scaled = p.quantised or p.unpacked
@@ -160,7 +168,7 @@ def matmul_s(
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
         misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
-        compute_s = _tiled_s(rates, m, n, k, 1.0, tail, rate) * slower
+        compute_s = _tiled_s(rates, m, n, k, 1.0, tail, rate, packed) * slower
         if not p.quantised:
             compute_s = np.minimum(compute_s, _vector_s(rates, m, n, k, unpacked=unpacked))
         act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
