@@ -1,150 +1,234 @@
 """The search against what it must equal: the single estimate, and brute force over a small space."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
+from flopwise.facts.software import stack
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.space import MODES, Limits, inner_combinations, layouts
-from flopwise.search.training import columns, gpu_counts, searched, timed
-from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.search.space import Limits, inner_combinations, layouts
+from flopwise.search.training import Searched, fastest, searched, timed
+from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
+from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 
 TOKENS = 1e9
 
 
-@pytest.fixture(scope="module")
-def facts() -> Facts:
-    return load_facts()
-
-
-@pytest.fixture(scope="module")
-def node(facts: Facts) -> NodeKind:
-    offer = next(o for o in facts.offers if o.instance == "p4d.24xlarge" and o.on_demand_usd_per_hour)
-    built = cluster(facts.offered_accelerator(offer), offer=offer)
+@cache
+def eight(instance: str = "p4d.24xlarge") -> NodeKind:
+    facts = load_facts()
+    offer = next(o for o in facts.offers if o.instance == instance and o.on_demand_usd_per_hour)
     price = offer.on_demand_usd_per_hour
     assert price is not None
     return NodeKind(
-        cluster=built,
+        cluster=cluster(facts.offered_accelerator(offer), offer=offer),
         count=8,
         priced=(Priced(offer=offer, purchase="on_demand", usd_per_hour=price),),
         networked=True,
     )
 
 
-CASES = [
-    ("gpt2-xl", 1024, 64, "megatron-te"),
-    ("Llama-3.2-1B", 4096, 32, "fsdp-compile"),
-    ("OLMoE-1B-7B", 4096, 32, "megatron-te"),
-]
+@pytest.fixture
+def node() -> NodeKind:
+    return eight()
 
 
-@pytest.mark.parametrize(("name", "seq", "batch", "software"), CASES)
-def test_rows_of_the_search_equal_single_estimates(
-    name: str, seq: int, batch: int, software: str, node: NodeKind
-) -> None:
-    model = load_model(name)
-    recipe = Recipe(seq_len=seq, global_batch=batch, stack=software)
-    job = searched(model, recipe, gpu_counts(32, 8))
-    result = timed(job, node, TOKENS, {})
-    assert result.rows.size > 50
+CASES = {
+    "dense": ("gpt2-xl", Recipe(seq_len=1024, global_batch=64, stack="megatron-te")),
+    "sharded": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="fsdp-compile")),
+    "experts": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te")),
+    "first layers differ": ("DeepSeek-V2-Lite", Recipe(seq_len=4096, global_batch=64, stack="megatron-te")),
+    "long": ("Llama-3.1-8B", Recipe(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
+    "adapters": (
+        "Llama-3.1-8B",
+        Recipe(seq_len=2048, global_batch=64, lora=Lora(rank=16, targets=ALL_TARGETS, base="nf4")),
+    ),
+    "uneven stages": ("Llama-3.2-3B", Recipe(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
+}
+
+
+@cache
+def whole(case: str) -> Searched:
+    name, recipe = CASES[case]
+    return searched(load_model(name), recipe, most=96, least=8)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
+    """150 random layouts of each case, over a thousand in all."""
+    job = whole(case)
+    node = eight("p5.48xlarge")
+    result = timed(job, node, TOKENS, {}, every=True)
+    assert result.rows.size == result.fitting > 100
+    assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
-    for pick in rng.choice(result.rows.size, size=12, replace=False):
-        layout = columns(job.space).at(int(result.rows[pick]))
-        single = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster, tokens=TOKENS))
+    for pick in rng.choice(result.rows.size, size=150):
+        layout = job.space.layout(int(result.rows[pick]))
+        assert layout.num_gpus == result.num_gpus[pick]
+        train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster, tokens=TOKENS)
+        single = estimate(train)
         assert result.step_s[pick] == pytest.approx(single.step_s, rel=1e-9)
-        assert job.memory_bytes[result.rows[pick]] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
+        assert result.memory_bytes[pick] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
         assert single.run is not None
         assert result.run_s[pick] == pytest.approx(single.run.seconds, rel=1e-6)
 
 
-def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tuple[float, int]:
-    """(shortest step, candidates that fit) over every layout of powers of two, one estimate each."""
-    best, fitting = float("inf"), 0
-    degrees = (1, 2, 4, 8)
-    for tp, pp, micro, zero, recompute, interleave in product(
-        degrees, degrees, (1, 2, 4), range(4), range(3), (1, 2, 4)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
+    """The fastest of each number of GPUs go on: nothing that fits beats them."""
+    job, node = whole(case), eight("p5.48xlarge")
+    kept, every = timed(job, node, TOKENS, {}), timed(job, node, TOKENS, {}, every=True)
+    assert (kept.considered, kept.fitting) == (every.considered, every.fitting)
+    assert set(kept.rows) <= set(every.rows)
+    for gpus in np.unique(every.num_gpus):
+        ours, all_of_it = kept.num_gpus == gpus, every.num_gpus == gpus
+        assert kept.step_s[ours].min() == every.step_s[all_of_it].min()
+        assert kept.run_s[ours].min() == every.run_s[all_of_it].min()
+    assert kept.rows.size <= 2 * np.unique(every.num_gpus).size
+
+
+def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
+    """The rules of the space, in plain words and numbers."""
+    dp, pp = int(layout.dp), int(layout.pp)
+    if int(recipe.global_batch) % (dp * int(layout.micro_batch)):
+        return False
+    if int(layout.zero) and (dp == 1 or (int(layout.zero) > 1 and pp > 1)):
+        return False
+    group = int(layout.shard)
+    if group and (int(layout.zero) != 3 or group >= dp or dp % group):
+        return False
+    if int(layout.interleave) == 1:
+        return True
+    waiting = int(recipe.global_batch) // (dp * int(layout.micro_batch))
+    return pp > 1 and layers % (pp * int(layout.interleave)) == 0 and waiting % pp == 0
+
+
+def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tuple[float, int, int]:
+    """(shortest step, candidates, those that fit) over every layout there is, one estimate each."""
+    best, candidates, fitting = float("inf"), 0, 0
+    layers = model.stacks[0].num_layers
+    degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
+    for tp, pp, micro, sharding, recompute, interleave in product(
+        (1, 2, 4, 8), degrees, (1, 2, 4, 8, 16, 32), ((0, 0), (1, 0), (2, 0), (3, 0), (3, 8)), range(3), (1, 2, 4)
     ):
-        if gpus % (tp * pp):
+        if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
             continue
-        dp = gpus // (tp * pp)
-        plain = (zero == 0 or dp > 1) and (zero < 2 or pp == 1)
-        stages = pp > 1 and model.stacks[0].num_layers % (pp * interleave) == 0
-        if not plain or (interleave > 1 and not stages) or recipe.global_batch % (dp * micro):
+        zero, group = sharding
+        layout = Layout(
+            dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group // tp, recompute=recompute,
+            interleave=interleave,
+        )  # fmt: skip
+        if (group and layout.shard == 1) or not allowed(layout, recipe, layers):
             continue
-        if interleave > 1 and (recipe.global_batch // (dp * micro)) % pp:
-            continue
-        layout = Layout(dp=dp, tp=tp, pp=pp, micro_batch=micro, zero=zero, recompute=recompute, interleave=interleave)
+        candidates += 1
         if float(step_memory(model, recipe, layout).total_bytes) > node.cluster.accelerator.hbm_bytes:
             continue
         fitting += 1
-        single = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster))
-        best = min(best, single.step_s)
-    return best, fitting
+        job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
+        best = min(best, sum(single_parts(single_table(job, stack(recipe.stack)), layout).values()))
+    return best, candidates, fitting
 
 
-def test_the_best_row_is_the_best_of_all_layouts(node: NodeKind) -> None:
-    model = load_model("gpt2-medium")
-    recipe = Recipe(seq_len=1024, global_batch=32, stack="megatron-te")
-    best, fitting = brute_force(model, recipe, node, 8)
-    job = searched(model, recipe, np.array([8]), max_domain=8)
+@pytest.mark.parametrize(("name", "batch", "gpus"), [("gpt2-medium", 16, 8), ("gpt2", 24, 24)])
+def test_the_best_row_is_the_best_of_all_layouts(name: str, batch: int, gpus: int, node: NodeKind) -> None:
+    model = load_model(name)
+    recipe = Recipe(seq_len=1024, global_batch=batch, stack="megatron-te")
+    best, candidates, fitting = brute_force(model, recipe, node, gpus)
+    job = searched(model, recipe, most=gpus, least=gpus, max_tp=8)
     result = timed(job, node, TOKENS, {})
     assert fitting > 100
-    assert result.step_s.min() <= best * (1 + 1e-9)
-    kept = job.space.inner.micro_batch[job.space.inner_index[result.rows]] <= 4
-    degrees = job.space.degrees[job.space.degree_index[result.rows]]
-    assert result.step_s[kept & np.isin(degrees, (1, 2, 4, 8))].min() == pytest.approx(best, rel=1e-9)
+    assert (job.space.size, result.considered, result.fitting) == (candidates, candidates, fitting)
+    assert result.step_s.min() == pytest.approx(best, rel=1e-9)
+    found = fastest(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
+    assert found is not None
+    single = estimate(TrainJob(model=model, recipe=recipe, layout=found[0], cluster=node.cluster))
+    assert single.step_s >= result.step_s.min() * (1 - 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seq=st.sampled_from([512, 2048, 32_768]),
+    batch=st.integers(1, 2000),
+    most=st.integers(1, 3000),
+    name=st.sampled_from(["gpt2", "Qwen3-30B-A3B", "Llama-3.1-405B"]),
+)
+def test_every_row_keeps_the_rules(seq: int, batch: int, most: int, name: str) -> None:
+    limits = Limits.of(load_model(name), seq, batch)
+    space = layouts(limits, inner_combinations(limits, 8, 8), most=most)
+    assert space.size == sum(np.prod(f.shape) for f in space.families)
+    for family in space.families:
+        layout = space.columns(family)
+        assert layout.shape() == family.shape
+        ranks = np.asarray(layout.dp * layout.cp)
+        assert np.array_equal(np.asarray(layout.num_gpus), family.num_gpus)
+        assert (family.num_gpus <= most).all()
+        assert not np.any(batch % (layout.dp * layout.micro_batch))
+        assert not np.any(ranks % layout.ep)
+        assert not np.any(ranks % np.maximum(layout.shard, 1))
+        assert ((np.asarray(layout.zero) == 0) | (ranks > 1)).all()
+        assert ((np.asarray(layout.interleave) == 1) | (limits.layers % (layout.pp * layout.interleave) == 0)).all()
+
+
+def test_a_row_is_the_layout_at_its_place() -> None:
+    space = whole("experts").space
+    row = 0
+    for family in space.families:
+        columns = space.columns(family)
+        for index in range(0, family.meshes * family.choices, 997):
+            assert space.layout(row + index) == columns.at(index)
+        row += family.meshes * family.choices
+    with pytest.raises(IndexError):
+        space.layout(space.size)
+
+
+def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
+    limits = Limits.of(load_model("gpt2"), 1024, 45)
+    space = layouts(limits, inner_combinations(limits, 4, 8), most=100_000)
+    counts = {int(g) for f in space.families for g in f.num_gpus}
+    assert {1, 3, 5, 9, 15, 45, 90, 45 * 4 * 12} <= counts
+    assert max(counts) == 45 * 4 * 12
+    assert not {7, 11, 13} & counts
 
 
 def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
     model = load_model("Qwen3-30B-A3B")
     recipe = Recipe(seq_len=4096, global_batch=128)
-    job = searched(model, recipe, gpu_counts(64, 8))
-    world = columns(job.space).num_gpus
-    assert np.array_equal(np.asarray(world), job.space.num_gpus)
+    job = searched(model, recipe, most=64)
     rng = np.random.default_rng(3)
     for pick in rng.choice(job.space.size, size=30, replace=False):
-        layout = columns(job.space).at(int(pick))
+        layout = job.space.layout(int(pick))
         try:
             estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster))
         except SpecError as error:  # pragma: no cover - the message is the finding
             pytest.fail(f"{layout}: {error}")
 
 
-def test_rows_come_in_groups_of_recompute_modes() -> None:
-    limits = Limits.of(load_model("gpt2"), 1024, 64)
-    space = layouts(limits, inner_combinations(limits, 8, 8), gpu_counts(16))
-    assert space.size % MODES == 0
-    assert np.array_equal(space.recompute, np.tile(np.arange(MODES), space.size // MODES))
-    for column in (space.dp, space.zero, space.interleave, space.inner_index, space.degree_index, space.num_gpus):
-        groups = column.reshape(-1, MODES)
-        assert (groups == groups[:, :1]).all()
-
-
-def test_more_recompute_never_takes_less_time_or_more_memory(node: NodeKind) -> None:
-    model = load_model("gpt2-large")
+def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
+    model = load_model("gpt2")
     recipe = Recipe(seq_len=1024, global_batch=64)
-    steps, sizes = [], []
-    for mode in range(3):
-        layout = Layout(dp=8, zero=1, micro_batch=8, recompute=mode)
-        single = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster))
-        steps.append(single.step_s)
-        sizes.append(float(single.memory.total_bytes))
-    assert steps == sorted(steps)
-    assert sizes == sorted(sizes, reverse=True)
+    job = searched(model, recipe, most=16, recomputes=(2,), micro_batch=4)
+    assert {int(job.space.layout(r).recompute) for r in range(0, job.space.size, 7)} == {2}
+    assert set(job.space.inner.micro_batch.tolist()) == {4}
+    assert searched(model, recipe, most=16, micro_batch=128).space.size == 0
+    assert fastest(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
 
 
-def test_a_node_without_a_known_network_keeps_jobs_on_one_instance(node: NodeKind) -> None:
-    model = load_model("gpt2-xl")
-    job = searched(model, Recipe(seq_len=1024, global_batch=64), gpu_counts(64, 8))
+def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
+    job = searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=64, least=8)
     alone = timed(job, replace(node, networked=False), TOKENS, {})
     assert set(alone.num_gpus.tolist()) == {8}
     assert timed(job, node, TOKENS, {}).num_gpus.max() == 64
+    narrow = replace(node, count=2, networked=False)
+    tp = {int(job.space.layout(int(r)).tp) for r in timed(job, narrow, TOKENS, {}, every=True).rows}
+    assert tp <= {1, 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,42 +117,20 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    import numpy as np
-
-    from flopwise.facts.software import stack
-    from flopwise.search.space import Limits, inner_combinations, layouts
-    from flopwise.search.training import columns
+    from flopwise.search.training import fastest
     from flopwise.training.layout import RECOMPUTE
-    from flopwise.training.memory import step_memory
-    from flopwise.training.step import step_parts, step_table
 
-    limits = Limits.of(model, int(recipe.seq_len), int(recipe.global_batch))
-    inner = inner_combinations(limits, min(cluster.fabric.domain, 8, gpus), micro_batch or 8)
-    if micro_batch is not None:
-        kept = inner.micro_batch == micro_batch
-        inner = replace(inner, **{n: getattr(inner, n)[kept] for n in ("tp", "cp", "ep", "micro_batch")})
-    space = layouts(limits, inner, np.array([gpus]), max_pp=16)
-    if recompute is not None:
-        space = space.take(np.flatnonzero(space.recompute == RECOMPUTE.index(recompute)))
-    if not space.size:
+    mode = None if recompute is None else RECOMPUTE.index(recompute)
+    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    if found is None:
         raise InfeasibleError(
             f"no layout of {gpus} GPUs divides a global batch of {int(recipe.global_batch)} sequences; "
             f"give a multiple of {gpus}",
         )
-    total = np.asarray(step_memory(model, recipe, columns(space)).total_bytes)
-    fits = np.flatnonzero(total <= cluster.accelerator.hbm_bytes)
-    if not fits.size:
-        chosen = int(total.argmin())
-        return columns(space.take(np.array([chosen]))).at(
-            0
-        ), f"least memory of {space.size:,} layouts, none of which fits"
-    candidates = space.take(fits)
-    table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, inner, candidates.degrees)
-    parts = step_parts(table, candidates.inner_index, candidates.degree_index, columns(candidates))
-    best = int(np.argmin(sum(parts.values())))
-    return columns(candidates.take(np.array([best]))).at(
-        0
-    ), f"fastest of {space.size:,} layouts, {fits.size:,} of which fit"
+    layout, tried, fitting = found
+    if not fitting:
+        return layout, f"least memory of {tried:,} layouts, none of which fits"
+    return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit"
 
 
 def answered(

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
 
-import numpy as np
-
 from flopwise.backtest.names import named_model
 from flopwise.backtest.prediction import Prediction, banded, number, skipped, whole
 from flopwise.cost.cluster import cluster
@@ -57,7 +55,7 @@ def _hours_per_token(model: Model, recipe: Recipe, gpu: Resolution, gpus: int) -
     """
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
-    found = timed(searched(model, recipe, np.array([gpus])), node, 1.0, {})
+    found = timed(searched(model, recipe, most=gpus, least=gpus), node, 1.0, {})
     if not found.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")
     return float(found.run_s.min()) * gpus / 3600

@@ -17,11 +17,10 @@ from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.space import MODES
-from flopwise.search.training import Searched, floor_gpu_s, gpu_counts, searched, timed
+from flopwise.search.training import Searched, Timed, floor_gpu_s, searched, timed
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
-from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     wanted, told = recipes(workload, model)
     answer.assumptions += told
     nodes = node_kinds(workload, facts, answer.ruled_out)
-    counts = gpu_counts(workload.max_gpus, 1)
-    options = _options(workload, model, wanted, nodes, counts, answer, advance)
+    options = _options(workload, model, wanted, nodes, answer, advance)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
     for option in options:
@@ -84,7 +82,6 @@ def _options(
     model: Model,
     wanted: list[Recipe],
     nodes: list[NodeKind],
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]],
     answer: Answer,
     advance: Advance | None,
 ) -> list[Option]:
@@ -92,7 +89,7 @@ def _options(
     options: list[Option] = []
     tokens = (workload.tokens or 0.0) / workload.useful_frac
     for number, recipe in enumerate(wanted):
-        job = searched(model, recipe, counts)
+        job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus)
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         kernels: dict[int, list[Kernels]] = {}
@@ -107,7 +104,7 @@ def _options(
                 continue
             result = timed(job, node, tokens, kernels, margin=margin)
             answer.evaluated += result.considered
-            _count_unfit(job, node, result.too_big, result.smallest_bytes, answer)
+            _count_unfit(job, node, result, answer)
             if result.rows.size:
                 band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
                 found = [Option(job, node, result, priced, band) for priced in node.priced]
@@ -138,17 +135,18 @@ def _by_floor(
     return sorted(kept, key=lambda entry: entry[0])
 
 
-def _count_unfit(job: Searched, node: NodeKind, too_big: int, smallest: float, answer: Answer) -> None:
+def _count_unfit(job: Searched, node: NodeKind, result: Timed, answer: Answer) -> None:
     device = node.cluster.accelerator
-    if too_big:
+    if result.fitting < result.considered:
         has = format_bytes(device.hbm_bytes)
+        largest = (
+            f"the smallest of those on meshes where none fits needs {format_bytes(result.smallest_bytes)} of {has}"
+        )
         answer.ruled_out.add(
-            "does not fit in memory",
-            too_big,
-            f"{device.name} ({node.name}): the smallest of them needs {format_bytes(smallest)} of {has}",
+            "does not fit in memory", result.considered - result.fitting, f"{device.name} ({node.name}): {largest}"
         )
     if not node.networked:
-        skipped = int((job.space.num_gpus[::MODES] > node.count).sum()) * MODES
+        skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)
         answer.ruled_out.add(
             "the network between instances is not known (constraints.inter_node_bandwidth sets one)", skipped, node.name
         )
@@ -159,7 +157,7 @@ def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]
         failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
         run = format_seconds(float(option.result.run_s[row]))
         example = f"{option.priced.offer.instance}: {run} at ${option.cost_usd[row]:,.0f}"
-        answer.ruled_out.add(f"misses {failed}", int(option.result.rows.size), example)
+        answer.ruled_out.add(f"misses {failed}", option.result.fitting, example)
 
 
 def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
@@ -222,8 +220,8 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
 
 
 def _layout(chosen: Candidate) -> Layout:
-    kept = {k: chosen.layout[k] for k in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave")}
-    return Layout(**kept, recompute=RECOMPUTE.index(chosen.layout["recompute"]))
+    kept = {name: chosen.layout[name] for name in COLUMNS if name in chosen.layout}
+    return Layout(**{**kept, "recompute": RECOMPUTE.index(chosen.layout["recompute"])})
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:

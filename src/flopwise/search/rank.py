@@ -12,9 +12,9 @@ from flopwise.cost.energy import facility_joules
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.search.answer import Candidate
 from flopwise.search.pareto import pareto_front
-from flopwise.search.training import Searched, Timed, columns, row_parts
+from flopwise.search.training import Searched, Timed, row_parts
 from flopwise.training.estimate import TrainJob, job_watts
-from flopwise.training.layout import RECOMPUTE, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
@@ -63,7 +63,7 @@ def memory_band(recipe: Recipe) -> ErrorBand:
 def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
     """Probability, for each target and row, that it is met."""
     run_s = option.result.run_s
-    held = option.job.memory_bytes[option.result.rows]
+    held = option.result.memory_bytes
     capacity = float(option.node.cluster.accelerator.hbm_bytes)
     fits: Floats = np.asarray(memory_band(option.job.recipe).probability_at_most(held, capacity))
     found: dict[str, Floats] = {"memory": fits}
@@ -127,7 +127,7 @@ def nearest_miss(option: Option, workload: Resolved) -> tuple[float, int] | None
 def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Candidate:
     """The candidate of one row."""
     job, result, node, offer = option.job, option.result, option.node, option.priced.offer
-    layout = columns(job.space).at(int(result.rows[row]))
+    layout = job.space.layout(int(result.rows[row]))
     gpus = int(result.num_gpus[row])
     device = node.cluster.accelerator
     parts = row_parts(job, result, row)
@@ -147,9 +147,7 @@ def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Ca
         num_gpus=gpus,
         purchase=option.priced.purchase,
         layout={
-            "dp": int(layout.dp), "tp": int(layout.tp), "pp": int(layout.pp), "cp": int(layout.cp),
-            "ep": int(layout.ep),
-            "zero": int(layout.zero), "micro_batch": int(layout.micro_batch), "interleave": int(layout.interleave),
+            **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
             "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
             "optimizer": job.recipe.optimizer,
@@ -165,7 +163,7 @@ def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Ca
             "tokens_per_s_per_gpu": tokens / step_s / gpus,
             "gpu_hours": float(result.run_s[row]) / 3600 * gpus,
         },
-        memory_bytes=float(job.memory_bytes[result.rows[row]]),
+        memory_bytes=float(result.memory_bytes[row]),
         capacity_bytes=float(device.hbm_bytes),
         price_date=offer.price_date,
         price_source=offer.source,

@@ -1,23 +1,36 @@
-"""All layouts of a training job on given numbers of GPUs, as columns; what cannot be is counted by reason."""
+"""All layouts of a training job, as columns; what cannot be is not made, or counted by reason.
+
+A mesh is dp x tp x pp x cp x ep with its micro-batch. How weights are sharded, interleaving and recompute are chosen on
+it. Meshes that leave the same choices open are a `Family`: its candidates are the product of choices and meshes, kept
+on axes of their own, so that what depends on the mesh alone is evaluated once a mesh and not once a candidate.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Attend, Experts, Model
+from flopwise.training.layout import Layout
 from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
+Index = NDArray[np.intp]
 
-MODES = 3
+MODES = (0, 1, 2)
 """Recompute modes: none, selective, full."""
-ZERO_STAGES = (0, 1, 2, 3)
 INTERLEAVES = (1, 2, 4)
+HYBRID_GPUS = (8, 64)
+"""GPUs that hold one copy of the weights in HSDP: a node, or a rail group of eight of them."""
+MAX_PP = 64
+MAX_TP = 16
+MAX_EP = 256
+MAX_MICRO_BATCH = 32
 MAX_CONTEXT_TOKENS = 8192
 """Sequences shorter than this per rank gain nothing from context parallelism."""
 
@@ -49,47 +62,108 @@ class Limits:
         )
 
 
+class Sharding(NamedTuple):
+    """How weights, gradients and states are sharded: a ZeRO stage, over all replicas or over groups of GPUs (HSDP)."""
+
+    zero: int
+    group_gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Meshes that leave the same choices open; candidates have the axes (sharding, interleave, recompute, mesh)."""
+
+    inner_index: Index
+    degree_index: Index
+    dp: Column
+    num_gpus: Column
+    shardings: tuple[Sharding, ...]
+    interleaves: tuple[int, ...]
+    recomputes: tuple[int, ...]
+
+    @property
+    def meshes(self) -> int:
+        """Number of meshes."""
+        return int(self.dp.size)
+
+    @property
+    def choices(self) -> int:
+        """Candidates of each mesh."""
+        return len(self.shardings) * len(self.interleaves) * len(self.recomputes)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The axes' lengths."""
+        return (len(self.shardings), len(self.interleaves), len(self.recomputes), self.meshes)
+
+    def take(self, meshes: Index | slice) -> Family:
+        """The same choices on only these meshes."""
+        names = ("inner_index", "degree_index", "dp", "num_gpus")
+        return replace(self, **{name: getattr(self, name)[meshes] for name in names})
+
+    def chunks(self, rows: int) -> Iterator[slice]:
+        """Slices of the meshes with about `rows` candidates each."""
+        step = max(1, rows // self.choices)
+        return (slice(start, min(start + step, self.meshes)) for start in range(0, self.meshes, step))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Candidate layouts: the distinct inner combinations and pipeline degrees, and one row per candidate over them."""
+    """Candidates; a row is its number over all families, in their order, each laid out as `Family.shape`."""
 
     inner: Inner
     degrees: Column
-    inner_index: NDArray[np.intp]
-    degree_index: NDArray[np.intp]
-    num_gpus: Column
-    dp: Column
-    zero: Column
-    interleave: Column
-    recompute: Column
+    families: tuple[Family, ...]
     ruled_out: Counter[str] = field(default_factory=Counter)
 
     @property
     def size(self) -> int:
         """Number of candidates."""
-        return int(self.dp.size)
+        return sum(f.meshes * f.choices for f in self.families)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Space:
-        """The same space with only these rows."""
-        return Space(
-            inner=self.inner,
-            degrees=self.degrees,
-            inner_index=self.inner_index[rows],
-            degree_index=self.degree_index[rows],
-            num_gpus=self.num_gpus[rows],
-            dp=self.dp[rows],
-            zero=self.zero[rows],
-            interleave=self.interleave[rows],
-            recompute=self.recompute[rows],
-            ruled_out=self.ruled_out,
+    @property
+    def starts(self) -> list[int]:
+        """The first row of each family."""
+        sizes = [f.meshes * f.choices for f in self.families]
+        return [0, *np.cumsum(sizes).tolist()][:-1]
+
+    def columns(self, family: Family) -> Layout:
+        """The candidates of a family of this space as one `Layout` whose columns broadcast to its shape."""
+        i, inner = family.inner_index, self.inner
+        tp = inner.tp[i]
+
+        def choice(values: tuple[int, ...], axis: int) -> Column:
+            return np.array(values).reshape(-1, *(1,) * (3 - axis))
+
+        groups = tuple(s.group_gpus for s in family.shardings)
+        return Layout(
+            dp=family.dp,
+            tp=tp,
+            pp=self.degrees[family.degree_index],
+            cp=inner.cp[i],
+            ep=inner.ep[i],
+            zero=choice(tuple(s.zero for s in family.shardings), 0),
+            shard=choice(groups, 0) // tp if any(groups) else 0,
+            micro_batch=inner.micro_batch[i],
+            interleave=choice(family.interleaves, 1),
+            recompute=choice(family.recomputes, 2),
         )
+
+    def layout(self, row: int) -> Layout:
+        """One candidate, in plain numbers."""
+        for family, start in zip(self.families, self.starts, strict=True):
+            if row < start + family.meshes * family.choices:
+                mesh = (row - start) % family.meshes
+                return self.columns(family.take(slice(mesh, mesh + 1))).at((row - start) // family.meshes)
+        raise IndexError(row)
 
 
 def divisors(n: int, most: int) -> Column:
     """Divisors of `n` up to `most`, ascending."""
-    candidates = np.arange(1, min(n, most) + 1)
-    found: Column = candidates[n % candidates == 0]
-    return found
+    low = np.arange(1, int(n**0.5) + 1)
+    low = low[n % low == 0]
+    found: Column = np.union1d(low, n // low)
+    return found[found <= most]
 
 
 def powers_of_two(most: int) -> Column:
@@ -98,14 +172,14 @@ def powers_of_two(most: int) -> Column:
     return powers
 
 
-def inner_combinations(limits: Limits, domain: int, max_micro_batch: int) -> Inner:
+def inner_combinations(limits: Limits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
     """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`."""
     tp = divisors(limits.heads, min(domain, 64))
     tp = tp[(tp & (tp - 1)) == 0]
     cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
     cp = cp[limits.seq_len % (2 * cp) == 0] if limits.seq_len > 1 else cp[:1]
     cp = cp if cp.size else np.array([1])
-    ep = divisors(limits.experts, 256)
+    ep = divisors(limits.experts, MAX_EP)
     ep = ep[(ep & (ep - 1)) == 0]
     micro = powers_of_two(min(max_micro_batch, limits.global_batch))
     micro = micro[limits.global_batch % micro == 0]
@@ -113,61 +187,71 @@ def inner_combinations(limits: Limits, domain: int, max_micro_batch: int) -> Inn
     return Inner(*(g.ravel().astype(np.int64) for g in grid))
 
 
-def layouts(limits: Limits, inner: Inner, num_gpus: Column, *, max_pp: int = 64) -> Space:
-    """Every layout of `inner` x pipeline degree x ZeRO x recompute x interleave on each of `num_gpus`.
+def layouts(
+    limits: Limits,
+    inner: Inner,
+    *,
+    most: int,
+    least: int = 1,
+    max_pp: int = MAX_PP,
+    recomputes: tuple[int, ...] = MODES,
+) -> Space:
+    """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
-    Rules: dp = gpus / (tp cp pp) is whole; the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO
-    only where there are replicas; interleaving only where a stage has layers to interleave and micro-batches fill the
-    pipeline.
+    Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
+    only its first stage in pipelines; interleaving only where chunks of layers come out even and micro-batches fill the
+    pipeline. Numbers of GPUs are those that come of it.
     """
-    degrees = powers_of_two(min(max_pp, limits.layers, int(num_gpus.max())))
-    degrees = np.union1d(degrees, divisors(limits.layers, min(max_pp, int(num_gpus.max()))))
-    i, d, g = (
-        a.ravel()
-        for a in np.meshgrid(np.arange(len(inner.tp)), np.arange(len(degrees)), np.arange(len(num_gpus)), indexing="ij")
-    )
+    degrees = powers_of_two(min(max_pp, limits.layers, most))
+    degrees = np.union1d(degrees, divisors(limits.layers, min(max_pp, most)))
+    replicas = divisors(limits.global_batch, most)
     ruled_out: Counter[str] = Counter()
-    ranks = inner.tp[i] * inner.cp[i] * degrees[d]
-    whole = num_gpus[g] % ranks == 0
-    ruled_out["GPUs do not divide into tp x cp x pp"] = int((~whole).sum())
-    i, d, g, dp = i[whole], d[whole], g[whole], num_gpus[g[whole]] // ranks[whole]
+    ranks = (inner.tp * inner.cp)[:, None] * degrees
+    i, d = np.nonzero(ranks <= most)
+    gpus = ranks[i, d][:, None] * replicas
+    pair, r = np.nonzero((gpus <= most) & (gpus >= least))
+    i, d, dp, gpus = i[pair], d[pair], replicas[r], gpus[pair, r]
     batch = limits.global_batch % (dp * inner.micro_batch[i]) == 0
     ruled_out["the global batch does not divide into dp x micro-batch"] = int((~batch).sum())
-    i, d, g, dp = i[batch], d[batch], g[batch], dp[batch]
-    experts = (dp * inner.cp[i]) % inner.ep[i] == 0
-    ruled_out["ep does not divide dp x cp"] = int((~experts).sum())
-    i, d, g, dp = i[experts], d[experts], g[experts], dp[experts]
-    rows, zero, interleave = _choices(limits, degrees[d], dp, inner.cp[i], inner.micro_batch[i])
-    rows, zero, interleave = (np.repeat(a, MODES) for a in (rows, zero, interleave))
+    experts = (dp * inner.cp[i]) % inner.ep[i] == 0 if limits.experts > 1 else np.ones_like(batch)
+    ruled_out["ep does not divide dp x cp"] = int((batch & ~experts).sum())
+    kept = np.flatnonzero(batch & experts)
+    meshes = Family(
+        inner_index=i[kept],
+        degree_index=d[kept],
+        dp=dp[kept],
+        num_gpus=gpus[kept],
+        shardings=(),
+        interleaves=(),
+        recomputes=recomputes,
+    )
     return Space(
-        inner=inner,
-        degrees=degrees,
-        inner_index=i[rows],
-        degree_index=d[rows],
-        num_gpus=num_gpus[g[rows]],
-        dp=dp[rows],
-        zero=zero,
-        interleave=interleave,
-        recompute=np.tile(np.arange(MODES), rows.size // MODES),
-        ruled_out=ruled_out,
+        inner=inner, degrees=degrees, families=tuple(_families(limits, inner, degrees, meshes)), ruled_out=ruled_out
     )
 
 
-def _choices(
-    limits: Limits, pp: Column, dp: Column, cp: Column, micro_batch: Column
-) -> tuple[NDArray[np.intp], Column, Column]:
-    """(mesh, ZeRO stage, interleave) of every choice that makes sense on each mesh."""
-    replicas = dp * cp > 1
-    staged = (pp > 1) & ((limits.global_batch // (dp * micro_batch)) % pp == 0)
-    found: list[tuple[NDArray[np.intp], int, int]] = []
-    for zero, interleave in product(ZERO_STAGES, INTERLEAVES):
-        keep = replicas.copy() if zero else np.ones(pp.size, dtype=bool)
-        if zero >= 2:
-            keep &= pp == 1  # sharded gradients are reduced every micro-batch: pipelines keep ZeRO 1
-        if interleave > 1:
-            keep &= staged & (limits.layers % (pp * interleave) == 0)
-        found.append((np.flatnonzero(keep), zero, interleave))
-    rows = np.concatenate([r for r, _, _ in found])
-    zeros = np.repeat([z for _, z, _ in found], [r.size for r, _, _ in found])
-    interleaves = np.repeat([v for _, _, v in found], [r.size for r, _, _ in found])
-    return rows, zeros, interleaves
+def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family) -> Iterator[Family]:
+    """`meshes` by the choices that each leaves open."""
+    pp, dp = degrees[meshes.degree_index], meshes.dp
+    tp, micro = inner.tp[meshes.inner_index], inner.micro_batch[meshes.inner_index]
+    ranks = dp * inner.cp[meshes.inner_index]
+    fills = (pp > 1) & ((limits.global_batch // (dp * micro)) % pp == 0)
+    open_: list[tuple[Sharding | int, NDArray[np.bool_]]] = [
+        (Sharding(1), ranks > 1),
+        (Sharding(2), (ranks > 1) & (pp == 1)),  # sharded gradients are reduced every micro-batch: not in pipelines
+        (Sharding(3), (ranks > 1) & (pp == 1)),
+    ]
+    for gpus in HYBRID_GPUS:
+        group = np.maximum(gpus // tp, 1)
+        open_.append((Sharding(3, gpus), (pp == 1) & (group > 1) & (group < ranks) & (ranks % group == 0)))
+    open_ += [(v, fills & (limits.layers % (pp * v) == 0)) for v in INTERLEAVES[1:]]
+    key = np.zeros(meshes.meshes, dtype=np.int64)
+    for bit, (_, mask) in enumerate(open_):
+        key |= mask.astype(np.int64) << bit
+    for value in np.flatnonzero(np.bincount(key)).tolist():
+        chosen = [choice for bit, (choice, _) in enumerate(open_) if value >> bit & 1]
+        yield replace(
+            meshes.take(np.flatnonzero(key == value)),
+            shardings=(Sharding(0), *(c for c in chosen if isinstance(c, Sharding))),
+            interleaves=(1, *(c for c in chosen if isinstance(c, int))),
+        )

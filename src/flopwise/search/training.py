@@ -1,11 +1,13 @@
 """The best layouts of a training job on every kind of node: all of them evaluated, in columns.
 
 What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind
-of node then takes the rows that fit, and times them. Of the recompute modes only the cheapest that fits can be best.
+of node then times the meshes on which something fits. On one kind of node a slower run on as many GPUs is worse in
+everything that a plan weighs, so only the fastest for each number of GPUs go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,148 +17,259 @@ from numpy.typing import NDArray
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.space import MODES, Limits, Space, inner_combinations, layouts
+from flopwise.search.space import (
+    MAX_MICRO_BATCH,
+    MAX_PP,
+    MAX_TP,
+    MODES,
+    Family,
+    Limits,
+    Space,
+    inner_combinations,
+    layouts,
+)
 from flopwise.training.blocks import Kernels
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import peak_and_states
-from flopwise.training.step import StepTable, step_parts, step_table
+from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
 
 Floats = NDArray[np.floating[Any]]
-MAX_TP = 16
-MAX_MICRO_BATCH = 32
-CHUNK = 16_384
-"""Rows evaluated at once: intermediate columns stay in the cache."""
+Index = NDArray[np.intp]
+CHUNK = 49_152
+"""Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A space with the memory of each row; rows come in groups of `MODES`, a recompute mode each, fastest first."""
+    """A space with the memory of each candidate; arrays of each family have its shape."""
 
     model: Model
     recipe: Recipe
     software: Software
     space: Space
-    memory_bytes: Floats
-    states_bytes: Floats  # what the fullest rank holds through the step: what a checkpoint writes
+    memory_bytes: tuple[Floats, ...]
+    states_bytes: tuple[Floats, ...]  # what the fullest rank holds through the step: what a checkpoint writes
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Rows of a space that fit one kind of node, with their step times; every array has one entry a row."""
+    """Candidates of a space that fit one kind of node, with their times; every array has one entry a candidate."""
 
-    rows: NDArray[np.intp]
+    rows: Index
     step_s: Floats
     run_s: Floats
     num_gpus: NDArray[np.int64]
+    memory_bytes: Floats
     table: StepTable
-    considered: int
-    too_big: int
-    smallest_bytes: float  # of the rows that do not fit
+    considered: int  # candidates that this kind of node could be laid out as
+    fitting: int
+    smallest_bytes: float  # of the candidates that do not fit
 
 
-def gpu_counts(most: int, least: int = 1) -> NDArray[np.int64]:
-    """Numbers of GPUs worth asking about: powers of two, 3 and 5 times them, up to `most`."""
-    powers = 2 ** np.arange(0, 18)
-    counts = np.unique(np.concatenate([powers, 3 * powers, 5 * powers]))
-    kept: NDArray[np.int64] = counts[(counts <= most) & (counts >= least)]
-    return kept if kept.size else np.array([least])
-
-
-def searched(model: Model, recipe: Recipe, counts: NDArray[np.int64], *, max_domain: int = MAX_TP) -> Searched:
-    """The whole space of `recipe` on these numbers of GPUs, with the memory of every row."""
+def searched(
+    model: Model,
+    recipe: Recipe,
+    *,
+    most: int,
+    least: int = 1,
+    max_tp: int = MAX_TP,
+    max_pp: int = MAX_PP,
+    max_micro_batch: int = MAX_MICRO_BATCH,
+    recomputes: tuple[int, ...] = MODES,
+    micro_batch: int | None = None,
+) -> Searched:
+    """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate."""
     limits = Limits.of(model, int(recipe.seq_len), int(recipe.global_batch))
-    inner = inner_combinations(limits, min(max_domain, MAX_TP), MAX_MICRO_BATCH)
-    space = layouts(limits, inner, counts)
+    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch)
+    if micro_batch is not None:
+        kept = inner.micro_batch == micro_batch
+        inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
+    space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes)
     table = MemoryTable(model, recipe)
-    total, states = np.empty(space.size), np.empty(space.size)
-    for start in range(0, space.size, CHUNK):
-        part = slice(start, start + CHUNK)
-        total[part], states[part] = peak_and_states(table, columns(space.take(part)))
-    return Searched(model, recipe, stack(recipe.stack), space, total, states)
+    memory, states = [], []
+    for family in space.families:
+        total, standing = np.empty(family.shape), np.empty(family.shape)
+        for part in family.chunks(CHUNK):
+            total[..., part], standing[..., part] = peak_and_states(table, space.columns(family.take(part)))
+        memory.append(total)
+        states.append(standing)
+    return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), tuple(states))
 
 
-def columns(space: Space) -> Layout:
-    """The space as one `Layout` of columns."""
-    i, inner = space.inner_index, space.inner
-    return Layout(
-        dp=space.dp,
-        tp=inner.tp[i],
-        pp=space.degrees[space.degree_index],
-        cp=inner.cp[i],
-        ep=inner.ep[i],
-        zero=space.zero,
-        micro_batch=inner.micro_batch[i],
-        interleave=space.interleave,
-        recompute=space.recompute,
-    )
-
-
-def timed(
-    job: Searched, node: NodeKind, tokens: float, kernels: dict[int, list[Kernels]], *, margin: float = 1.0
-) -> Timed:
-    """Step and run time of every row that fits `node`. `kernels` keeps kernel times between nodes of the same device.
-
-    `margin`: what a row's memory is multiplied by before it is held against the device's.
+def node_table(job: Searched, built: Cluster, kernels: dict[int, list[Kernels]]) -> StepTable:
+    """The step table of the space on one kind of node.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    space, built = job.space, node.cluster
-    groups = space.num_gpus[::MODES]
-    inner = space.inner
-    domain = min(max(built.fabric.domain, 1), node.count) if not node.networked else max(built.fabric.domain, 1)
-    allowed = (groups % node.count == 0) & (inner.tp[space.inner_index[::MODES]] <= domain)
-    if not node.networked:
-        allowed &= groups == node.count
-    candidates = np.flatnonzero(allowed)
-    fits = job.memory_bytes.reshape(-1, MODES)[candidates] <= built.accelerator.hbm_bytes / margin
-    first = fits.argmax(axis=1)
-    any_fits = fits.any(axis=1)
-    rows = candidates[any_fits] * MODES + first[any_fits]
-    unfit = job.memory_bytes.reshape(-1, MODES)[candidates[~any_fits]]
-    smallest = float(unfit.min()) if unfit.size else 0.0
     table = step_table(
         job.model,
         job.recipe,
         job.software,
         built.rates,
         built.fabric,
-        inner,
-        space.degrees,
+        job.space.inner,
+        job.space.degrees,
         kernels=kernels.get(id(built.accelerator)),
     )
     kernels.setdefault(id(built.accelerator), table.kernels)
-    step_s = np.empty(rows.size)
-    for start in range(0, rows.size, CHUNK):
-        part = space.take(rows[start : start + CHUNK])
-        lines = step_parts(table, part.inner_index, part.degree_index, columns(part))
-        step_s[start : start + CHUNK] = sum(lines.values())
-    num_gpus = space.num_gpus[rows]
+    return table
+
+
+def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
+    """Seconds of the step of every candidate of `family`; has its shape."""
+    lines = step_parts(table, family.inner_index, family.degree_index, space.columns(family))
+    small_first = sorted(lines.values(), key=np.size)
+    total = small_first[0]
+    for line in small_first[1:]:
+        total = total + line
+    return np.broadcast_to(total, family.shape)
+
+
+def timed(
+    job: Searched,
+    node: NodeKind,
+    tokens: float,
+    kernels: dict[int, list[Kernels]],
+    *,
+    margin: float = 1.0,
+    every: bool = False,
+) -> Timed:
+    """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
+
+    `kernels` keeps kernel times between nodes of the same device. `margin`: what a candidate's memory is multiplied by
+    before it is held against the device's.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    table = node_table(job, node.cluster, kernels)
     steps = tokens / (float(job.recipe.global_batch) * float(job.recipe.seq_len))
-    good = np.where(num_gpus > 1, goodput_frac(num_gpus, job.states_bytes[rows]), 1.0)
+    capacity = node.cluster.accelerator.hbm_bytes / margin
+    found: list[tuple[Any, ...]] = []
+    considered = fitting = 0
+    smallest = float("inf")
+    for number, (family, start) in enumerate(zip(job.space.families, job.space.starts, strict=True)):
+        meshes = _allowed(job.space, family, node)
+        considered += meshes.size * family.choices
+        for part in family.take(meshes).chunks(CHUNK):
+            chosen = meshes[part]
+            memory = job.memory_bytes[number][..., chosen]
+            fits = memory <= capacity
+            usable = fits.any(axis=(0, 1, 2))
+            fitting += int(np.count_nonzero(fits))
+            if not usable.all():
+                smallest = min(smallest, float(memory[..., ~usable].min()))
+                chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
+            if not chosen.size:
+                continue
+            piece = family.take(chosen)
+            good = np.where(
+                piece.num_gpus > 1, goodput_frac(piece.num_gpus, job.states_bytes[number][..., chosen]), 1.0
+            )
+            step = np.where(fits, steps_s(table, job.space, piece), np.inf)
+            rows = np.arange(family.choices).reshape(*family.shape[:3], 1) * family.meshes + chosen + start
+            gpus = np.broadcast_to(piece.num_gpus, piece.shape)
+            columns = tuple(a.reshape(family.choices, -1) for a in (rows, step, steps * step / good, gpus, memory))
+            found.append(_finite(columns) if every else _fastest(columns))
+    merged = [np.concatenate(arrays) for arrays in zip(*found, strict=True)] if found else [np.empty(0)] * 5
+    if not every and found:
+        keep = np.unique(np.concatenate([_least_per_count(merged[3], merged[k]) for k in (1, 2)]))
+        merged = [a[keep] for a in merged]
     return Timed(
-        rows=rows,
-        step_s=step_s,
-        run_s=steps * step_s / good,
-        num_gpus=num_gpus,
+        rows=merged[0].astype(np.intp),
+        step_s=merged[1],
+        run_s=merged[2],
+        num_gpus=merged[3].astype(np.int64),
+        memory_bytes=merged[4],
         table=table,
-        considered=int(candidates.size) * MODES,
-        too_big=int((~any_fits).sum()) * MODES,
-        smallest_bytes=smallest,
+        considered=considered,
+        fitting=fitting,
+        smallest_bytes=0.0 if np.isinf(smallest) else smallest,
     )
+
+
+def _allowed(space: Space, family: Family, node: NodeKind) -> Index:
+    """Meshes of whole nodes whose tensor ranks share the fast link; of one node where the network is not known."""
+    domain = max(node.cluster.fabric.domain, 1)
+    whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
+    tp = space.inner.tp[family.inner_index]
+    found: Index = np.flatnonzero(whole & (tp <= (domain if node.networked else min(domain, node.count))))
+    return found
+
+
+def _finite(columns: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+    keep = np.isfinite(columns[1])
+    return tuple(a[keep] for a in columns)
+
+
+def _fastest(columns: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+    """Of each mesh, the choices with the shortest step and with the shortest run; columns of (choices, meshes)."""
+    mesh = np.arange(columns[0].shape[1])
+    picks = [columns[1].argmin(axis=0), columns[2].argmin(axis=0)]
+    return tuple(np.concatenate([a[pick, mesh] for pick in picks]) for a in columns)
+
+
+def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
+    """The index of the least `value` for each number of GPUs."""
+    order = np.lexsort((value, gpus))
+    first = np.concatenate([[True], np.diff(gpus[order]) != 0])
+    found: Index = order[first]
+    return found
 
 
 def row_parts(job: Searched, result: Timed, index: int) -> dict[str, float]:
     """The lines of the step of entry `index` of a timed result."""
-    part = job.space.take(result.rows[index : index + 1])
-    lines = step_parts(result.table, part.inner_index, part.degree_index, columns(part))
+    return parts_of(job.space, result.table, job.space.layout(int(result.rows[index])))
+
+
+def parts_of(space: Space, table: StepTable, layout: Layout) -> dict[str, float]:
+    """The lines of the step of one layout of `space`."""
+    inner = space.inner
+    names = ("tp", "cp", "ep", "micro_batch")
+    match = np.logical_and.reduce([getattr(inner, name) == getattr(layout, name) for name in names])
+    at = np.flatnonzero(match)[:1]
+    lines = step_parts(table, at, np.flatnonzero(space.degrees == layout.pp), layout)
     return {name: float(np.asarray(value).ravel()[0]) for name, value in lines.items()}
+
+
+def fastest(
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
+) -> tuple[Layout, int, int] | None:
+    """(layout, layouts, those that fit): the fastest that fits, else the one that needs least; None without layouts."""
+    job = searched(
+        model,
+        recipe,
+        most=gpus,
+        least=gpus,
+        max_tp=min(built.fabric.domain, 8),
+        max_pp=16,
+        max_micro_batch=8,
+        recomputes=MODES if recompute is None else (recompute,),
+        micro_batch=micro_batch,
+    )
+    if not job.space.size:
+        return None
+    capacity = built.accelerator.hbm_bytes
+    fitting = sum(int((m <= capacity).sum()) for m in job.memory_bytes)
+    if fitting:
+        table = node_table(job, built, {})
+        values = [np.where(m <= capacity, s, np.inf) for m, s in zip(job.memory_bytes, _steps(job, table), strict=True)]
+    else:
+        values = list(job.memory_bytes)
+    row = int(np.concatenate([v.ravel() for v in values]).argmin())
+    return job.space.layout(row), job.space.size, fitting
+
+
+def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
+    return (steps_s(table, job.space, family) for family in job.space.families)
 
 
 def floor_gpu_s(job: Searched, node: NodeKind, tokens: float) -> float:

@@ -66,10 +66,10 @@ class Layout:
         return np.broadcast_shapes(*(np.shape(c) for c in self.columns))
 
     def at(self, index: int) -> Layout:
-        """Candidate `index` of a one-dimensional layout, as plain integers."""
+        """Candidate `index`, counted through all axes in order, as plain integers."""
         size = self.shape()
         every = zip(COLUMNS, self.columns, strict=True)
-        picked = {name: int(np.broadcast_to(np.asarray(c), size)[index]) for name, c in every}
+        picked = {name: int(np.broadcast_to(np.asarray(c), size).flat[index]) for name, c in every}
         return replace(self, **picked)  # type: ignore[arg-type]
 
 
