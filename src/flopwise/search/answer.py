@@ -38,6 +38,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: float
     price_date: str
     price_source: str
+    shortfall: dict[str, float] = {}
+    """How many times its limit the figure of each target is: above 1 it misses."""
 
 
 class Ruled(msgspec.Struct, frozen=True):

@@ -58,6 +58,11 @@ class Deployments:
     smallest_bytes: float
 
 
+def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
+    """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
+    return workload.source.task == "encode" or not generates(model)
+
+
 def replica_grid(node: NodeKind, model: Model, max_gpus: int) -> tuple[Column, Column]:
     """(tp, pp) of the replicas worth asking about: tp inside a node, pp across nodes where they are networked."""
     items = [i for kind in model.stacks[0].kinds for i in kind.items]
@@ -94,7 +99,8 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     if not tp.size:
         return None
     path = compute_path(model, weights, node.cluster.rates)
-    output = workload.output_tokens if generates(model) else 0
+    one_pass = answers_in_one_pass(model, workload)
+    output = 0 if one_pass else workload.output_tokens
     memory = serving_memory(
         model,
         ServingLayout(tp=tp, pp=pp),
@@ -127,7 +133,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
         kv_bytes=cache_elem_bytes(kv_dtype),
     )
     layout = ServingLayout(tp=tp, pp=pp)
-    served = _generated if generates(model) else _encoded
+    served = _encoded if one_pass else _generated
     columns = served(machine, layout, batch, workload, sizes.shape[1])
     cached, whole = (np.broadcast_to(v, most.shape)[fit] for v in (memory.items["KV cache"], memory.total_bytes))
     cache, fixed = cached / engine(name).max_batch, whole - cached  # of one sequence, and of none

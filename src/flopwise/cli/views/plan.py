@@ -71,6 +71,9 @@ def candidates(rows: list[Candidate], task: str) -> tuple[tuple[str, ...], list[
     if runs:
         headers: tuple[str, ...] = (*first, ">time", ">USD/h", ">cost", *last)
         return headers, [(*_where(c), layout(c), _memory(c), units.format_seconds(c.seconds), *_money(c)) for c in rows]
+    if task == "encode":
+        headers = (*first, ">latency", ">USD/h", ">USD/month", *last)
+        return headers, [(*_where(c), layout(c), _memory(c), _time(c.figures.get("e2e_s")), *_money(c)) for c in rows]
     headers = (*first, ">TTFT", ">TPOT", ">USD/h", ">USD/month", *last)
     return headers, [
         (*_where(c), layout(c), _memory(c), _time(c.figures.get("ttft_s")), _time(c.figures.get("tpot_s")), *_money(c))
@@ -170,12 +173,12 @@ def levers(rows: list[Lever], paper: Screen) -> str:
             ratio(lever.memory),
             ratio(lever.seconds),
             ratio(lever.cost),
-            "" if lever.fits else "does not fit",
+            "yes" if lever.fits else "no",
             lever.note,
         )
         for lever in rows
     ]
-    return table(("change", ">memory", ">time", ">cost", "", "note"), held, paper)
+    return table(("change", ">memory", ">time", ">cost", "fits", "note"), held, paper)
 
 
 def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:

@@ -1,0 +1,124 @@
+"""What one change to the best deployment would do: the layout and the batch stay, the number of replicas follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from flopwise.errors import FlopwiseError
+from flopwise.search.answer import Candidate, Lever
+from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.search.workload import Latency
+from flopwise.units import format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.search.outcome import Answer
+    from flopwise.search.serving_option import Option
+    from flopwise.search.workload import Resolved
+
+FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16", "bf16"))
+OTHER_GPUS = 3
+
+
+def levers(best: Option, answer: Answer) -> list[Lever]:
+    """What single changes would do to the best plan; other targets and other devices are planned anew."""
+    chosen, workload = answer.plans[0], best.workload
+    found: list[Lever] = []
+    if not answers_in_one_pass(best.model, workload):
+        for change, weights in FORMATS:
+            if weights != best.found.weights:
+                found.append(_lever(change, best, chosen, weights=weights))
+        if best.kv_dtype != "fp8":
+            found.append(_lever("KV cache fp8", best, chosen, kv_dtype="fp8"))
+    held = chosen.layout
+    for change, other in (
+        ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
+        ("half the batch", {"max_batch": max(1, held["max_batch"] // 2)}),
+        ("twice the tp", {"tp": 2 * held["tp"]}),
+    ):
+        found.append(_lever(change, best, chosen, layout={**held, **other}))
+    if workload.requests_per_s is not None:
+        for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
+            asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
+            found.append(_lever(change, best, chosen, workload=asked))
+    for name in ("ttft", "tpot", "latency"):
+        target = getattr(workload, name)
+        if target is not None:
+            longer = Latency(target.percentile, 1.5 * target.seconds)
+            change = (
+                f"{name} {format_seconds(target.seconds)} relaxed to {format_seconds(longer.seconds)}, planned anew"
+            )
+            relaxed = msgspec.structs.replace(workload, **{name: longer})
+            found.append(_lever(change, best, chosen, workload=relaxed, layout=None))
+    return found + _other_devices(answer, chosen)
+
+
+def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
+    """The best plans on other devices, against the chosen one."""
+    found: list[Lever] = []
+    seen = {chosen.gpu}
+    for plan in answer.plans[1:]:
+        if plan.gpu in seen or len(seen) > OTHER_GPUS:
+            continue
+        seen.add(plan.gpu)
+        change = f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
+        ratios = (
+            plan.memory_bytes / chosen.memory_bytes,
+            plan.seconds / chosen.seconds,
+            plan.cost_usd / chosen.cost_usd,
+        )
+        found.append(Lever(change, *ratios, fits=True))
+    return found
+
+
+SAME: dict[str, Any] = {}
+"""Stands for the layout of the best plan."""
+
+
+def _lever(
+    change: str,
+    best: Option,
+    chosen: Candidate,
+    *,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    workload: Resolved | None = None,
+    layout: dict[str, Any] | None = SAME,
+) -> Lever:
+    """One change; `layout` None: whatever is best now."""
+    asked, cache = workload or best.workload, kv_dtype or best.kv_dtype
+    try:
+        found = deployments(best.model, asked, best.node, weights or best.found.weights, cache)
+    except FlopwiseError as error:
+        return Lever(change, None, None, None, fits=False, note=str(error))
+    if found is None or not found.batch.size:
+        return Lever(change, None, None, None, fits=False, note="does not fit in memory")
+    option = replace(best, workload=asked, found=found, kv_dtype=cache)
+    met = option.odds()
+    rows = np.flatnonzero(option.allowed(met))
+    note = ""
+    if layout is None:
+        if not rows.size:
+            return Lever(change, None, None, None, fits=True, note="misses the targets on this instance")
+        row = int(rows[option.score()[rows].argmin()])
+        note = f"tp {int(found.tp[row])}, batch {int(found.batch[row])}, {int(found.replicas[row])} replicas"
+    else:
+        held = chosen.layout if layout is SAME else layout
+        same = np.flatnonzero((found.tp == held["tp"]) & (found.pp == held["pp"]))
+        if not same.size:
+            return Lever(change, None, None, None, fits=False, note="does not fit this instance or its memory")
+        row = int(same[np.abs(found.batch[same] - held["max_batch"]).argmin()])
+        if found.batch[row] < 0.9 * held["max_batch"]:
+            return Lever(change, None, None, None, fits=False, note="that batch does not fit in memory")
+        note = "" if row in rows else "misses the targets"
+    return Lever(
+        change,
+        float(found.memory_bytes[row]) / chosen.memory_bytes,
+        float(option.seconds[row]) / chosen.seconds,
+        float(option.cost_usd[row]) / chosen.cost_usd,
+        fits=True,
+        note=note,
+    )
