@@ -23,6 +23,7 @@ UNIT = "bytes/GPU"
 UNITS = {"gib": 2.0**30, "gb": 1e9}
 
 STACK_WORDS: tuple[tuple[str, str], ...] = (
+    ("plain-pytorch", "fsdp-eager"),
     ("torchtune", "torchtune-eager"),
     ("torchtitan", "fsdp-eager"),
     ("torchao", "fsdp-eager"),

@@ -135,7 +135,8 @@ def fabric(
         fast = 2 if link.endswith("bridge") else (per_node or 8)
         told += (f"{accelerator.name}: size of the {link} domain is not known; {fast} assumed",)
     if not per_node:
-        per_node = fast if 1 < fast <= 16 else 8
+        alone = accelerator.kind == "cpu" and not accelerator.pcie_bytes_per_s  # a socket without links of its own
+        per_node = fast if 1 < fast <= 16 else 1 if alone else 8
         told += (f"{per_node} devices per node assumed",)
     levels: list[Level] = []
     joined = fast if fast > per_node and fast >= 32 else min(fast, per_node)  # rack-wide domains span nodes
