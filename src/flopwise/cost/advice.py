@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from flopwise.cost.attention import QUERY_BLOCK, flash_dim
+from flopwise.cost.kernels import grouped_matmul_s
 from flopwise.cost.shapes import Operation, aligned_elems, preferred_elems, scalar
 from flopwise.facts.architecture import Attend, Experts, Linear, Model
 from flopwise.ops.reshape import (
@@ -35,7 +36,7 @@ WORTH = 0.005
 VOCABULARY_MULTIPLES = (64, 128)
 """Megatron-LM pads the vocabulary to 128 x tp, others to 64."""
 HEAD_DIMS = (64, 128, 256)
-"""Head dimensions that every flash kernel is built for."""
+"""Head dimensions that every flash kernel is built for; the last is for heads that are larger than the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,10 @@ class Clock(Protocol):
         """`train` or `serve`."""
 
     @property
+    def flash(self) -> bool:
+        """Whether attention runs in flash kernels."""
+
+    @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
 
@@ -117,6 +122,11 @@ class Case:
             what=what, now=str(now), better=str(better), why=why, gain_s=gain_s, gain_frac=share, needed=needed
         )
 
+    def percent(self, gain_s: float) -> str:
+        """A small gain as a share of the pass, for people."""
+        share = 100 * gain_s / self.now_s
+        return f"{share:.2f} %" if share >= 0.005 else "nothing"
+
     def worth(self, gain_s: float) -> bool:
         """Whether a gain is worth a line."""
         return gain_s >= WORTH * self.now_s
@@ -150,7 +160,7 @@ def vocabulary(case: Case) -> Iterator[Finding]:
             why = f"{per_rank:,.6g} columns a rank leave a tile partly empty"
         yield case.advice(ends[0].name, f"{vocab:,}", f"{int(best):,}", why + "; pad embeddings and head", gain)
     else:
-        yield Fine("vocabulary", f"{vocab:,}: padding to {int(best):,} would save {100 * gain / case.now_s:.2f} %")
+        yield Fine("vocabulary", f"{vocab:,}: padding to {int(best):,} would save {case.percent(gain)}")
 
 
 def alignment(case: Case) -> Iterator[Finding]:
@@ -196,6 +206,8 @@ def head_dims(case: Case) -> Iterator[Finding]:
     Source: flash-attention 2 (head dimensions of its kernels); Anthony et al. 2024 (arXiv:2401.14489) section 6.
     """
     clock, told = case.clock, set()
+    if not clock.flash:
+        return
     for stack in clock.model.stacks:
         for kind in stack.kinds:
             for item in kind.items:
@@ -207,8 +219,8 @@ def head_dims(case: Case) -> Iterator[Finding]:
                     continue
                 best = max(_other_heads(case, stack.name, kind.name, item), default=None, key=lambda pair: pair[0])
                 if best is None or not case.worth(best[0]):
-                    gain = 0.0 if best is None else best[0] / case.now_s
-                    yield Fine(item.name, f"heads of {dim} run as {runs_at}; other heads would save {100 * gain:.2f} %")
+                    saves = case.percent(0.0 if best is None else best[0])
+                    yield Fine(item.name, f"heads of {dim} run as {runs_at}; other heads would save {saves}")
                     continue
                 gain_s, heads, kv_heads, to = best
                 yield case.advice(
@@ -228,7 +240,7 @@ def _other_heads(case: Case, stack: str, layer: str, item: Attend) -> Iterator[t
     for to in HEAD_DIMS:
         whole, cached = item.heads * item.qk_dim, item.kv_heads * item.qk_dim
         heads, kv_heads = whole // to, cached // to
-        if whole % to or cached % to or heads % kv_heads or heads % case.clock.tp:
+        if to > 128 >= item.qk_dim or whole % to or cached % to or heads % kv_heads or heads % case.clock.tp:
             continue
         changed = with_heads(case.clock.model, stack, layer, item, heads, kv_heads, to)
         yield case.saved(changed), heads, kv_heads, to
@@ -302,11 +314,7 @@ def _other_widths(case: Case, stack: str, layer: str, block: FeedForward) -> Ite
     clock = case.clock
     wide = preferred_elems(clock.dtype, clock.cluster.accelerator.compute_capability) * clock.tp
     whole = block.width // wide * wide
-    spent = sum(
-        o.seconds * o.layers
-        for o in case.operations
-        if o.kind == "matmul" and any(o.name.startswith(f"{block.path}/") for _ in (0,))
-    )
+    spent = sum(o.seconds * o.layers for o in case.operations if o.kind == "matmul" and f"{block.path}/" in o.name)
     for step in (-2, -1, 0, 1, 2):
         width = whole + step * wide
         if width <= 0 or width == block.width or abs(width / block.width - 1) > 0.04:
@@ -327,11 +335,11 @@ def length(case: Case) -> Iterator[Finding]:
         if clock.seq % block == 0:
             yield Fine("sequence", f"{clock.seq:,} tokens are whole blocks of {block}")
         else:
-            for to in {max(block, clock.seq // block * block), int(ceil_div(clock.seq, block)) * block}:
-                gain = case.now_s - scalar(clock.pass_s(seq=to)) * clock.seq / to
-                if case.worth(gain):
-                    why = f"queries come in blocks of {block}; gain for the same tokens"
-                    yield case.advice("sequence", f"{clock.seq:,}", f"{to:,}", why, gain)
+            to = int(ceil_div(clock.seq, block)) * block
+            gain = case.now_s - scalar(clock.pass_s(seq=to)) * clock.seq / to
+            if case.worth(gain):
+                why = f"queries come in blocks of {block}; gain for the same tokens"
+                yield case.advice("sequence", f"{clock.seq:,}", f"{to:,}", why, gain)
     windows = {i.window for s in clock.model.stacks for k in s.kinds for i in k.items if isinstance(i, Attend)}
     for window in sorted(w for w in windows if w and w % block and w < clock.seq):
         to = int(ceil_div(window, block)) * block
@@ -356,10 +364,13 @@ def batch(case: Case) -> Iterator[Finding]:
     note = "gain for the same sequences, if the memory allows"
     if clock.task == "serve":
         note += "; each step takes longer"
-    first = max(near, key=lambda n: (gains[n], -abs(n - b)), default=None)
-    if first is not None and case.worth(gains[first]):
-        yield case.advice(what, b, first, f"nearest that fills tiles and waves better; {note}", gains[first])
-    base = max(0.0, gains[first]) if first is not None else 0.0
+    fixed = max(0.0, 2 * gains[2 * b])  # seconds that each pass takes whatever its size: they alone explain this much
+    dips = {n: gains[n] - fixed * (1 - b / n) for n in near}
+    first = max(near, key=lambda n: (dips[n], -abs(n - b)), default=b)
+    base = 0.0
+    if first != b and case.worth(gains[first]) and case.worth(dips[first]):
+        base = gains[first]
+        yield case.advice(what, b, first, f"nearest that fills tiles and waves better; {note}", base)
     most = max(gains[n] for n in larger)
     if not case.worth(most - base):
         yield Fine(what, f"{b}: larger ones take as long for each sequence")
@@ -368,8 +379,58 @@ def batch(case: Case) -> Iterator[Finding]:
     yield case.advice(what, b, to, f"{_too_small(case)}; {note}", gains[to])
 
 
+def experts(case: Case) -> Iterator[Finding]:
+    """Rows of each expert against whole tiles, and experts that tensor parallelism cuts thin.
+
+    Source: MegaBlocks (arXiv 2211.15841) section 4 for the padding; Megatron-Core's expert-tensor-parallel size of 1.
+    Assumes: the gain is of kernels alone: the same messages, over more ranks.
+    """
+    clock = case.clock
+    grouped = [o for o in case.operations if o.kind == "grouped"]
+    rows = next((o.m for o in grouped if o.forward), None)
+    if not grouped or rows is None:
+        return
+    first = next(o for o in grouped if o.forward)
+    each = rows / first.groups
+    if first.tiling is not None:
+        tile = first.tiling.rows
+        empty = 1 - each / (ceil_div(each, tile) * tile)
+        yield Fine("experts", f"{each:,.3g} tokens an expert in tiles of {tile} rows: {100 * empty:.0f} % padding")
+    if clock.tp == 1 or clock.task != "train":
+        return
+    widths = {b.width for s in clock.model.stacks[:1] for k in s.kinds for b in feed_forwards(k.items) if b.experts}
+    cut = {w / clock.tp for w in widths} | {2 * w / clock.tp for w in widths}
+    gain = sum(o.layers * (o.seconds - _whole_expert_s(case, o, rows, cut)) for o in grouped)
+    if case.worth(gain):
+        now, whole = (f"{' and '.join(f'{w / d:,.6g}' for w in sorted(widths))} columns" for d in (clock.tp, 1))
+        why = f"tp {clock.tp} cuts experts thin; spread them over the tp ranks, too (ep x {clock.tp}); kernels alone"
+        yield case.advice("experts", f"{now} a rank", whole, why, gain)
+
+
+def _whole_expert_s(case: Case, found: Operation, rows: float, cut: set[float]) -> float:
+    """Seconds of a grouped product of uncut experts, of which a rank holds fewer, each with as many rows."""
+    tp = case.clock.tp
+    sizes = [v or 0.0 for v in (found.m, found.n, found.k)]
+    token = next((i for i, v in enumerate(sizes) if v == rows), 0)
+    width = next((i for i, v in enumerate(sizes) if v in cut and i != token), None)
+    if width is None:
+        return found.seconds
+    sizes[token], sizes[width] = sizes[token] / tp, sizes[width] * tp
+    m, n, k = sizes
+    held = max(1.0, found.groups / tp)
+    rates = case.clock.cluster.rates
+    whole, now = (
+        scalar(grouped_matmul_s(rates, *dims, groups, dtype=found.dtype).seconds)
+        for dims, groups in (((m, n, k), held), ((found.m or 0.0, found.n or 0.0, found.k or 0.0), found.groups))
+    )
+    return found.seconds * whole / now
+
+
 def _too_small(case: Case) -> str:
     """Why a larger batch pays."""
+    idle = 1 - sum(o.share_frac for o in case.operations)
+    if idle > 0.1 and case.clock.tp == 1:
+        return f"the device waits for the host for {100 * idle:.0f} % of the pass"
     products = [o for o in case.operations if o.kind in {"matmul", "grouped"} and o.forward]
     few = [o for o in products if o.kind == "grouped" and o.m is not None and o.m / o.groups < QUERY_BLOCK]
     if few and few[0].m is not None:
@@ -380,7 +441,7 @@ def _too_small(case: Case) -> str:
     return "fixed times and last waves are shared by more"
 
 
-RULES = (vocabulary, alignment, head_dims, degrees, feed_forward, length, batch)
+RULES = (vocabulary, alignment, head_dims, degrees, feed_forward, experts, length, batch)
 
 
 def findings(case: Case) -> tuple[tuple[Advice, ...], tuple[Fine, ...]]:

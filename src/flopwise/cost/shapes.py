@@ -10,8 +10,12 @@ import numpy as np
 from flopwise.cost.attention import DECODE_QUERIES, QUERY_BLOCK
 from flopwise.cost.kernels import ALIGNED_BYTES, tile_costs, work_bytes
 from flopwise.cost.rates import Rates, precision
+from flopwise.facts.architecture import Item, Stack, Weight
+from flopwise.ops.fusion import fused_groups, single_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from flopwise.ops.types import Floats
     from flopwise.ops.work import Work
 
@@ -121,6 +125,35 @@ def _tiling(rates: Rates, tile: tuple[float, float], count: float) -> Tiling:
     rounds = count / rates.num_sms
     last = rounds - np.ceil(rounds) + 1.0
     return Tiling(int(tile[0]), int(tile[1]), count, rounds, float(last))
+
+
+def blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
+    """(name, how often, items) of what stands before the layers, each kind of layer, and what stands after.
+
+    The name is None outside the layers, and empty where a stack has one kind of layer only.
+
+    Source: the model's tables. Assumes: nothing.
+    """
+    kinds = [kind.name for kind in part.kinds]
+    yield None, 1, part.before
+    for index, kind in enumerate(part.kinds):
+        name = kind.name if kinds.count(kind.name) == 1 else f"{kind.name} {index + 1}"
+        yield name if len(kinds) > 1 else "", part.order.count(index), kind.items
+    yield None, 1, part.after
+
+
+def kernel_names(items: Sequence[Item], *, fused: bool) -> dict[str, str]:
+    """The name of each kernel's first work -> the names of all that run in it: `attention/q_proj+k_proj+v_proj`.
+
+    Source: `flopwise.ops.fusion`. Assumes: as there.
+    """
+    names = {}
+    for group in fused_groups(items) if fused else single_groups(items):
+        parts = [item.name for item in group if not isinstance(item, Weight)]
+        if parts:
+            path = parts[0].rsplit("/", 1)[0] + "/"
+            names[parts[0]] = "+".join([parts[0], *(name.removeprefix(path) for name in parts[1:])])
+    return names
 
 
 def operation(

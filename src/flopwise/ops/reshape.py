@@ -8,7 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack, Table
+from flopwise.facts.architecture import (
+    Attend,
+    Convolution,
+    Experts,
+    Item,
+    Layer,
+    Linear,
+    Model,
+    Norm,
+    Pointwise,
+    Recurrence,
+    Stack,
+    Table,
+)
 
 Change = Callable[[Item], Item]
 
@@ -64,21 +77,17 @@ class FeedForward:
 def feed_forwards(items: Sequence[Item]) -> list[FeedForward]:
     """The feed-forward blocks among the items of a layer: pairs of products cut by columns, then by rows."""
     found = []
+    mixers = {i.name.rsplit("/", 1)[0] for i in items if isinstance(i, Attend | Recurrence | Convolution)}
     for down in items:
-        if not isinstance(down, Linear | Experts) or down.shard != "row" or "/" not in down.name:
-            continue
         path = down.name.rsplit("/", 1)[0]
-        ups = [
-            i
-            for i in items
-            if type(i) is type(down) and i.name.startswith(f"{path}/") and i.shard == "column"
-            and i.outputs in (down.inputs, 2 * down.inputs) and not (isinstance(i, Linear) and i.shard_unit > 1)
-        ]  # fmt: skip
-        if ups and not any(isinstance(i, Attend) and i.name.startswith(f"{path}/") for i in items):
-            names = tuple(i.name for i in ups)
-            found.append(
-                FeedForward(path=path, width=down.inputs, up=names, down=down.name, experts=isinstance(down, Experts))
-            )
+        if not isinstance(down, Linear | Experts) or down.shard != "row" or path in {down.name, *mixers}:
+            continue
+        widths = (down.inputs, 2 * down.inputs)
+        ups = [i for i in items if isinstance(i, type(down)) and i.name.startswith(f"{path}/") and i.outputs in widths]
+        names = tuple(i.name for i in ups if i.shard == "column")
+        if names:
+            wide = isinstance(down, Experts)
+            found.append(FeedForward(path=path, width=down.inputs, up=names, down=down.name, experts=wide))
     return found
 
 

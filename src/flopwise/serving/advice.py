@@ -10,18 +10,16 @@ import numpy as np
 
 from flopwise.cost.advice import Advice, Case, Fine, findings
 from flopwise.cost.fabric import fabric
-from flopwise.cost.shapes import Operation, operation, scalar
+from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
-from flopwise.ops.fusion import fused_groups
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import compute_path
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Item
     from flopwise.ops.types import Array, Ints
 
 
@@ -38,6 +36,7 @@ class DecodeClock:
     batch: int = 1
     seq: int = 1
     task: str = "serve"
+    flash: bool = True
 
     @property
     def dtype(self) -> str:
@@ -74,9 +73,9 @@ class DecodeClock:
     def _rows(self, part: Stack, pass_s: float) -> Iterator[Operation]:
         runner = self.runner()
         load, split = Load(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
-        for place, layers, items in _blocks(part):
+        for place, layers, items in blocks(part):
             inside = place is not None
-            labels = {group[0].name: "+".join(item.name for item in group) for group in fused_groups(items)}
+            labels = kernel_names(items, fused=True)
             for kernel in runner.kernels_of(items, load, split, inside=inside):
                 name = labels.get(kernel.work.name, kernel.work.name)
                 yield operation(
@@ -92,13 +91,6 @@ class DecodeClock:
                     weight_bits=kernel.weight_bits,
                     kv_bytes=runner.kv_bytes,
                 )
-
-
-def _blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
-    """(name, how often, items) of what surrounds the layers (None) and each kind of layer (empty: the only one)."""
-    yield None, 1, (*part.before, *part.after)
-    for index, kind in enumerate(part.kinds):
-        yield kind.name if len(part.kinds) > 1 else "", part.order.count(index), kind.items
 
 
 def decode_advice(clock: DecodeClock) -> tuple[Case, tuple[Advice, ...], tuple[Fine, ...]]:

@@ -10,12 +10,11 @@ import numpy as np
 
 from flopwise.cost.advice import Advice, Case, Fine, findings, sorted_advice
 from flopwise.cost.fabric import fabric
-from flopwise.cost.shapes import Operation, operation, scalar
+from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.flops import encoder_tokens, runs
-from flopwise.ops.fusion import fused_groups, single_groups
-from flopwise.ops.work import Shape, Split, item_work
+from flopwise.ops.work import Shape, Split
 from flopwise.training.blocks import BlockContext, kernels_of
 from flopwise.training.layout import Layout
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
@@ -23,7 +22,6 @@ from flopwise.training.step import Inner, StepTable, step_parts, step_table
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.fabric import Fabric
-    from flopwise.facts.architecture import Item
     from flopwise.ops.types import Array, Ints
     from flopwise.training.layout import Recipe
 
@@ -59,6 +57,11 @@ class TrainingClock:
     def dtype(self) -> str:
         """Precision of the products inside the layers."""
         return self.recipe.precision
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention runs in flash kernels."""
+        return self.recipe.attention != "eager"
 
     @property
     def seq(self) -> int:
@@ -145,7 +148,7 @@ class TrainingClock:
         fused = row.activations == "fused" and self.recipe.lora is None
         for place, layers, items in blocks(part):
             prefix = f"{part.name}/" if part is not self.model.stacks[0] else ""
-            labels = named(items, context.shape, context.split, fused=fused)
+            labels = kernel_names(items, fused=fused)
             for kernel in kernels_of(items, context, in_layers=place is not None):
                 base, _, half = kernel.work.name.rpartition("/")
                 first, gradient = (base, half) if half in {"dgrad", "wgrad", "grad"} else (kernel.work.name, "")
@@ -175,35 +178,6 @@ class TrainingClock:
         return tuple(found)
 
 
-def blocks(part: Stack) -> Iterator[tuple[str | None, int, tuple[Item, ...]]]:
-    """(name, how often, items) of what stands before the layers, each kind of layer, and what stands after.
-
-    The name is None outside the layers, and empty where a stack has one kind of layer only.
-    """
-    kinds = [kind.name for kind in part.kinds]
-    yield None, 1, part.before
-    for index, kind in enumerate(part.kinds):
-        name = kind.name if kinds.count(kind.name) == 1 else f"{kind.name} {index + 1}"
-        yield name if len(kinds) > 1 else "", part.order.count(index), kind.items
-    yield None, 1, part.after
-
-
-def named(items: tuple[Item, ...], shape: Shape, split: Split, *, fused: bool) -> dict[str, str]:
-    """The first work of each kernel -> the names of all that run in it."""
-    labels = {}
-    for group in fused_groups(items) if fused else single_groups(items):
-        names = [item.name for item in group if item_work(item, shape, split) is not None]
-        if names:
-            labels[names[0]] = joined_names(names)
-    return labels
-
-
-def joined_names(names: list[str]) -> str:
-    """`attention/q_proj+k_proj+v_proj`: the common path once."""
-    path = names[0].rsplit("/", 1)[0] + "/"
-    return "+".join([names[0], *(name.removeprefix(path) for name in names[1:])])
-
-
 def fusing(case: Case, compared: tuple[StackTime, ...]) -> Iterator[Advice | Fine]:
     """What another stack's fused kernels would save in memory-bound operations and launches.
 
@@ -212,14 +186,27 @@ def fusing(case: Case, compared: tuple[StackTime, ...]) -> Iterator[Advice | Fin
     now, best = compared[0], min(compared, key=lambda t: t.pass_s)
     gain = now.pass_s - best.pass_s
     if case.worth(gain):
-        shares = (
-            f"{100 * now.memory_bound_frac:.0f} % of the pass is memory-bound, {100 * best.memory_bound_frac:.0f} %"
-        )
-        yield case.advice("software", now.name, best.name, f"{shares} with fused kernels", gain)
+        was, less = now.memory_bound_frac * now.pass_s, best.memory_bound_frac * best.pass_s
+        why = f"memory-bound operations take {1e3 * was:,.3g} ms, there {1e3 * less:,.3g} ms"
+        if was - less < gain / 2:
+            why += "; more from attention kernel, launches and overlap"
+        yield case.advice("software", now.name, best.name, why, gain)
     else:
         yield Fine(
             "software", f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"
         )
+
+
+def attention(case: Case, clock: TrainingClock) -> Iterator[Advice]:
+    """What flash kernels would save where attention writes its scores.
+
+    Source: FlashAttention-2 (arXiv 2307.08691); Korthikanti et al. 2022 (arXiv:2205.05198) section 4.1.
+    """
+    if not clock.flash:
+        changed = replace(clock, recipe=replace(clock.recipe, attention="flash"))
+        gain = case.now_s - scalar(changed.pass_s())
+        if case.worth(gain):
+            yield case.advice("attention", "eager", "flash", "scores cross memory several times", gain)
 
 
 def links(case: Case, clock: TrainingClock) -> Iterator[Fine]:
@@ -247,6 +234,6 @@ def training_advice(clock: TrainingClock) -> tuple[Case, tuple[Advice, ...], tup
     case = Case(clock, now_s, clock.operations(now_s))
     advice, fine = findings(case)
     compared = clock.software() if clock.recipe.lora is None else ()
-    more = [*(fusing(case, compared) if compared else ()), *links(case, clock)]
+    more = [*(fusing(case, compared) if compared else ()), *attention(case, clock), *links(case, clock)]
     advice = sorted_advice((*advice, *(m for m in more if isinstance(m, Advice))))
     return case, advice, (*fine, *(m for m in more if isinstance(m, Fine))), compared
