@@ -43,11 +43,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ruled(msgspec.Struct, frozen=True):
-    """Candidates that fell for one reason, and one of them as an example."""
+    """Candidates that fell for one reason, and one of them as an example; `unit` says what was counted."""
 
     reason: str
     count: int
     example: str
+    unit: str = "layouts"
 
 
 class Lever(msgspec.Struct, frozen=True):

@@ -55,12 +55,14 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[No
     for offer in facts.offers:
         reason = _forbidden(offer, workload, gpus)
         if reason:
-            ruled_out.add(reason, 1, f"{offer.provider} {offer.instance} in {offer.region}")
+            ruled_out.add(reason, 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
         prices = [(p, offer.price_usd_per_hour(p)) for p in purchases]
         priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
         if not priced:
-            ruled_out.add(f"no known price for {', '.join(purchases)}", 1, f"{offer.provider} {offer.instance}")
+            ruled_out.add(
+                f"no known price for {', '.join(purchases)}", 1, f"{offer.provider} {offer.instance}", unit="offers"
+            )
             continue
         key = (
             offer.accelerator, offer.count, offer.accelerator_share, offer.network_bytes_per_s,
@@ -88,7 +90,7 @@ def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out
             node_bytes_per_s=workload.inter_node_bytes_per_s,
         )  # fmt: skip
     except MissingFactError as error:
-        ruled_out.add("a needed fact is not known", len(priced), str(error))
+        ruled_out.add("a needed fact is not known", len(priced), str(error), unit="offers")
         return None
     networked = offer.network_bytes_per_s is not None or workload.inter_node_bytes_per_s is not None
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)

@@ -133,7 +133,9 @@ def _options(
             floor_s = 0.0 if target is None else _read_s(model, node, weights)
             if target is not None and floor_s > target.seconds and (id(node), weights) not in spared:
                 example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
-                answer.ruled_out.add("reading the weights once takes longer than the TPOT target", 1, example)
+                answer.ruled_out.add(
+                    "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
+                )
                 continue
             found = _found(workload, model, node, weights, kv_dtype, answer)
             if found is None:
@@ -170,7 +172,7 @@ def _found(
                 return deployments(model, workload, node, "fp32", kv_dtype)
             except MissingFactError:
                 pass
-        answer.ruled_out.add("the device lacks a rate for this format", 1, str(error))
+        answer.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
 
 
@@ -189,7 +191,7 @@ def _miss(
         f"TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
         f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
     )
-    answer.ruled_out.add(f"misses {failed}", int(option.found.batch.size), example)
+    answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
 def _front(options: list[Option]) -> list[Candidate]:

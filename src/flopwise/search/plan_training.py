@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Advance = Callable[[int, int], None]
 HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
+NEAREST = 3
+"""Machines that are searched even where none is fast enough."""
 FRONT = 24
 """Points of the front that are kept; more are thinned evenly."""
 
@@ -65,13 +67,17 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
             picked[key] = (value, option, best, met)
     _count_missed(missed, answer)
     ordered = sorted(picked.values(), key=lambda entry: entry[0])
-    answer.plans = [rank.candidate(o, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
+    answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
     front = rank.front_rows(options, workload)
     thin = front if len(front) <= FRONT else [front[i] for i in np.linspace(0, len(front) - 1, FRONT).astype(int)]
-    answer.front = [rank.candidate(o, row, rank.odds(o, workload), i) for i, (o, row) in enumerate(thin, start=1)]
+    answer.front = [
+        rank.candidate(o, workload, row, rank.odds(o, workload), i) for i, (o, row) in enumerate(thin, start=1)
+    ]
     if not answer.plans:
         missed.sort(key=lambda entry: entry[0])
-        answer.misses = [rank.candidate(o, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)]
+        answer.misses = [
+            rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)
+        ]
     elif ordered:
         answer.levers = levers(workload, ordered[0][1], answer)
     return answer
@@ -100,7 +106,9 @@ def _options(
                 advance(number * len(nodes) + done, len(wanted) * len(nodes))
             if floor_usd > HOPELESS * cheapest:
                 name = f"{node.cluster.accelerator.name} ({node.name})"
-                answer.ruled_out.add(f"costs over {HOPELESS} times the best even at its peak rate", 1, name)
+                answer.ruled_out.add(
+                    f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
+                )
                 continue
             result = timed(job, node, tokens, kernels, margin=margin)
             answer.evaluated += result.considered
@@ -118,32 +126,35 @@ def _by_floor(
 ) -> list[tuple[float, NodeKind]]:
     """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
+    slow: list[tuple[float, NodeKind]] = []
     for node in nodes:
         try:
             floor_s = floor_gpu_s(job, node, tokens)
         except MissingFactError as error:
-            answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error))
+            answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error), unit="machines")
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
             example = (
                 f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
             )
-            answer.ruled_out.add("too slow for the deadline even at its peak rate", 1, example)
+            answer.ruled_out.add("too slow for the deadline even at its peak rate", 1, example, unit="machines")
+            slow.append((floor_s / most, node))
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
+    if not kept:  # the nearest misses are worth telling by how much
+        kept = [(0.0, node) for _, node in sorted(slow, key=lambda entry: entry[0])[:NEAREST]]
     return sorted(kept, key=lambda entry: entry[0])
 
 
 def _count_unfit(job: Searched, node: NodeKind, result: Timed, answer: Answer) -> None:
     device = node.cluster.accelerator
     if result.fitting < result.considered:
-        has = format_bytes(device.hbm_bytes)
-        largest = (
-            f"the smallest of those on meshes where none fits needs {format_bytes(result.smallest_bytes)} of {has}"
-        )
+        needs, has = format_bytes(result.smallest_bytes), format_bytes(device.hbm_bytes)
         answer.ruled_out.add(
-            "does not fit in memory", result.considered - result.fitting, f"{device.name} ({node.name}): {largest}"
+            "does not fit in memory",
+            result.considered - result.fitting,
+            f"{device.name} ({node.name}): the smallest of them needs {needs} of {has}",
         )
     if not node.networked:
         skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)
@@ -157,7 +168,7 @@ def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]
         failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
         run = format_seconds(float(option.result.run_s[row]))
         example = f"{option.priced.offer.instance}: {run} at ${option.cost_usd[row]:,.0f}"
-        answer.ruled_out.add(f"misses {failed}", option.result.fitting, example)
+        answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
 def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
@@ -173,7 +184,7 @@ def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
     )
     reference = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base):
+    for change, job in _changes(base, workload.source.task):
         try:
             memory, seconds, cost = _outcome(job, chosen)
         except FlopwiseError as error:
@@ -232,7 +243,7 @@ def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
 
 
-def _changes(base: TrainJob) -> list[tuple[str, TrainJob]]:
+def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
     """Single changes to a job that people ask about."""
     layout, recipe = base.layout, base.recipe
     rates = base.cluster.rates
@@ -249,11 +260,12 @@ def _changes(base: TrainJob) -> list[tuple[str, TrainJob]]:
         )
         zero = layout.zero or 1
         changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
+    changes.append(("twice the global batch", replace(base, recipe=replace(recipe, global_batch=2 * batch))))
     changes.append(("optimizer adamw-8bit", replace(base, recipe=replace(recipe, optimizer="adamw-8bit"))))
     if recipe.lora is not None and recipe.lora.base == "bf16":
         quantised = replace(recipe.lora, base=weight_format("nf4").name)
         changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
-    if recipe.lora is None:
+    if recipe.lora is None and task == "finetune":
         adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
         changes.append(("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters))))
     return changes

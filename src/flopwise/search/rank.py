@@ -106,25 +106,33 @@ def best_row(option: Option, workload: Resolved, keep: NDArray[np.bool_]) -> int
     return int(rows[np.lexsort(keys)[0]])
 
 
+def shortfalls(option: Option, workload: Resolved) -> dict[str, Floats]:
+    """How many times its limit the figure of each target is, for each row: above 1 it misses."""
+    found: dict[str, Floats] = {}
+    if workload.deadline_s is not None:
+        found["deadline"] = option.result.run_s / workload.deadline_s
+    if workload.budget_usd is not None:
+        found["budget"] = option.cost_usd / workload.budget_usd
+    if workload.max_usd_per_hour is not None:
+        found["max_usd_per_hour"] = option.usd_per_hour / workload.max_usd_per_hour
+    if workload.tokens_per_s is not None:
+        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
+        found["throughput"] = workload.tokens_per_s / rate
+    return found
+
+
 def nearest_miss(option: Option, workload: Resolved) -> tuple[float, int] | None:
     """(shortfall, row) of the row that misses its worst target by least; None without rows."""
     if not option.result.rows.size:
         return None
     short = np.zeros(option.result.rows.size)
-    if workload.deadline_s is not None:
-        short = np.maximum(short, option.result.run_s / workload.deadline_s)
-    if workload.budget_usd is not None:
-        short = np.maximum(short, option.cost_usd / workload.budget_usd)
-    if workload.max_usd_per_hour is not None:
-        short = np.maximum(short, option.usd_per_hour / workload.max_usd_per_hour)
-    if workload.tokens_per_s is not None:
-        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
-        short = np.maximum(short, workload.tokens_per_s / rate)
+    for times in shortfalls(option, workload).values():
+        short = np.maximum(short, times)
     row = int(short.argmin())
     return float(short[row]), row
 
 
-def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Candidate:
+def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Floats], rank: int) -> Candidate:
     """The candidate of one row."""
     job, result, node, offer = option.job, option.result, option.node, option.priced.offer
     layout = job.space.layout(int(result.rows[row]))
@@ -167,6 +175,7 @@ def candidate(option: Option, row: int, met: dict[str, Floats], rank: int) -> Ca
         capacity_bytes=float(device.hbm_bytes),
         price_date=offer.price_date,
         price_source=offer.source,
+        shortfall={name: float(times[row]) for name, times in shortfalls(option, workload).items()},
     )  # fmt: skip
 
 

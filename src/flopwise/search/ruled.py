@@ -10,15 +10,15 @@ class RuledOut:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._rows: dict[str, tuple[int, str]] = {}
+        self._rows: dict[tuple[str, str], tuple[int, str]] = {}
 
-    def add(self, reason: str, count: int, example: str = "") -> None:
-        """Count `count` more candidates for `reason`; the first example stays."""
+    def add(self, reason: str, count: int, example: str = "", *, unit: str = "layouts") -> None:
+        """Count `count` more of `unit` (layouts, offers, machines) for `reason`; the first example stays."""
         if count > 0:
-            before, kept = self._rows.get(reason, (0, ""))
-            self._rows[reason] = (before + int(count), kept or example)
+            before, kept = self._rows.get((reason, unit), (0, ""))
+            self._rows[reason, unit] = (before + int(count), kept or example)
 
     def rows(self) -> list[Ruled]:
         """All reasons, the most frequent first."""
         ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])
-        return [Ruled(reason, count, example) for reason, (count, example) in ordered]
+        return [Ruled(reason, count, example, unit) for (reason, unit), (count, example) in ordered]

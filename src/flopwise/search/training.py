@@ -165,8 +165,9 @@ def timed(
             fits = memory <= capacity
             usable = fits.any(axis=(0, 1, 2))
             fitting += int(np.count_nonzero(fits))
+            if not fits.all():
+                smallest = min(smallest, float(memory[~fits].min()))
             if not usable.all():
-                smallest = min(smallest, float(memory[..., ~usable].min()))
                 chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
             if not chosen.size:
                 continue

@@ -205,7 +205,12 @@ def _reasons(answer: Any) -> list[str]:
     """How the nearest misses miss, for the message."""
     reasons = []
     for miss in answer.misses[:3]:
-        short = [f"{name} {times:,.3g} times its limit" for name, times in miss.shortfall.items() if times > 1]
+        short = [f"{name} {_times(times)} its limit" for name, times in miss.shortfall.items() if times > 1]
         odds = [f"{name} {100 * p:.0f} % likely" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
         reasons.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return reasons + [f"{r.count:,} candidates: {r.reason}" for r in answer.ruled_out[:5]]
+    return reasons + [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.ruled_out[:5]]
+
+
+def _times(ratio: float) -> str:
+    """`1.4 times`, `4,720 times`."""
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"

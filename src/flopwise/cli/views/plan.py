@@ -39,8 +39,8 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     if plan.levers:
         yield "What one change to the best plan would do:\n" + levers(plan.levers, paper)
     if plan.ruled_out:
-        rows = [(f"{r.count:,}", r.reason, r.example) for r in plan.ruled_out]
-        yield "Ruled out:\n" + table((">candidates", "reason", "example"), rows, paper)
+        rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
+        yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield "Assumed:\n" + "\n".join(f"  - {a}" for a in dict.fromkeys(plan.assumptions))
     yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
