@@ -100,7 +100,7 @@ OPEN = {
     "H100": "H100-SXM-80",
     "h100": "H100-SXM-80",
     "H100-80GB": "H100-SXM-80",
-    "H100-unspecified": "H100-SXM-80",
+    "H100-unspecified": "H100-SXM-96-HBM2e",
     "H100 (variant not in csv)": "H100-SXM-80",
     "A100": "A100-SXM-80",
     "A100 (variant not in csv)": "A100-SXM-80",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -17,6 +18,9 @@ from flopwise.training.layout import Layout, Lora, Precision, Recipe
 
 UNIT = "tokens/s/GPU"
 ZERO = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "ddp": 0, "none": 0}
+NODE = 8
+LINK_BYTES_PER_S = {"EDR": 12.5e9, "HDR": 25e9, "NDR": 50e9, "Omni-Path": 12.5e9}
+"""One direction of one link, by the words of notes; nodes of `NODE` devices share their links."""
 RECOMPUTE = {"none": 0, "false": 0, "selective": 1, "full": 2, "true": 2}
 
 
@@ -86,8 +90,14 @@ def row_layout(row: Mapping[str, str]) -> Layout:
     gpus = whole(row, "n_gpus", 1)
     tp, pp, cp, ep = (whole(row, c, 1) for c in ("tp", "pp", "cp", "ep"))
     dp = max(1, gpus // (tp * pp * cp))
-    sharding = row.get("zero_stage_or_fsdp", "").lower()
-    zero = 2 if "shard_grad_op" in sharding else next((z for k, z in ZERO.items() if k in sharding), 1 if dp > 1 else 0)
+    sharding, software = row.get("zero_stage_or_fsdp", "").lower(), row.get("stack", "")
+    usual = 0 if software in {"megatron-2021", ""} else 1
+    zero = 2 if "shard_grad_op" in sharding else next((z for k, z in ZERO.items() if k in sharding), usual)
+    if software == "megatron-te":  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
+        zero = max(zero, 1)
+    said = row.get("activation_recompute", "").lower()
+    if not said and software.startswith("torchtune"):  # the recipes' default
+        said = "full"
     return Layout(
         dp=dp,
         tp=tp,
@@ -97,7 +107,7 @@ def row_layout(row: Mapping[str, str]) -> Layout:
         zero=zero if dp * cp > 1 else 0,
         micro_batch=whole(row, "micro_batch", 1),
         interleave=whole(row, "interleave_vpp", 1) if pp > 1 else 1,
-        recompute=RECOMPUTE.get(row.get("activation_recompute", "").lower(), 0),
+        recompute=RECOMPUTE.get(said, 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in row.get("stack", "")),
     )
 
@@ -107,15 +117,45 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
     precision = row.get("precision", "bf16") or "bf16"
     names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
     known: dict[str, Precision] = {name: name for name in names}
-    lora = Lora(rank=16, targets=("q", "k", "v", "o")) if row.get("task") in {"lora", "qlora"} else None
+    base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
+    lora = Lora(rank=16, targets=("q", "k", "v", "o"), base=base) if base else None
     replicas = int(layout.dp) * int(layout.micro_batch)
     return Recipe(
         seq_len=whole(row, "seq_len", 2048),
         global_batch=max(whole(row, "global_batch_seqs", replicas), replicas),
         precision=known.get(precision, "bf16"),
-        stack=row.get("stack") or "fsdp-compile",
+        stack=noted_stack(row),
         attention="eager" if row.get("flash_attention", "").lower() == "false" else "flash",
         lora=lora,
+    )
+
+
+def noted_stack(row: Mapping[str, str]) -> str:
+    """The row's stack; its notes say where single runs of a table compile, or overlap tensor-parallel messages."""
+    name, notes = row.get("stack") or "fsdp-compile", row.get("notes", "").lower()
+    if name == "fsdp-eager" and "+compile" in notes:
+        name = "fsdp-compile"
+    return "fsdp-compile-async-tp" if name == "fsdp-compile" and re.search(r"async ?tp", notes) else name
+
+
+def noted_network(row: Mapping[str, str]) -> float | None:
+    """Bytes per second of a node's network, where the notes count its links."""
+    found = re.search(r"\b(\d+)x? (HDR|EDR|NDR|Omni-Path)\b", row.get("notes", ""))
+    return int(found[1]) * LINK_BYTES_PER_S[found[2]] if found else None
+
+
+def row_job(row: Mapping[str, str], facts: Facts) -> TrainJob:
+    """The job that a row ran, in nodes of eight where it says how they are joined.
+
+    Raises:
+        FlopwiseError: the row names what is not known, or a layout that cannot be.
+    """
+    gpu, network, layout = facts.resolve(row.get("gpu", "")), noted_network(row), row_layout(row)
+    return TrainJob(
+        model=row_model(row, facts),
+        recipe=row_recipe(row, layout),
+        layout=layout,
+        cluster=cluster(gpu.accelerator, ambiguous=gpu.note, node_bytes_per_s=network and network / NODE),
     )
 
 
@@ -126,15 +166,7 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     if number(row, "n_gpus") is None:
         return skipped(name, UNIT, "n_gpus is missing", measured)
     try:
-        gpu = facts.resolve(row.get("gpu", ""))
-        layout = row_layout(row)
-        job = TrainJob(
-            model=row_model(row, facts),
-            recipe=row_recipe(row, layout),
-            layout=layout,
-            cluster=cluster(gpu.accelerator, ambiguous=gpu.note),
-        )
-        result = estimate(job)
+        result = estimate(row_job(row, facts))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     return Prediction(

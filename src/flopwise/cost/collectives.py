@@ -55,11 +55,13 @@ def _steps(joined: Floats) -> Floats:
     return np.minimum(joined - 1.0, 2.0 * np.log2(np.maximum(joined, 1.0)))
 
 
-def _share_s(level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0) -> Floats:
+def _share_s(
+    level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
+) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
     gain = gain * np.where(joined > PAIR, 1.0, level.pair)
     transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
-    fixed = level.launch_s + 0.5 * passes * level.hop_s * _steps(joined)
+    fixed = level.launch_s + 0.5 * passes * level.hop_s * (joined - 1.0 if ring else _steps(joined))
     return np.where(joined > 1.0, ramped_s(level, fixed, transfer), 0.0)
 
 
@@ -97,10 +99,12 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
 
 
 def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+    """Gathering or scattering, level by level; between nodes round a ring, for which libraries have no tree."""
     total: Floats = 0.0
     left: Floats = nbytes
+    last = fabric.levels[-1]
     for level, joined in level_groups(fabric, n, stride):
-        total = total + _share_s(level, left, joined, 1.0)
+        total = total + _share_s(level, left, joined, 1.0, ring=level is last and len(fabric.levels) > 1)
         left = left / joined
     return total
 
@@ -121,8 +125,11 @@ def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) 
     return _outside_in(fabric, nbytes, n, stride)
 
 
-def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1) -> Floats:
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
+
+    `copies`: how often each row stands in `nbytes`, for as many random ranks; a row crosses an outer level once for
+    each group that has at least one of them.
 
     Source: counting; rates calibrated. Assumes: even shares; a rank's traffic outwards uses its own share of the link.
     """
@@ -130,6 +137,9 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> F
     inside: Floats = 1.0
     for level, joined in level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
+        if np.any(np.asarray(copies) > 1):
+            groups = n / inside
+            outwards = outwards * np.where(inside > 1.0, groups / copies * (1.0 - (1.0 - 1.0 / groups) ** copies), 1.0)
         rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
         fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
         seconds = ramped_s(level, fixed, outwards / rate)

@@ -61,6 +61,10 @@ RELATIVES: dict[str, tuple[str, ...]] = {
 """Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
 
 
+OF_TRAINING = "train_"
+"""Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks."""
@@ -72,6 +76,7 @@ class Rates:
     l2_bytes: float
     value: Mapping[str, float] = field(repr=False)
     assumptions: tuple[str, ...] = ()
+    tdp_w: float | None = None
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Datasheet rate of a `PRECISIONS` entry.
@@ -131,7 +136,7 @@ def resolved(
     for name in names:
         parameter = calibration.find(name, scopes)
         values[name] = parameter.value
-        if parameter.scope != scopes[0] and calibration.scoped(name):
+        if parameter.scope != scopes[0] and calibration.scoped(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     told = tuple(
         f"{who}: {', '.join(what)} not measured for {scopes[0]}; the value for {scope!r} stands in"
@@ -161,4 +166,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         l2_bytes=float(accelerator.l2_bytes or 0),
         value=value,
         assumptions=assumptions,
+        tdp_w=accelerator.tdp_w,
     )

@@ -65,6 +65,11 @@ class Stack:
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
     launch_s: float  # host time to launch one operation
+    attention_kernel: Literal["fa2", "cudnn"]  # flash kernels of its own build, or cuDNN's as Transformer Engine has
+    cast_passes: float  # passes over inputs, weights and results of a product in low precision, to cast and transpose
+    layer_messages: float  # collectives for one layer's weights or gradients across replicas
+    reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
+    message_frac: float  # share of the links' rate that those collectives reach
     meaning: str = ""
     source: str = ""
 

@@ -16,10 +16,11 @@ import numpy as np
 from flopwise.cost.attention import eager_attention_s
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import work_bytes, work_s
+from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.facts.formats import weight_format
 from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
-from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work
+from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
 from flopwise.training.adapters import adapted
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 ACT_BYTES = 2.0
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
+GRADIENT = "/grad"
 LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
 
 
@@ -149,6 +151,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
                 memory_s + unpack_s,
                 *floors,
             )
+    yield from loss_kernels(items, context, in_layers=in_layers)
 
 
 def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
@@ -198,6 +201,35 @@ def _unpack_s(work: Work, context: BlockContext) -> Floats:
     return work.weight_elems * (packed + 2 * ACT_BYTES) / context.rates.read_bytes_per_s
 
 
+def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
+    """Seconds that low precision adds to a product: reading 16-bit tensors, writing them cast, and transposed.
+
+    Source: NVIDIA Transformer Engine user guide (both directions of every operand are cast); passes by stack.
+    Assumes: weights are cast every micro-batch.
+    """
+    if dtype not in LOW_PRECISION:
+        return 0.0
+    moved = (work.in_elems + work.weight_elems + work.out_elems) * (ACT_BYTES + 1.0)
+    return context.software.cast_passes * moved / context.rates.read_bytes_per_s
+
+
+def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:
+    """Softmax and cross-entropy over the logits, forward and backward; nothing where no head stands.
+
+    Source: counting the stack's logits, their fp32 copies and their gradients (`loss_bytes`), each written and read.
+    Assumes: half of it forward; chunks move as much as the whole.
+    """
+    head = next((i for i in reversed(items) if isinstance(i, Linear) and i.outputs > i.inputs), None)
+    if in_layers or head is None:
+        return
+    _, words = linear_dims(head, context.split)
+    elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
+    for name in ("loss", f"loss{GRADIENT}"):
+        work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
+        seconds, memory_s, *floors = _seconds(work, "bf16", context)
+        yield Kernel(work, "bf16", name == "loss", False, seconds, memory_s, *floors)  # noqa: FBT003
+
+
 def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work."""
     rates, software, wide = context.rates, context.software, context.act_bytes
@@ -207,7 +239,9 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
     else:
         timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide)
     scale = software.pointwise_traffic if work.kind in {"norm", "pointwise"} else 1.0
-    seconds = timing.seconds * scale
+    seconds = timing.seconds * scale + _cast_s(work, dtype, context)
+    if work.kind == "attention" and work.name.endswith(GRADIENT) and context.recipe.attention != "eager":
+        seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     return (
         seconds,
@@ -242,14 +276,14 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
 
     Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) section 3.2.
-    Assumes: balanced routing.
+    Assumes: balanced routing; a token crosses the network once for each node that wants it (DeepEP, hybrid EP).
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
         return 0.0, 0.0
     ep = context.split.ep
     nbytes = context.tokens * first.top_k * width * context.act_bytes / context.split.tp
-    seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp)
+    seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp, copies=first.top_k)
     wire = 2 * nbytes * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
 

@@ -7,6 +7,7 @@ is a table with one entry: the same formulas.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Experts, Item, Model
 from flopwise.facts.software import optimizer
 from flopwise.ops.tensors import sharded_parameters
@@ -99,6 +101,7 @@ def step_table(
         MissingFactError: the accelerator lacks a rate that the recipe needs.
     """
     stack = model.stacks[0]
+    rates = training_rates(rates, software)
     context = BlockContext(
         recipe=recipe,
         software=software,
@@ -263,33 +266,41 @@ def _data_parallel_s(
 
     ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
     scatters gradients once a micro-batch; where it shards over fewer ranks than there are (HSDP), the groups add up
-    their shares of the gradients once a step. What the software overlaps hides behind compute; one layer's share never
-    does.
+    their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
+    layer's share never hides.
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
     zero, ranks = np.asarray(layout.zero), layout.dp * cp
-    grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
+    grad_bytes = sent_grad_bytes(table.recipe, table.software)
+    pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     stage = table.stage_parts[:, np.asarray(layout.recompute), degree, inner]
     forward, backward = stage[0], stage[1] + stage[2]
     hybrid = bool(np.any(layout.shard))
     group = shard_ranks(layout.shard, ranks)
     whole: Floats = 0.0
     reduce_, gather, across = whole, whole, whole
+
+    def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+        seconds = collective(table.fabric, nbytes / pieces, n, stride=stride)
+        return pieces / table.software.message_frac * seconds
+
     for params, share, stride in (
         (table.dense_params[degree, inner], 1, tp),
         (table.expert_params[degree, inner], ep, tp * ep),
     ):
         grads, weights = params * grad_bytes, params * ACT_BYTES
         members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
-        reduce_ = reduce_ + reduce_scatter_s(table.fabric, grads, members, stride=stride)
-        gather = gather + all_gather_s(table.fabric, weights, members, stride=stride)
-        whole = whole + all_reduce_s(table.fabric, grads, every, stride=stride)
+        reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
+        gather = gather + sent(all_gather_s, weights, members, stride)
+        whole = whole + sent(all_reduce_s, grads, every, stride)
         if hybrid:
-            across = across + all_reduce_s(table.fabric, grads / members, every // members, stride=stride * members)
+            across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
+    contention = table.rates.value["train_contention"]
 
     def exposed(message: Floats, behind: Floats) -> Floats:
-        return np.maximum(message - hide * behind, message * prologue)
+        open_s = np.maximum(message - hide * behind, message * prologue)
+        return open_s + contention * (message - open_s)
 
     found: Floats = exposed(whole, backward)
     if zero.max() > 0:
@@ -309,6 +320,12 @@ def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
     """The type in which gradients are kept and reduced."""
     chosen = recipe.grad_dtype or software.grad_dtype
     return "bf16" if chosen == "compute" else chosen
+
+
+def sent_grad_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes of one gradient as it is sent between replicas."""
+    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
+    return resident if software.reduce_dtype == "resident" else min(resident, DTYPE_BYTES[software.reduce_dtype])
 
 
 def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:

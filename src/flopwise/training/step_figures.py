@@ -56,7 +56,7 @@ class StepFigures:
         return BlockContext(
             recipe=recipe,
             software=self.software,
-            rates=self.job.cluster.rates,
+            rates=self.table.rates,
             fabric=self.job.cluster.fabric,
             shape=Shape(batch=one[3], query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
             split=Split(tp=one[0], cp=one[1], ep=one[2], sequence_parallel=layout.sequence_parallel),

@@ -1,0 +1,63 @@
+"""What `fit_training.py` may move: each constant with where it starts, how far it may go, and who shares it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwise.facts.software import stack, stack_names
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One constant: a parameter under scopes, or a column of some stacks; `spread`: how far (log) it strays freely."""
+
+    name: str
+    scopes: tuple[str, ...]
+    prior: float
+    low: float
+    high: float
+    spread: float = 0.5
+    column: bool = False
+
+
+def _stacks(*, fused: bool) -> tuple[str, ...]:
+    return tuple(n for n in stack_names() if (stack(n).activations == "fused") == fused)
+
+
+def _kernel(name: str) -> tuple[str, ...]:
+    return tuple(n for n in stack_names() if stack(n).attention_kernel == name)
+
+
+OLD = ("megatron-2021", "megatron-deepspeed")
+FUSED = tuple(n for n in _stacks(fused=True) if n != "unsloth")
+EAGER = (*_stacks(fused=False), "unsloth")
+ENGINE, TORCH = _kernel("cudnn"), _kernel("fa2")
+OVERLAPPED = tuple(n for n in stack_names() if stack(n).dp_overlap > 0)
+
+KNOBS = (
+    Knob("train_joules_per_flop", ("ampere",), 0.95e-12, 0.3e-12, 3e-12, 0.3),
+    Knob("train_joules_per_flop", ("hopper",), 0.75e-12, 0.2e-12, 3e-12, 0.3),
+    Knob("train_joules_per_flop", ("blackwell",), 0.55e-12, 0.1e-12, 3e-12, 0.3),
+    Knob("train_joules_per_flop", ("any",), 0.75e-12, 0.2e-12, 6e-12, 0.5),
+    Knob("train_clock_exponent", ("any",), 0.5, 0.33, 1.0, 0.3),
+    Knob("train_scaled_frac", ("any",), 0.9, 0.5, 1.0, 0.3),
+    Knob("train_attention_frac.fa2", ("ampere",), 0.4, 0.1, 0.9),
+    Knob("train_attention_frac.fa2", ("hopper",), 0.25, 0.08, 0.9),
+    Knob("train_attention_frac.fa2", ("any",), 0.3, 0.05, 0.9),
+    Knob("train_attention_frac.cudnn", ("hopper",), 0.5, 0.1, 0.9),
+    Knob("train_attention_frac.cudnn", ("blackwell",), 0.4, 0.1, 0.9),
+    Knob("train_grouped_frac", ("any",), 0.7, 0.2, 1.0),
+    Knob("train_grouped_passes", ("any",), 8.0, 1.0, 40.0),
+    Knob("train_contention", ("any",), 0.2, 0.01, 1.0),
+    Knob("pointwise_traffic", FUSED, 0.8, 0.3, 3.0, column=True),
+    Knob("pointwise_traffic", EAGER, 1.6, 0.6, 4.0, column=True),
+    Knob("cast_passes", ENGINE, 0.5, 0.02, 4.0, column=True),
+    Knob("cast_passes", TORCH, 1.0, 0.02, 4.0, column=True),
+    Knob("launch_s", FUSED, 4e-6, 1e-6, 5e-5, column=True),
+    Knob("launch_s", EAGER, 1e-5, 2e-6, 1e-4, column=True),
+    Knob("tp_overlap", ("megatron-te", "nanotron", "fast-llm", "xla"), 0.5, 0.02, 0.95, column=True),
+    Knob("tp_overlap", ("fsdp-compile-async-tp",), 0.5, 0.02, 0.95, column=True),
+    Knob("ep_overlap", ("megatron-te",), 0.3, 0.02, 0.95, column=True),
+    Knob("dp_overlap", OVERLAPPED, 0.8, 0.1, 1.0, column=True),
+    Knob("message_frac", ("deepspeed-zero3",), 0.5, 0.02, 1.0, 1.0, column=True),
+)

@@ -1,0 +1,60 @@
+"""What an accelerator sustains for hours of training, beside what its kernels reach alone at locked clocks.
+
+Two effects. Matrix units at full rate draw more than the power limit allows, so the clock drops until they fit. And a
+training stack calls other attention and grouped kernels than those of inference libraries that `rates` is fitted to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flopwise.cost.rates import SIXTEEN_BIT, Rates
+
+if TYPE_CHECKING:
+    from flopwise.facts.software import Stack as Software
+
+RATES_OF_PRODUCTS = "matmul_frac."
+FULL_RATE = "matmul_frac.bf16"
+BACKWARD_RATE = 0.8
+"""Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
+FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
+
+
+def clock_frac(rates: Rates) -> float:
+    """Share of its boost clock that the device keeps under matrix products; 1 where the limit is not known.
+
+    At full rate the device draws what it draws idle, and an energy for each operation. Where that is more than the
+    limit, clock and voltage fall together: power falls as a power of the clock. Lower precisions do as many more
+    operations as each of them takes less, so one figure serves all.
+
+    Source: dynamic power is C V^2 f (Weste and Harris, CMOS VLSI Design, chapter 5); energies calibrated.
+    Assumes: every watt over the idle draw goes to the matrix units.
+    """
+    peak = next((rates.peak[d] for d in SIXTEEN_BIT if d in rates.peak), None)
+    if not rates.tdp_w or peak is None:
+        return 1.0
+    left = rates.tdp_w * (1.0 - rates.value["train_idle_frac"])
+    drawn = peak * rates.value["train_joules_per_flop"]
+    return float(min(1.0, (left / drawn) ** rates.value["train_clock_exponent"]))
+
+
+def training_rates(rates: Rates, software: Software) -> Rates:
+    """`rates` as a training stack sustains them.
+
+    Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel; memory keeps its clock.
+    """
+    clock, value = clock_frac(rates), rates.value
+    changed = {name: frac * clock for name, frac in value.items() if name.startswith(RATES_OF_PRODUCTS)}
+    for name in changed:
+        if name != FULL_RATE:
+            changed[name] *= value["train_scaled_frac"]
+    flash = value[f"train_attention_frac.{software.attention_kernel}"] * clock
+    latent = value["latent_prefill_frac"] / value["attention_frac"]
+    changed |= {
+        "attention_frac": flash,
+        "latent_prefill_frac": flash * min(1.0, latent),
+        "grouped_frac": value["train_grouped_frac"],
+        "grouped_passes": value["train_grouped_passes"],
+    }
+    return replace(rates, value={**value, **changed})
