@@ -19,6 +19,7 @@ _HOMES = {
     "memory": "api.memory",
     "train": "api.train",
     "serve": "api.serve",
+    "io": "api.io",
     "roofline": "api.roofline",
     "explain": "api.explain",
     "advise": "api.shapes",

@@ -51,6 +51,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "memory": ("memory", "config.json", "--task", "train", "--gpu", "h100"),
     "train": ("train", "config.json", "--gpu", "h100", "--gpus", "8"),
     "serve": ("serve", "config.json", "--gpu", "h100"),
+    "io": ("io", "config.json", "--gpu", "h100", "--dataset", "1TB"),
     "roofline": ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"),
     "plan": ("plan", "work.yaml"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
@@ -61,6 +62,12 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("memory",), ("train",), ("serve",), ("roofline",), ("plan",), ("backtest",), ("backtest", "weights"),
     ("memory", "no-such-model-anywhere"), ("train", "no-such-model-anywhere", "--gpu", "h100"), ("memory", "0B"),
     ("serve", "no-such-model-anywhere", "--gpu", "h100"), ("train", "config.json"), ("serve", "config.json"),
+    ("io",), ("io", "config.json"), ("io", "--gpu", "h100"), ("io", "no-such-model-anywhere", "--gpu", "h100"),
+    ("io", "--gpu", "h100", "--flops-per-sample", "1T"), ("io", "--gpu", "h100", "--sample-bytes", "1MB"),
+    ("io", "config.json", "--gpu", "h100", "--cache", "1GB"),
+    ("io", "tiramisu", "--gpu", "v100", "--records=compressed"),
+    ("io", "config.json", "--gpu", "h100", "--achieved", "1T", "--efficiency", "0.5"),
+    ("io", "tiramisu", "--gpu", "v100", "--restore-within", "5min"),
     ("roofline", "--gpu", "h100"), ("roofline", "--flops", "1e15", "--bytes", "1e12"), ("plan", "config.json"),
     ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100", "--dtype", "fp3"),
     ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--tp", "3"),
@@ -347,7 +354,7 @@ def _workloads() -> Iterator[Case]:
 
 def _measurements() -> Iterator[Case]:
     """Measurement files that are no table; a row that cannot be predicted is skipped, not an error."""
-    for kind in ("kernels", "serving", "training", "memory", "gpu-hours", "weights"):
+    for kind in ("kernels", "serving", "training", "memory", "gpu-hours", "weights", "io"):
         for label, content in {
             "binary": BINARY,
             "empty": b"",

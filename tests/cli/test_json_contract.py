@@ -25,6 +25,7 @@ KEYS: dict[str, set[str]] = {
         "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
     },
     "plan": {"plans", "ruled_out", "evaluated", "elapsed_s"},
+    "io": {"bytes_per_flop", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total"},
     "backtest": {"kind", "rows", "summary"},
 }  # fmt: skip
 INSIDE: dict[tuple[str, str], set[str]] = {
