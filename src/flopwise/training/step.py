@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,10 +93,12 @@ def step_table(
     *,
     sequence_parallel: bool = True,
     kernels: list[Kernels] | None = None,
+    like: StepTable | None = None,
 ) -> StepTable:
     """Evaluate every block for every inner combination, and every pipeline degree over them.
 
-    `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ.
+    `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ. `like`:
+    any earlier table for the same model, recipe, inner columns and degrees.
 
     Raises:
         MissingFactError: the accelerator lacks a rate that the recipe needs.
@@ -114,30 +117,27 @@ def step_table(
     if kernels is None:
         kernels = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
-    sums = stage_sums(stack.order, len(stack.kinds), degrees)
-    n, d = len(inner.tp), len(degrees)
-    parts = np.zeros((len(STAGE_PARTS), RECOMPUTE_MODES, d, n))
-    model_s = np.zeros((RECOMPUTE_MODES, n))
-    floor, memory, host = np.zeros((3, d, n)), np.zeros((d, n)), np.zeros((d, n))
-    dense, expert = np.zeros((d, n)), np.zeros((d, n))
-    params = [_trainable(items, inner, recipe) for items, _, _ in listed]
+    weights, starts = _stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
     whole = np.concatenate([[1.0], kind_counts, [1.0]])
-    for mode in range(RECOMPUTE_MODES):
-        lines = np.stack([_stage_lines(block, mode, software) for block in blocks])  # (blocks, parts, n)
-        model_s[mode] = np.einsum("b,bpn->n", whole, lines)
-        for row, weights in enumerate(_stage_weights(sums)):
-            stages = np.einsum("sb,bpn->spn", weights, lines)
-            heaviest = stages.sum(axis=1).argmax(axis=0)
-            parts[:, mode, row] = stages[heaviest, :, np.arange(n)].T
-            if mode == 0:
-                floor[:2, row] = _heaviest(weights, kernels, ("peak_s", "traffic_s"))
-                floor[2, row] = (weights @ np.stack([b.wire_s for b in blocks])).max(axis=0)
-                memory[row] = _heaviest(weights, kernels, ("memory_s",))[0]
-                host[row] = _host_s(weights, model, software)
-                held = np.minimum(weights, 1.0) if stack.shared_weights else weights
-                dense[row] = (held @ np.stack([p[0] for p in params])).max(axis=0)
-                expert[row] = (held @ np.stack([p[1] for p in params])).max(axis=0)
+    lines = np.stack([[_stage_lines(block, mode, software) for mode in range(RECOMPUTE_MODES)] for block in blocks])
+    n = len(inner.tp)
+
+    def heaviest(rows: NDArray[np.float64], of: NDArray[np.float64] = weights) -> NDArray[np.float64]:
+        """The largest stage's sum over blocks for each pipeline degree; (blocks, n) to (d, n)."""
+        return np.maximum.reduceat(of @ rows, starts, axis=0)
+
+    def summed(name: str) -> NDArray[np.float64]:
+        return np.stack([getattr(k, name) for k in kernels])
+
+    if like is None:
+        params = [_trainable(items, inner, recipe) for items, _, _ in listed]
+        held = np.minimum(weights, 1.0) if stack.shared_weights else weights
+        dense, expert = (heaviest(np.stack([p[i] for p in params]), held) for i in (0, 1))
+        host = np.repeat(heaviest(_host_s(listed, software)), n, axis=1)
+    else:
+        dense, expert, host = like.dense_params, like.expert_params, like.host_s
+    wire_s = np.stack([b.wire_s for b in blocks])
     return StepTable(
         recipe=recipe,
         software=software,
@@ -147,25 +147,39 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
-        stage_parts=parts,
-        model_s=model_s,
-        memory_s=memory,
+        stage_parts=_heaviest_parts(weights, starts, lines),
+        model_s=np.tensordot(whole, lines, 1).sum(axis=1),
+        memory_s=heaviest(summed("memory_s")),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
         model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
         forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
-        floor_s=floor,
+        floor_s=np.stack([heaviest(summed("peak_s")), heaviest(summed("traffic_s")), heaviest(wire_s)]),
         kernels=kernels,
     )
 
 
-def _stage_weights(sums: StageSums) -> list[NDArray[np.float64]]:
-    """How often each block occurs on each distinct stage; one (stages, blocks) matrix per pipeline degree."""
-    return [
+def _stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins."""
+    every = [
         np.column_stack([first, counts, last])
         for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
     ]
+    return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
+
+
+def _heaviest_parts(
+    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n)."""
+    stages = np.tensordot(weights, lines, 1)
+    totals = stages.sum(axis=2)
+    found = np.empty((stages.shape[2], stages.shape[1], len(starts), stages.shape[3]))
+    for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(weights)])):
+        longest = totals[start:stop].argmax(axis=0)
+        found[:, :, row] = np.take_along_axis(stages[start:stop], longest[None, :, None], 0)[0].swapaxes(0, 1)
+    return found
 
 
 def _stage_lines(block: BlockTimes, mode: int, software: Software) -> NDArray[np.float64]:
@@ -190,18 +204,13 @@ def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
     return message_s - np.minimum(overlap * message_s, compute_s)
 
 
-def _heaviest(weights: NDArray[np.float64], blocks: list[Kernels], names: tuple[str, ...]) -> NDArray[np.float64]:
-    return np.stack([(weights @ np.stack([getattr(b, name) for b in blocks])).max(axis=0) for name in names])
-
-
-def _host_s(weights: NDArray[np.float64], model: Model, software: Software) -> float:
-    """Host time to launch one micro-batch of the busiest stage: one launch an item forward, two backward.
+def _host_s(listed: list[tuple[tuple[Item, ...], int, bool]], software: Software) -> NDArray[np.float64]:
+    """Host time to launch one micro-batch of each block, (blocks, 1): one launch an item forward, two backward.
 
     Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`).
     Assumes: one launching thread a GPU.
     """
-    launches = np.array([len(items) for items, _, _ in block_list(model)], dtype=float)
-    return float((weights @ launches).max() * 3 * software.launch_s)
+    return np.array([[3.0 * len(items) * software.launch_s] for items, _, _ in listed])
 
 
 def _trainable(items: tuple[Item, ...], inner: Inner, recipe: Recipe) -> tuple[Floats, Floats]:
