@@ -18,9 +18,9 @@ from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
 from flopwise.search.training import Searched, Timed, floor_gpu_s, searched, timed
-from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.step import StepTable
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _options(
         job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus)
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
-        kernels: dict[int, list[Kernels]] = {}
+        known: dict[int, StepTable] = {}
         margin = rank.memory_band(recipe).quantile(workload.confidence)
         cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
@@ -110,7 +110,7 @@ def _options(
                     f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
                 )
                 continue
-            result = timed(job, node, tokens, kernels, margin=margin)
+            result = timed(job, node, tokens, known, margin=margin)
             answer.evaluated += result.considered
             _count_unfit(job, node, result, answer)
             if result.rows.size:

@@ -28,7 +28,6 @@ from flopwise.search.space import (
     inner_combinations,
     layouts,
 )
-from flopwise.training.blocks import Kernels
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import peak_and_states
@@ -103,12 +102,13 @@ def searched(
     return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), tuple(states))
 
 
-def node_table(job: Searched, built: Cluster, kernels: dict[int, list[Kernels]]) -> StepTable:
-    """The step table of the space on one kind of node.
+def node_table(job: Searched, built: Cluster, known: dict[int, StepTable]) -> StepTable:
+    """The step table of the space on one kind of node; `known` keeps those of the job by device.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
+    same = known.get(id(built.accelerator))
     table = step_table(
         job.model,
         job.recipe,
@@ -117,9 +117,10 @@ def node_table(job: Searched, built: Cluster, kernels: dict[int, list[Kernels]])
         built.fabric,
         job.space.inner,
         job.space.degrees,
-        kernels=kernels.get(id(built.accelerator)),
+        kernels=None if same is None else same.kernels,
+        like=next(iter(known.values()), None),
     )
-    kernels.setdefault(id(built.accelerator), table.kernels)
+    known.setdefault(id(built.accelerator), table)
     return table
 
 
@@ -137,20 +138,20 @@ def timed(
     job: Searched,
     node: NodeKind,
     tokens: float,
-    kernels: dict[int, list[Kernels]],
+    known: dict[int, StepTable],
     *,
     margin: float = 1.0,
     every: bool = False,
 ) -> Timed:
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
 
-    `kernels` keeps kernel times between nodes of the same device. `margin`: what a candidate's memory is multiplied by
+    `known` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by
     before it is held against the device's.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    table = node_table(job, node.cluster, kernels)
+    table = node_table(job, node.cluster, known)
     steps = tokens / (float(job.recipe.global_batch) * float(job.recipe.seq_len))
     capacity = node.cluster.accelerator.hbm_bytes / margin
     found: list[tuple[Any, ...]] = []
@@ -220,9 +221,10 @@ def _fastest(columns: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
     """The index of the least `value` for each number of GPUs."""
-    order = np.lexsort((value, gpus))
-    first = np.concatenate([[True], np.diff(gpus[order]) != 0])
-    found: Index = order[first]
+    least = np.full(int(gpus.max()) + 1, np.inf)
+    np.minimum.at(least, gpus, value)
+    candidates = np.flatnonzero(value == least[gpus])
+    found: Index = candidates[np.unique(gpus[candidates], return_index=True)[1]]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,13 @@ class StageSums:
 
 def stage_sums(order: tuple[int, ...], num_kinds: int, degrees: NDArray[np.int64]) -> StageSums:
     """The distinct stages of every pipeline degree: the first, the last, and those between without repetition."""
+    return _stage_sums(order, num_kinds, tuple(degrees.tolist()))
+
+
+@lru_cache(maxsize=256)
+def _stage_sums(order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...]) -> StageSums:
     counts, firsts, lasts = [], [], []
-    for pp in degrees.tolist():
+    for pp in degrees:
         every = stage_layer_counts(order, num_kinds, pp)
         marks = np.zeros((pp, 2), dtype=bool)
         marks[0, 0], marks[-1, 1] = True, True
@@ -49,7 +55,7 @@ def stage_sums(order: tuple[int, ...], num_kinds: int, degrees: NDArray[np.int64
         counts.append(rows[:, :-2])
         firsts.append(rows[:, -2] > 0)
         lasts.append(rows[:, -1] > 0)
-    return StageSums(degrees, tuple(counts), tuple(firsts), tuple(lasts))
+    return StageSums(np.array(degrees), tuple(counts), tuple(firsts), tuple(lasts))
 
 
 def heaviest_stage(
