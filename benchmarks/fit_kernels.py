@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fit_parameters import FAMILIES, FIXED, KNOBS, Knob
-from flopwise.backtest.kernels import Predictor
+from flopwise.backtests.kernels import Predictor
 from flopwise.cost.rates import families
 from flopwise.facts.calibration import Calibration, Parameter, calibration_page, load_calibration
 from flopwise.facts.catalog import Facts, load_facts

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from flopwise.backtest import memory
+from flopwise.backtests import memory
 from flopwise.errors import FlopwiseError
 from flopwise.facts import software
 from flopwise.facts.catalog import load_facts

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit_training_knobs import KNOBS, Knob
-from flopwise.backtest.reader import read_rows
-from flopwise.backtest.training import measured_tokens_per_s, row_job
+from flopwise.backtests.reader import read_rows
+from flopwise.backtests.training import measured_tokens_per_s, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import load_calibration

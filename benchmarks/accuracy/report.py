@@ -18,8 +18,8 @@ import thumb
 from fit_intervals import FLOOR, OTHER_FLOOR, factor_for, left_out, points_of, unseen_coverage
 from rows import FILES, MIXTURE_SHARE, Case, backtests, cases
 
-from flopwise.backtest.prediction import number
-from flopwise.backtest.summary import reasons, summarize, worst
+from flopwise.backtests.prediction import number
+from flopwise.backtests.summary import reasons, summarize, worst
 
 Key = Callable[[Case], str]
 MOST_REASONS, WORST, FEW = 15, 8, 3

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from flopwise.api.backtest import backtest
-from flopwise.backtest.prediction import Prediction
-from flopwise.backtest.run import Backtest, Row
+from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.run import Backtest, Row
 
 FILES = {
     "weights": "weights_memory.csv",

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rows import Case
 
-from flopwise.backtest.io import row_workload
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import number, whole
-from flopwise.backtest.serving import row_job
+from flopwise.backtests.io import row_workload
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import number, whole
+from flopwise.backtests.serving import row_job
 from flopwise.cost.rates import precision
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts

@@ -21,6 +21,7 @@ _HOMES = {
     "serve": "api.serve",
     "io": "api.io",
     "roofline": "api.roofline",
+    "backtest": "api.backtest",
     "explain": "api.explain",
     "advise": "api.shapes",
     "FlopwiseError": "errors",

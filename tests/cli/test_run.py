@@ -164,7 +164,7 @@ def test_output_survives_an_ascii_terminal() -> None:
 HEAVY = {
     "numpy", "yaml", "msgspec", "huggingface_hub", "torch", "transformers", "asyncio", "urllib.request", "http.client",
     "ssl", "multiprocessing", "concurrent.futures", "importlib.metadata", "flopwise.api", "flopwise.facts",
-    "flopwise.ops", "flopwise.cost", "flopwise.training", "flopwise.serving", "flopwise.search", "flopwise.backtest",
+    "flopwise.ops", "flopwise.cost", "flopwise.training", "flopwise.serving", "flopwise.search", "flopwise.backtests",
 }  # fmt: skip
 
 

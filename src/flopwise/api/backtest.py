@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flopwise.backtest.run import Backtest
+    from flopwise.backtests.run import Backtest
 
 
 def backtest(
@@ -26,9 +26,9 @@ def backtest(
         SpecError: the file cannot be read or lacks a column that the kind needs.
         UnknownNameError: there is no such kind.
     """
-    from flopwise.backtest.kinds import kind_of
-    from flopwise.backtest.reader import read_rows
-    from flopwise.backtest.run import run_backtest
+    from flopwise.backtests.kinds import kind_of
+    from flopwise.backtests.reader import read_rows
+    from flopwise.backtests.run import run_backtest
     from flopwise.facts.catalog import load_facts
 
     known = kind_of(kind)

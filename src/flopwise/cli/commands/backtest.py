@@ -15,8 +15,8 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 
 if TYPE_CHECKING:
-    from flopwise.backtest.run import Backtest
-    from flopwise.backtest.summary import Summary
+    from flopwise.backtests.run import Backtest
+    from flopwise.backtests.summary import Summary
 
 WORST = 8
 MOST_REASONS = 12
@@ -72,7 +72,7 @@ def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]:
-    from flopwise.backtest.summary import reasons, worst
+    from flopwise.backtests.summary import reasons, worst
 
     for names in [by] if by else [done.source_column(), done.class_columns()]:
         if names:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.backtest.kinds import Kind
-from flopwise.backtest.prediction import Prediction
-from flopwise.backtest.summary import Summary, summarize
+from flopwise.backtests.kinds import Kind
+from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.summary import Summary, summarize
 from flopwise.errors import UnknownNameError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import Prediction, number, skipped, whole
-from flopwise.backtest.serving_cells import (
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import Prediction, number, skipped, whole
+from flopwise.backtests.serving_cells import (
     DEFAULT_INPUT,
     DEFAULT_OUTPUT,
     Place,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.backtest.reader import read_rows
+from flopwise.backtests.reader import read_rows
 from flopwise.errors import SpecError
 
 NEEDED = ("model", "gpu")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flopwise.backtest import gpu_hours, io, memory, serving, training, weights
-from flopwise.backtest.kernels import Predictor
-from flopwise.backtest.prediction import Prediction
+from flopwise.backtests import gpu_hours, io, memory, serving, training, weights
+from flopwise.backtests.kernels import Predictor
+from flopwise.backtests.prediction import Prediction
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 

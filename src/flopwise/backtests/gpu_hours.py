@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
 
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import Prediction, banded, number, skipped, whole
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import Prediction, banded, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError

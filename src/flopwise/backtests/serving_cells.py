@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flopwise.backtest.names import BRACKETS, QUANT_SUFFIX
-from flopwise.backtest.prediction import number, whole
+from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
+from flopwise.backtests.prediction import number, whole
 from flopwise.errors import UnknownNameError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.formats import weight_format

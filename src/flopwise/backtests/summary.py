@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flopwise.backtest.prediction import Prediction
+from flopwise.backtests.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

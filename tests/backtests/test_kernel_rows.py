@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flopwise.backtest.kernels import predict_row
+from flopwise.backtests.kernels import predict_row
 from flopwise.facts.catalog import load_facts
 
 FACTS = load_facts()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flopwise.backtest.kinds import KINDS, kind_of
-from flopwise.backtest.reader import read_rows
-from flopwise.backtest.run import run_backtest
+from flopwise.backtests.kinds import KINDS, kind_of
+from flopwise.backtests.reader import read_rows
+from flopwise.backtests.run import run_backtest
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
 

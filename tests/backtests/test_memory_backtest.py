@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flopwise.backtest import memory, weights
+from flopwise.backtests import memory, weights
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import optimizer, stack_names
 

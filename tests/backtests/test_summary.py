@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flopwise.backtest.prediction import Prediction, skipped
-from flopwise.backtest.summary import reasons, summarize, worst
+from flopwise.backtests.prediction import Prediction, skipped
+from flopwise.backtests.summary import reasons, summarize, worst
 
 
 def _row(name: str, measured: float | None, predicted: float) -> Prediction:

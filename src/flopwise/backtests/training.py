@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import Prediction, flag, number, skipped, whole
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import Prediction, flag, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model

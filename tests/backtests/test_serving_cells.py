@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flopwise.backtest.names import model_spellings, named_model
-from flopwise.backtest.serving import measured_quantities, row_job
-from flopwise.backtest.serving_cells import row_cache_dtype, row_engine, row_format, row_place
+from flopwise.backtests.names import model_spellings, named_model
+from flopwise.backtests.serving import measured_quantities, row_job
+from flopwise.backtests.serving_cells import row_cache_dtype, row_engine, row_format, row_place
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import engine

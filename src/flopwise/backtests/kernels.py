@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flopwise.backtest.prediction import Prediction, banded, number, skipped
+from flopwise.backtests.prediction import Prediction, banded, number, skipped
 from flopwise.cost import attention, collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band

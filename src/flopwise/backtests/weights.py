@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import Prediction, banded, number, skipped
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import Prediction, banded, number, skipped
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flopwise.backtest.names import named_model
-from flopwise.backtest.prediction import Prediction, banded, flag, number, skipped, whole
+from flopwise.backtests.names import named_model
+from flopwise.backtests.prediction import Prediction, banded, flag, number, skipped, whole
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
