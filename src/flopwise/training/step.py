@@ -293,10 +293,10 @@ def _data_parallel_s(
         seconds = collective(table.fabric, nbytes / pieces, n, stride=stride)
         return pieces / table.software.message_frac * seconds
 
-    for params, share, stride in (
-        (table.dense_params[degree, inner], 1, tp),
-        (table.expert_params[degree, inner], ep, tp * ep),
-    ):
+    groups: list[tuple[Floats, Ints, Ints]] = [(table.dense_params[degree, inner], 1, tp)]
+    if table.expert_params.any():
+        groups.append((table.expert_params[degree, inner], ep, tp * ep))
+    for params, share, stride in groups:
         grads, weights = params * grad_bytes, params * ACT_BYTES
         members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
         reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
