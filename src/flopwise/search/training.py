@@ -30,7 +30,6 @@ from flopwise.search.space import (
 )
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import peak_and_states
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -47,14 +46,14 @@ CHUNK = 49_152
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A space with the memory of each candidate; arrays of each family have its shape."""
+    """A space with the memory of each candidate; arrays of each family broadcast to its shape."""
 
     model: Model
     recipe: Recipe
     software: Software
     space: Space
     memory_bytes: tuple[Floats, ...]
-    states_bytes: tuple[Floats, ...]  # what the fullest rank holds through the step: what a checkpoint writes
+    checkpoint_bytes: float  # whatever the layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,13 @@ def searched(
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
     space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes)
     table = MemoryTable(model, recipe)
-    memory, states = [], []
+    memory = []
     for family in space.families:
-        total, standing = np.empty(family.shape), np.empty(family.shape)
+        total = np.empty(family.shape)
         for part in family.chunks(CHUNK):
-            total[..., part], standing[..., part] = peak_and_states(table, space.columns(family.take(part)))
+            total[..., part] = peak_bytes(table, space.columns(family.take(part)))
         memory.append(total)
-        states.append(standing)
-    return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), tuple(states))
+    return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), checkpoint_bytes(table))
 
 
 def node_table(job: Searched, built: Cluster, known: dict[int, StepTable]) -> StepTable:
@@ -173,9 +171,7 @@ def timed(
             if not chosen.size:
                 continue
             piece = family.take(chosen)
-            good = np.where(
-                piece.num_gpus > 1, goodput_frac(piece.num_gpus, job.states_bytes[number][..., chosen]), 1.0
-            )
+            good = goodput_frac(piece.num_gpus, job.checkpoint_bytes)
             step = np.where(fits, steps_s(table, job.space, piece), np.inf)
             rows = np.arange(family.choices).reshape(*family.shape[:3], 1) * family.meshes + chosen + start
             gpus = np.broadcast_to(piece.num_gpus, piece.shape)
