@@ -19,6 +19,7 @@ from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, peak_and_states, step_memory
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
+from flopwise.training.storage import LINE, Reads
 from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class TrainJob:
     layout: Layout
     cluster: Cluster
     tokens: float | None = None
+    reads: Reads | None = None  # None: the data are there when they are needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,10 @@ def estimate(job: TrainJob) -> TrainEstimate:
     software, layout, recipe = stack(job.recipe.stack), job.layout, job.recipe
     table = single_table(job, software)
     parts = single_parts(table, layout)
+    read_s = 0.0
+    if job.reads is not None:
+        read_s = job.reads.read_s(recipe, layout, job.cluster.gpus_per_node)
+        parts[LINE] = job.reads.exposed_s(recipe, layout, job.cluster.gpus_per_node, sum(parts.values()))
     step_s = sum(parts.values())
     gpus = int(layout.num_gpus)
     tokens_per_step = float(recipe.global_batch * recipe.seq_len)
@@ -173,8 +179,8 @@ def estimate(job: TrainJob) -> TrainEstimate:
         tokens_per_s_per_gpu=per_gpu,
         low=float(low),
         high=float(high),
-        lower_bound_s=min(lower, step_s),
-        upper_bound_s=max(upper, step_s),
+        lower_bound_s=min(max(lower, read_s), step_s),
+        upper_bound_s=max(upper + read_s, step_s),
         mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full,
         hfu_frac=hfu,
@@ -230,7 +236,12 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
 
 
 def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:
-    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble or host."""
+    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble or host.
+
+    Storage, whenever the rest waits for it.
+    """
+    if parts.get(LINE, 0.0) > 0:
+        return "storage I/O"
     num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
     memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]

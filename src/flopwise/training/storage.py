@@ -1,0 +1,45 @@
+"""What reading the data does to a step: the time in which all wait for storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.cost.storage import exposed_read_s
+
+if TYPE_CHECKING:
+    from flopwise.training.layout import Layout, Recipe
+
+LINE = "storage_io"
+"""The line of a step's breakdown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Where training reads from: what storage delivers to a node, and the bytes of a stored token."""
+
+    storage: str
+    bytes_per_s: float
+    token_bytes: float
+    origin: str = "given"
+    date: str = ""
+
+    def batch_bytes(self, recipe: Recipe) -> float:
+        """Bytes of the records of one step."""
+        return float(recipe.global_batch) * float(recipe.seq_len) * self.token_bytes
+
+    def nodes(self, layout: Layout, gpus_per_node: int) -> int:
+        """Nodes that read: all, or one for each replica where a replica spans several."""
+        return max(1, min(-(-int(layout.num_gpus) // gpus_per_node), int(layout.dp)))
+
+    def read_s(self, recipe: Recipe, layout: Layout, gpus_per_node: int) -> float:
+        """Seconds to read the records of one step."""
+        return self.batch_bytes(recipe) / (self.bytes_per_s * self.nodes(layout, gpus_per_node))
+
+    def exposed_s(self, recipe: Recipe, layout: Layout, gpus_per_node: int, step_s: float) -> float:
+        """Seconds of a step that nothing hides, where all else takes `step_s`.
+
+        Ranks of one replica share what one of them reads.
+        """
+        needed = self.batch_bytes(recipe) / self.nodes(layout, gpus_per_node)
+        return float(exposed_read_s(step_s, needed, self.bytes_per_s))
