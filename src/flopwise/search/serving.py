@@ -13,7 +13,7 @@ from flopwise.facts.architecture import Attend
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
 from flopwise.search.space import powers_of_two
-from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, serving_memory
 from flopwise.serving.precision import ComputePath, compute_path
 from flopwise.serving.steady import Steady, closed_loop, open_loop_percentile
@@ -253,9 +253,7 @@ def _encoded(
     Assumes: inputs of one length.
     """
     del grids
-    step = machine.step(
-        Load(prefill_tokens=batch * workload.input_tokens, prefill_context=workload.input_tokens, prompts=batch), layout
-    )
+    step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
     replicas = _replicas(capacity, batch, workload)

@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
-from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import compute_path
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
@@ -225,9 +225,7 @@ def _generated(job: ServeJob, memory: ServingMemory, steady: Steady, waiting_s: 
 
 def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
     """A model that does not generate: one pass over a batch of inputs."""
-    step = machine.step(
-        Load(prefill_tokens=batch * job.input_tokens, prefill_context=job.input_tokens, prompts=batch), job.layout
-    )
+    step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     latency_s = machine.engine.request_s + _number(step.seconds)
     rate = batch / _number(step.seconds)
     return _assembled(

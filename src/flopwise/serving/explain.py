@@ -22,7 +22,7 @@ from flopwise.facts.software import Engine, engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.provenance import Figure, assumption, derived, fact, given
 from flopwise.serving.estimate import ServeEstimate, runner
-from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.iteration import Load, Runner, StepTime, prompt
 from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
 from flopwise.units import HOUR_S
@@ -135,7 +135,8 @@ class _Tree:
     def _decode(self, steady: Steady) -> Figure:
         """One step that decodes only, kernel by kernel."""
         job, stack = self.job, self.job.model.stacks[0]
-        load = Load(decode_batch=steady.batch, decode_context=job.input_tokens + job.output_tokens / 2)
+        asked = prompt(job.model, job.input_tokens)
+        load = Load(decode_batch=steady.batch, decode_context=asked.own + job.output_tokens / 2, encoder=asked.encoder)
         parts = []
         ends = (("ends", (*stack.before, *stack.after), 1, False),)
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()

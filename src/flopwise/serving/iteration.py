@@ -14,10 +14,12 @@ import numpy as np
 
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
 from flopwise.cost.kernels import Timing, work_s
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
+from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
+from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merged
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
+from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -37,6 +39,50 @@ class Load:
     prefill_tokens: Floats = 0  # prompt tokens worked through in this step
     prefill_context: Floats = 0  # tokens that the last of them sees
     prompts: Floats = 1  # prompts that those tokens belong to
+    encoded: Floats = 0  # prompts whose encoder (or second tower) runs in this step
+    encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
+    every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
+
+
+class Prompt(NamedTuple):
+    """Tokens of one prompt: those that the first stack works through, and those of an encoder beside it."""
+
+    own: Ints
+    encoder: Ints
+
+    @property
+    def tokens(self) -> Ints:
+        """All that a prompt asks an engine to work through."""
+        return self.own + self.encoder
+
+
+def prompt(model: Model, input_tokens: Ints) -> Prompt:
+    """What `input_tokens` mean to a model.
+
+    A text encoder reads them and the decoder starts with one token; an encoder of sound or pixels has its own number,
+    and they are the decoder's prompt; a vision model has its own number whatever is said.
+
+    Source: the models' own definitions (T5, arXiv 1910.10683; Whisper, arXiv 2212.04356; ViT, arXiv 2010.11929).
+    Assumes: one image, or one window of sound, a request.
+    """
+    own = model.stacks[0].tokens_per_sample
+    if model.kind != "encoder-decoder":
+        return Prompt(input_tokens if own is None else own, 0)
+    fixed = next((s.tokens_per_sample for s in model.stacks[1:] if s.tokens_per_sample is not None), None)
+    return Prompt(1, input_tokens) if fixed is None else Prompt(input_tokens, fixed)
+
+
+def whole_prompts(model: Model, batch: Floats, input_tokens: Ints) -> Load:
+    """The load of one pass over `batch` prompts and nothing else."""
+    one = prompt(model, input_tokens)
+    return Load(
+        prefill_tokens=batch * one.own,
+        prefill_context=one.own,
+        prompts=batch,
+        encoded=batch,
+        encoder=one.encoder,
+        every=not generates(model),
+    )
 
 
 class Kernel(NamedTuple):
@@ -81,19 +127,34 @@ class Runner:
         Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them.
         """
         stack = self.model.stacks[0]
-        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
-        total = self._block((*stack.before, *stack.after), load, split, inside=False)
-        for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
-            total = _plus(total, self._block(kind.items, load, split, inside=True), count)
+        total = self._stack(stack, load, split)
         hops = self._pipeline_s(load, split, stack.width)
-        layers_s = self.engine.layer_s * stack.num_layers
+        layers_s: Floats = self.engine.layer_s * stack.num_layers
+        for tower in self.model.stacks[1:]:
+            if runs(self.model, tower) and np.any(load.encoded):
+                total = _plus(total, self._stack(tower, self._tower_load(tower, load), split))
+                layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
         communication = total.communication_s + hops
         return total._replace(
             seconds=total.seconds + hops + overhead, communication_s=communication, overhead_s=overhead
         )
 
-    def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> StepTime:
+    def _stack(self, stack: Stack, load: Load, split: ServingLayout) -> StepTime:
+        """All blocks of one tower, one after another."""
+        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
+        total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
+        for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
+            total = _plus(total, self._block(kind.items, load, split, inside=True, width=stack.width), count)
+        return total
+
+    def _tower_load(self, tower: Stack, load: Load) -> Load:
+        """What a tower beside the first stack is given: whole prompts, of its own number of tokens."""
+        tokens = load.encoder if tower.tokens_per_sample is None else tower.tokens_per_sample
+        prompts = np.maximum(load.encoded, 1.0)
+        return Load(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
+
+    def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool, width: int) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
         compute, memory, floor_c, floor_m, flops = (seconds for _ in range(5))
@@ -105,7 +166,7 @@ class Runner:
             floor_c = floor_c + work.causal_flops / self.rates.peak_flops_per_s(dtype)
             floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
-        communication = self._messages_s(items, load, split) if inside else 0.0
+        communication = self._messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
             seconds + communication, compute, memory, communication, 0.0, np.maximum(floor_c, floor_m), flops
         )
@@ -129,13 +190,12 @@ class Runner:
     def _bytes(self, work: Work, bits: float) -> Floats:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
-    def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout) -> Floats:
+    def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and all-to-alls where attention replicas share experts.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum.
         """
-        width = self.model.stacks[0].width
         tokens = load.decode_batch + load.prefill_tokens
         nbytes = tokens * width * ACT_BYTES
         rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
@@ -153,27 +213,38 @@ class Runner:
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
 
-def _plus(total: StepTime, block: StepTime, count: int) -> StepTime:
+def _plus(total: StepTime, block: StepTime, count: int = 1) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
 def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    What a step never carries (decoding, or prefill) starts no kernel. Before and after the layers only the rows that
-    make a token count: one a sequence. Experts see the tokens of all attention `replicas`.
+    What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Before and after the
+    layers of a decoder only the rows that make a token count: one a sequence. Keys and values of cross-attention are
+    made once a prompt. Experts see the tokens of all attention `replicas`.
     """
-    if isinstance(group[0], Attend | Recurrence):
+    first = group[0]
+    per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
+    if isinstance(first, Attend | Recurrence):
         shapes = []
         if np.any(load.decode_batch):
-            shapes.append(Shape(batch=load.decode_batch, query=1, context=load.decode_context))
+            shapes.append(Shape(batch=load.decode_batch, query=1, context=load.decode_context, encoder=load.encoder))
         if np.any(load.prefill_tokens):
-            per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
             context = np.maximum(load.prefill_context, per_prompt)
-            shapes.append(Shape(batch=load.prompts, query=per_prompt, context=context))
-        return [w for w in (item_work(group[0], shape, cut) for shape in shapes) if w is not None]
-    tokens = load.decode_batch + (load.prefill_tokens if inside else np.minimum(load.prefill_tokens, load.prompts))
-    tokens = tokens * replicas if isinstance(group[0], Experts) else tokens
-    shape = Shape(batch=tokens, query=1, context=1)
+            shapes.append(Shape(batch=load.prompts, query=per_prompt, context=context, encoder=load.encoder))
+        return [w for w in (item_work(first, shape, cut) for shape in shapes) if w is not None]
+    stream = getattr(first, "stream", "tokens")
+    if stream == "encoder":
+        if not np.any(load.encoded):
+            return []
+        shape = Shape(batch=load.encoded, query=1, context=1, encoder=load.encoder)
+    elif stream == "samples":
+        shape = Shape(batch=load.decode_batch + np.minimum(load.prefill_tokens, load.prompts), query=1, context=1)
+    else:
+        rows = load.prefill_tokens if inside or load.every else np.minimum(load.prefill_tokens, load.prompts)
+        tokens = load.decode_batch + rows
+        tokens = tokens * replicas if isinstance(first, Experts) else tokens
+        shape = Shape(batch=tokens, query=1, context=1)
     works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
     return [merged(works)] if works else []

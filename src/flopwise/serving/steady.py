@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flopwise.ops.types import Floats, Ints
-from flopwise.serving.iteration import Load, Runner, StepTime
+from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, prompt
 from flopwise.serving.memory import ServingLayout
 
 SYNCHRONY = 0.3
@@ -57,6 +57,26 @@ def chunk_tokens(runner: Runner, input_tokens: Ints) -> Floats:
     return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
 
 
+def _filled(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0) -> Load:
+    """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included."""
+    share = tokens / one.tokens
+    return Load(
+        decode_batch=batch,
+        decode_context=context,
+        prefill_tokens=share * one.own,
+        prefill_context=one.own,
+        prompts=np.maximum(share, 1.0),
+        encoded=share if np.any(one.encoder) else 0,
+        encoder=one.encoder,
+    )
+
+
+def prompt_load(runner: Runner, input_tokens: Ints) -> Load:
+    """One whole prompt and nothing else: what stands before a first token at least."""
+    one = prompt(runner.model, input_tokens)
+    return _filled(one, 1.0 * one.tokens)
+
+
 def closed_loop(
     runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Ints, output_tokens: Ints
 ) -> Steady:
@@ -71,25 +91,18 @@ def closed_loop(
     """
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
-    chunk = chunk_tokens(runner, input_tokens)
+    one = prompt(runner.model, input_tokens)
+    asked = one.tokens
+    chunk = chunk_tokens(runner, asked)
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
-    chunks = np.ceil(input_tokens / chunk)
-    context = input_tokens + output_tokens / 2
+    chunks = np.ceil(asked / chunk)
+    context = one.own + output_tokens / 2
     wanted = in_flight * output_tokens / (output_tokens + chunks)
-    batch = np.maximum(np.minimum(wanted, budget * output_tokens / input_tokens), np.minimum(in_flight, 1.0))
-    due = batch * input_tokens / output_tokens
+    batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), np.minimum(in_flight, 1.0))
+    due = batch * asked / output_tokens
     tokens = np.clip(due, chunk, budget)
-    decode = runner.step(Load(decode_batch=batch, decode_context=context), layout)
-    mixed = runner.step(
-        Load(
-            decode_batch=batch,
-            decode_context=context,
-            prefill_tokens=tokens,
-            prefill_context=input_tokens,
-            prompts=np.maximum(tokens / input_tokens, 1.0),
-        ),
-        layout,
-    )
+    decode = runner.step(Load(decode_batch=batch, decode_context=context, encoder=one.encoder), layout)
+    mixed = runner.step(_filled(one, tokens, batch, context), layout)
     share = np.minimum(due / tokens, 1.0)
     tpot_s = decode.seconds + share * (mixed.seconds - decode.seconds)
     added_s = chunks * (mixed.seconds - decode.seconds)
@@ -110,15 +123,16 @@ def fixed_batch(
     Source: the protocol of benchmarks that fix the batch size: they call the engine, no server stands before it.
     Assumes: no request joins or leaves.
     """
-    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or input_tokens) / input_tokens), 1.0)
+    one = prompt(runner.model, input_tokens)
+    asked = one.tokens
+    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or asked) / asked), 1.0)
     prompts = np.minimum(prompts, batch)
-    chunk = np.minimum(prompts * input_tokens, runner.engine.prefill_tokens or prompts * input_tokens)
-    rounds = batch * input_tokens / chunk
-    prefill = runner.step(
-        Load(prefill_tokens=chunk, prefill_context=input_tokens, prompts=np.maximum(chunk / input_tokens, 1.0)), layout
-    )
+    chunk = np.minimum(prompts * asked, runner.engine.prefill_tokens or prompts * asked)
+    rounds = batch * asked / chunk
+    prefill = runner.step(_filled(one, chunk), layout)
     parts = micro_batches(runner, layout, batch)
-    decode = runner.step(Load(decode_batch=batch / parts, decode_context=input_tokens + output_tokens / 2), layout)
+    context = one.own + output_tokens / 2
+    decode = runner.step(Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder), layout)
     stages = np.minimum(parts, np.maximum(rounds, 1.0))
     ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
@@ -182,22 +196,14 @@ def open_loop_percentile(
     Source: Pollaczek-Khinchine for constant service; Kingman 1962 for the tail in heavy traffic.
     Assumes: prompts of one length; the batch is near its mean plus z standard deviations at the percentile.
     """
-    chunk = chunk_tokens(runner, input_tokens)
+    one = prompt(runner.model, input_tokens)
+    chunk = chunk_tokens(runner, one.tokens)
     parts = micro_batches(runner, layout, steady.batch)
-    service_s = np.ceil(input_tokens / chunk) * steady.prefill_s
-    context = input_tokens + output_tokens / 2
+    service_s = np.ceil(one.tokens / chunk) * steady.prefill_s
+    context = one.own + output_tokens / 2
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
-    full = runner.step(
-        Load(
-            decode_batch=steady.batch / parts,
-            decode_context=context,
-            prefill_tokens=budget,
-            prefill_context=input_tokens,
-            prompts=np.maximum(budget / input_tokens, 1.0),
-        ),
-        layout,
-    )
-    rho = arrivals_per_s / parts * input_tokens / budget * full.seconds
+    full = runner.step(_filled(one, budget, steady.batch / parts, context), layout)
+    rho = arrivals_per_s / parts * one.tokens / budget * full.seconds
     safe = np.minimum(rho, 0.999)
     mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
     tail = TAILS[percentile]
@@ -205,7 +211,8 @@ def open_loop_percentile(
     if tail is not None:
         wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
     batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
-    busy = runner.step(Load(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context), layout)
+    alone = Load(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
+    busy = runner.step(alone, layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
     ttft_s = runner.engine.request_s + service_s + wait_s
     behind = rho >= 1.0
