@@ -9,7 +9,7 @@ from flopwise.provenance import Figure
 
 MODELS = ("kernel model", "message model", "memory model", "queue model", "power model", "counted", "the figures below")
 """Formulas that begin so are no arithmetic: what stands behind them is named, not spelt out."""
-_FUNCTIONS = {"max": max, "min": min, "sqrt": math.sqrt}
+_FUNCTIONS = {"max": max, "min": min, "sqrt": math.sqrt, "exp": math.exp}
 
 
 def is_arithmetic(figure: Figure) -> bool:

@@ -1,7 +1,7 @@
 """Where the figures of an estimate come from: leaves that training and serving share, as `provenance.Figure`.
 
 A formula names its inputs word for word, so that it can be read and recomputed: `sum`, or arithmetic with x, /, +, -,
-max, min, sqrt. What kernels and messages take is no such arithmetic: their formulas say `kernel model`,
+max, min, sqrt, exp. What kernels and messages take is no such arithmetic: their formulas say `kernel model`,
 `message model`, `counted`.
 """
 

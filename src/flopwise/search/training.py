@@ -28,8 +28,10 @@ from flopwise.search.space import (
     inner_combinations,
     layouts,
 )
+from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
+from flopwise.training.memory import peak_bytes
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -46,7 +48,7 @@ CHUNK = 49_152
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A space with the memory of each candidate; arrays of each family broadcast to its shape."""
+    """A space with the memory of each candidate; arrays of each family have its shape."""
 
     model: Model
     recipe: Recipe

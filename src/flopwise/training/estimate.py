@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.energy import device_watts, facility_joules
+from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand, error_band
-from flopwise.cost.money import num_instances, run_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
-from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import Memory, peak_and_states, step_memory
+from flopwise.training.memory import Memory, step_memory
+from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.storage import LINE, Reads
-from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -40,18 +38,7 @@ class TrainJob:
     cluster: Cluster
     tokens: float | None = None
     reads: Reads | None = None  # None: the data are there when they are needed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The whole run. Money and energy are None where a price or a power limit is not known."""
-
-    tokens: float
-    seconds: float
-    gpu_hours: float
-    goodput_frac: float
-    cost_usd: float | None
-    energy_joules: float | None
+    conditions: Conditions = DEFAULT_CONDITIONS  # of the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +173,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         hfu_frac=hfu,
         bound=bound(parts, table, layout, recipe),
         memory=memory,
-        run=None if job.tokens is None else whole_run(job, parts, table, tokens_per_s),
+        run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
         band=band,
         assumptions=(*job.model.notes, *job.cluster.assumptions, *memory.assumptions),
     )
@@ -255,28 +242,9 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     return max(shares, key=lambda name: shares[name])
 
 
-def whole_run(job: TrainJob, parts: dict[str, float], table: StepTable, tokens_per_s: float) -> Run:
-    """Time, GPU-hours, money and energy of `job.tokens` tokens."""
-    assert job.tokens is not None
-    gpus, cluster = int(job.layout.num_gpus), job.cluster
-    states = float(peak_and_states(MemoryTable(job.model, job.recipe), job.layout)[1])
-    good = float(goodput_frac(gpus, states)) if gpus > 1 else 1.0
-    seconds = job.tokens / tokens_per_s / good
-    machines = num_instances(gpus, cluster.gpus_per_node)
-    cost = None
-    if cluster.usd_per_gpu_hour is not None:
-        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
-    energy = None
-    if cluster.accelerator.tdp_w is not None:
-        energy = float(facility_joules(cluster.accelerator, gpus, job_watts(job, parts, table), seconds))
-    return Run(
-        tokens=job.tokens,
-        seconds=seconds,
-        gpu_hours=seconds / 3600 * gpus,
-        goodput_frac=good,
-        cost_usd=cost,
-        energy_joules=energy,
-    )
+def _watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float | None:
+    """`job_watts`, or None where the power limit is not known."""
+    return None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
 
 
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from flopwise.cost.energy import DEFAULT_POWER
-from flopwise.cost.money import num_instances
-from flopwise.cost.origin import COUNTED, KERNEL, estimate_of, interval, number, power_shares, price
+from flopwise.cost.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.ops.flops import causal_forward_flops, forward_flops
-from flopwise.provenance import Figure, assumption, derived, given
-from flopwise.training.estimate import TrainEstimate, job_watts
-from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_interval_s
-from flopwise.training.memory import peak_and_states
+from flopwise.provenance import Figure, derived, given
+from flopwise.training.estimate import TrainEstimate
 from flopwise.training.memory_figures import memory_figure
-from flopwise.training.step_figures import StepFigures
-from flopwise.training.table import MemoryTable
-from flopwise.units import HOUR_S
+from flopwise.training.run_figures import RunFigures
 
 
 def train_figure(found: TrainEstimate) -> Figure:
@@ -24,7 +18,7 @@ def train_figure(found: TrainEstimate) -> Figure:
     return estimate_of(name, figures)
 
 
-class _Tree(StepFigures):
+class _Tree(RunFigures):
     """The headline figures over the step's."""
 
     def throughput(self) -> list[Figure]:
@@ -109,92 +103,3 @@ class _Tree(StepFigures):
             f"{KERNEL}: every line at calibrated rates, one after the other, nothing hidden",
         )
         return [lower, upper]
-
-    def run(self) -> list[Figure]:
-        """Time, GPU-hours, cost and energy of the whole run."""
-        run, job = self.found.run, self.job
-        if run is None:
-            return []
-        tokens = given("tokens", run.tokens, "tokens")
-        good = self._goodput()
-        time = derived("run time", run.seconds, "s", "tokens / throughput / goodput", tokens, self.rate, good)
-        hours = derived("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs", time, self.gpus)
-        figures = [hours]
-        paid = price(job.cluster)
-        if paid is not None:
-            per_node = given("GPUs a node", job.cluster.gpus_per_node)
-            nodes = derived(
-                "nodes",
-                int(num_instances(self.found.num_gpus, job.cluster.gpus_per_node)),
-                "",
-                f"{COUNTED}: whole machines that hold the GPUs",
-                self.gpus,
-                per_node,
-            )
-            formula = f"run time / {HOUR_S:g} x {paid.name} x nodes x GPUs a node"
-            figures.append(derived("cost", run.cost_usd, "USD", formula, time, paid, nodes, per_node))
-        if run.energy_joules is not None:
-            figures.append(self._energy(time, run.energy_joules))
-        return figures
-
-    def _goodput(self) -> Figure:
-        found, reliability = self.found, DEFAULT_RELIABILITY
-        if found.num_gpus == 1 or found.run is None:
-            return assumption("goodput", 1.0, "frac", "one GPU: failures are left out")
-        mtbf = reliability.mtbf_gpu_s / found.num_gpus
-        states = float(peak_and_states(MemoryTable(self.job.model, self.job.recipe), self.job.layout)[1])
-        write = max(states / reliability.write_bytes_per_s_per_gpu, 1e-3)
-        between = derived(
-            "time between failures",
-            mtbf,
-            "s",
-            "time between failures of a GPU / GPUs",
-            assumption(
-                "time between failures of a GPU",
-                reliability.mtbf_gpu_s,
-                "s",
-                "Llama 3 (arXiv:2407.21783) section 3.3.4",
-            ),
-            self.gpus,
-        )
-        writes = derived(
-            "checkpoint write",
-            write,
-            "s",
-            f"{COUNTED}: weights and states / write bandwidth of a GPU",
-            assumption(
-                "write bandwidth of a GPU",
-                reliability.write_bytes_per_s_per_gpu,
-                "B/s",
-                "what parallel file systems sustain for sharded checkpoints",
-            ),
-        )
-        every = derived(
-            "checkpoint interval",
-            number(checkpoint_interval_s(write, mtbf)),
-            "s",
-            f"sqrt(2 x {writes.name} x {between.name})",
-            writes,
-            between,
-            source="Young 1974; Daly 2006",
-        )
-        restart = assumption("restart", reliability.restart_s, "s", "detection, rescheduling and warm-up")
-        formula = f"1 / (1 + {writes.name} / {every.name} + ({every.name} / 2 + {restart.name}) / {between.name})"
-        return derived("goodput", found.run.goodput_frac, "frac", formula, writes, every, restart, between)
-
-    def _energy(self, time: Figure, joules: float) -> Figure:
-        chip = self.job.cluster.accelerator
-        limit = self.device.datasheet("tdp_w", "W")
-        draw = derived(
-            "draw of a GPU",
-            job_watts(self.job, self.lines, self.table),
-            "W",
-            "power model: shares of the power limit by what the time goes to",
-            limit,
-            *power_shares(("compute", "memory", "communication", "idle")),
-        )
-        around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
-        host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
-        pue = power_shares(("pue",))[0]
-        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name}"
-        return derived("energy", joules, "J", formula, self.gpus, draw, host, limit, pue, time)

@@ -1,0 +1,118 @@
+"""How often machines fail or are taken away: published records of large runs, and of spot capacity.
+
+What a record says is kept as published (failures in so many days on so many GPUs, a share of instances a month); rates
+follow from it. A provider without a row is unknown: nobody has written down how often it reclaims spot capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from flopwise import units
+from flopwise.errors import UnknownNameError, fold
+from flopwise.facts import tables
+
+_DATA = Path(__file__).parent.parent / "data"
+PERIODS_S = {"day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
+_share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)
+_ORIGIN: dict[str, tables.Reader] = {
+    "source": tables.text,
+    "date": tables.date,
+    "confidence": tables.confidence,
+    "notes": tables.text,
+}
+FAILURE_COLUMNS: dict[str, tables.Reader] = {
+    "name": tables.text,
+    "aliases": tables.text,
+    "gpus": tables.count,
+    "days": tables.positive,
+    "failures": tables.positive,
+    "accelerator": tables.text,
+    **_ORIGIN,
+}
+SPOT_COLUMNS: dict[str, tables.Reader] = {
+    "provider": tables.text,
+    "accelerator": tables.text,
+    "least_frac": _share,
+    "most_frac": _share,
+    "period": tables.choice(*PERIODS_S),
+    **_ORIGIN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """Interruptions of jobs on `gpus` accelerators in `days` days."""
+
+    name: str
+    gpus: int
+    days: float
+    failures: float
+    source: str
+    date: str
+    confidence: str
+    aliases: str = ""
+    accelerator: str = ""
+    notes: str = ""
+
+    @property
+    def mtbf_gpu_s(self) -> float:
+        """Mean time between failures of one accelerator with its share of the machine around it, in s."""
+        return self.gpus * self.days * units.DAY_S / self.failures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotRecord:
+    """The share of a provider's spot instances that it takes back within a period; accelerator None: of all kinds."""
+
+    provider: str
+    least_frac: float
+    most_frac: float
+    period: str
+    source: str
+    date: str
+    confidence: str
+    accelerator: str | None = None
+    notes: str = ""
+
+    @property
+    def interruptions_per_s(self) -> float:
+        """Rate of one instance, from the middle of the published range: -ln(1 - share) / period."""
+        return -math.log1p(-(self.least_frac + self.most_frac) / 2) / PERIODS_S[self.period]
+
+
+@cache
+def failure_records() -> Mapping[str, FailureRecord]:
+    """All records of failures by name."""
+    rows = tables.read_table(_DATA / "failures.csv", FAILURE_COLUMNS, keys=("name", "gpus", "days", "failures"))
+    return {row.values["name"]: FailureRecord(**row.values) for row in rows}
+
+
+def failure_record(name: str) -> FailureRecord:
+    """The record of that name.
+
+    Raises:
+        UnknownNameError: there is none; names the nearest.
+    """
+    held = failure_records()
+    for record in held.values():
+        if fold(name) in {fold(spelling) for spelling in (record.name, *record.aliases.split(";")) if spelling}:
+            return record
+    raise UnknownNameError("record of failures", name, held, f"allowed: {', '.join(held)}")
+
+
+@cache
+def spot_records() -> tuple[SpotRecord, ...]:
+    """All records of spot interruptions."""
+    rows = tables.read_table(_DATA / "spot.csv", SPOT_COLUMNS, keys=("provider", "least_frac", "most_frac", "period"))
+    return tuple(SpotRecord(**row.values) for row in rows)
+
+
+def spot_record(provider: str, accelerator: str) -> SpotRecord | None:
+    """The record of this provider's accelerator, else of all of its machines; None where nothing is known."""
+    held = [r for r in spot_records() if r.provider == provider and r.accelerator in (accelerator, None)]
+    return next((r for r in held if r.accelerator is not None), held[0] if held else None)

@@ -1,0 +1,174 @@
+"""The whole run: steps, stragglers, the data loader, validation and interruptions, to time, money and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp
+from typing import TYPE_CHECKING
+
+from flopwise.cost.energy import facility_joules
+from flopwise.cost.money import num_instances, run_usd
+from flopwise.errors import SpecError
+from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Goodput, Reliability, goodput
+from flopwise.training.stragglers import slowdown
+from flopwise.training.table import MemoryTable
+from flopwise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flopwise.training.estimate import TrainJob
+
+PASSES = ("forward", "backward", "recompute")
+NOT_IN_VALIDATION = ("optimizer", "data_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What surrounds the steps of a run; `origins` says by field where a value of `reliability` comes from."""
+
+    reliability: Reliability = DEFAULT_RELIABILITY
+    jitter_frac: float = 0.0  # standard deviation of a rank's step time beyond what the step's calibration holds
+    validate_every: int | None = None  # steps
+    validate_batches: int = 1  # global batches of one validation
+    loader_samples_per_s: float | None = None  # sequences/s that the CPU workers of one GPU deliver
+    origins: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for more validation than training."""
+        every = self.validate_every
+        if every is not None and self.validate_batches > every:
+            raise SpecError(
+                f"{self.validate_batches} batches of validation every {every} steps are more than the training between "
+                f"them; give at most {every}"
+            )
+
+
+DEFAULT_CONDITIONS = Conditions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The whole run. Money and energy are None where a price or a power limit is not known."""
+
+    tokens: float
+    steps: float
+    seconds: float
+    gpu_hours: float
+    goodput_frac: float  # time of the steps alone over all time
+    cost_usd: float | None
+    energy_joules: float | None
+    breakdown: tuple[tuple[str, float], ...]  # seconds; the lines add up to `seconds`
+    checkpoint_bytes: float
+    checkpoint_write_s: float
+    checkpoint_interval_s: float
+    mtbf_s: float  # between interruptions of the job
+    interruptions: float  # expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInRun:
+    """One step among the others, in s: `step_s` as estimated and what the run adds to it."""
+
+    step_s: float
+    straggler_factor: float
+    loader_s: float  # that the loader takes for a global batch; 0: not asked
+    validation_batch_s: float
+    validation_s: float  # of one step, spread over the steps between validations
+
+    @property
+    def waiting_s(self) -> float:
+        """Time in which all wait for the loader."""
+        return max(0.0, self.loader_s - self.step_s * self.straggler_factor)
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.step_s * self.straggler_factor + self.waiting_s + self.validation_s
+
+
+def validation_batch_s(parts: Mapping[str, float]) -> float:
+    """Forward pass of one global batch: the step without optimizer and gradient messages, its forward share.
+
+    Source: `training.step.step_parts`, whose lines `parts` are.
+    Assumes: messages and bubble divide as compute does; validation batches are as large as those of training.
+    """
+    whole = sum(parts.values()) - sum(parts[name] for name in NOT_IN_VALIDATION)
+    return whole * parts["forward"] / sum(parts[name] for name in PASSES)
+
+
+def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
+    """What the run adds to the step whose lines are `parts`."""
+    asked, gpus = job.conditions, int(job.layout.num_gpus)
+    rate, every = asked.loader_samples_per_s, asked.validate_every
+    forward_s = validation_batch_s(parts)
+    return StepInRun(
+        step_s=sum(parts.values()),
+        straggler_factor=float(slowdown(gpus, asked.jitter_frac)) if asked.jitter_frac else 1.0,
+        loader_s=0.0 if rate is None else float(job.recipe.global_batch) / (rate * gpus),
+        validation_batch_s=forward_s,
+        validation_s=0.0 if every is None else asked.validate_batches * forward_s / every,
+    )
+
+
+def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
+    """(bytes of a checkpoint, goodput) of a job under its conditions."""
+    nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
+    found = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
+    return nbytes, Goodput(*(float(value) for value in found))
+
+
+def whole_run(job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Run:
+    """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known."""
+    assert job.tokens is not None
+    gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
+    one = step_in_run(job, parts)
+    nbytes, good = job_goodput(job)
+    steps = job.tokens / (float(recipe.global_batch) * float(recipe.seq_len))
+    seconds = steps * one.seconds / float(good.frac)
+    machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
+    cost = None
+    if cluster.usd_per_gpu_hour is not None:
+        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+    energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
+    lines = run_lines(one, steps, good, seconds)
+    return Run(
+        tokens=job.tokens,
+        steps=steps,
+        seconds=seconds,
+        gpu_hours=seconds / HOUR_S * gpus,
+        goodput_frac=steps * one.step_s / seconds,
+        cost_usd=cost,
+        energy_joules=energy,
+        breakdown=lines,
+        checkpoint_bytes=nbytes,
+        checkpoint_write_s=float(good.write_s),
+        checkpoint_interval_s=float(good.interval_s),
+        mtbf_s=float(good.mtbf_s),
+        interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
+    )
+
+
+def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tuple[tuple[str, float], ...]:
+    """Where the time of a run goes, in s; the lines add up to `seconds`.
+
+    Checkpoints: those of the work that lasts. Restarts: an interruption costs one, cut short by the next with
+    probability 1 - e^(-R/M). Lost work: what remains, done again after interruptions.
+
+    Source: as `goodput`.
+    """
+    work, up = steps * one.seconds, seconds * float(good.up_frac)
+    mtbf_s, restart_s = float(good.mtbf_s), float(good.restart_s)
+    saved = work * float(good.stall_s) / float(good.interval_s)
+    restarts = up * (1.0 - exp(-min(restart_s / mtbf_s, 600.0)))
+    return (
+        ("steps", steps * one.step_s),
+        ("stragglers", steps * one.step_s * (one.straggler_factor - 1.0)),
+        ("data_loader", steps * one.waiting_s),
+        ("validation", steps * one.validation_s),
+        ("checkpoints", saved),
+        ("restarts", restarts),
+        ("lost_work", max(0.0, up - work - saved - restarts)),
+        ("waiting_for_nodes", seconds - up),
+    )
