@@ -42,7 +42,7 @@ MIXTRAL = model_of(
     [(LLAMA_8B, 131072), (LLAMA_70B, 327680), (MIXTRAL, 131072)],  # 2 K H L of 2 bytes
 )
 def test_cache_bytes_of_grouped_heads(model: Model, bytes_per_token: int) -> None:
-    memory = serving_memory(model, concurrency=4, context=4096)
+    memory = serving_memory(LLAMA_8B, concurrency=4, context=4096)
     assert float(memory.items["KV cache"]) == 4 * 4096 * bytes_per_token
 
 
@@ -117,3 +117,11 @@ def test_remedies_fit_when_they_say_so() -> None:
 def test_fractions_outside_the_card_are_refused() -> None:
     with pytest.raises(SpecError, match="fraction"):
         serving_memory(LLAMA_8B, context=1024, memory_frac=1.5)
+
+
+def test_more_sequences_than_the_engine_runs_at_once_are_told() -> None:
+    asked = serving_memory(LLAMA_8B, concurrency=5000, context=1024)
+    assert "5,000 sequences are asked for, 256 run at once" in asked.assumptions[0]
+    assert serving_memory(LLAMA_8B, concurrency=256, context=1024).assumptions == ()
+    assert asked.items["KV cache"] == serving_memory(LLAMA_8B, concurrency=256, context=1024).items["KV cache"]
+    assert serving_memory(LLAMA_8B, concurrency=5000, context=1024, max_batch=5000).assumptions == ()

@@ -190,7 +190,17 @@ def serving_memory(
         kv_capacity_tokens=_plain(np.floor(filled * context)),
         max_concurrency=_plain(np.minimum(np.floor(filled), cap)),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
+        assumptions=_capped(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def _capped(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[str, ...]:
+    """What is said where more sequences are asked for than the engine runs at once."""
+    most = int(np.max(concurrency))
+    if most <= cap:
+        return ()
+    whose = "the given largest batch" if given else f"the largest batch of {name} by default"
+    return (f"{most:,} sequences are asked for, {cap:,} run at once ({whose}); the others wait and hold no cache",)
 
 
 def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
