@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.storage import Reads
 
 BATCH_TOKENS = 2**22
 """Tokens of a step that large runs seldom exceed."""
@@ -49,6 +50,9 @@ def train(
     tokens: float | None = None,
     machines: Machines | None = None,
     how: Method | None = None,
+    storage: str | None = None,
+    storage_bytes_per_s: float | None = None,
+    token_bytes: float | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
@@ -73,8 +77,9 @@ def train(
     batch, batch_note = _global_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
     recipe = method.recipe(seq_len, batch)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
+    reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
     notes = (*batch_note, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
-    return answered(found, recipe, layout, cluster, tokens, laid_out=laid_out, notes=notes)
+    return answered(found, recipe, layout, cluster, tokens, laid_out=laid_out, notes=notes, reads=reads)
 
 
 def _of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
@@ -107,6 +112,37 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, how: Method, gpus: i
         return how.layout(model, int(recipe.seq_len), gpus), "given"
     how.layout(model, int(recipe.seq_len))  # refuses what cannot be
     return best_layout(model, recipe, cluster, gpus, recompute=how.recompute, micro_batch=how.micro_batch)
+
+
+def reads_of(
+    model: Model, kind: str | None, bytes_per_s: float | None, token_bytes: float | None, place: Machines
+) -> Reads | None:
+    """Where training reads from; None where nothing is said of it.
+
+    Raises:
+        UnknownNameError: there is no such kind of storage.
+        SpecError: a figure is not above 0, or two say the same.
+    """
+    if kind is None and bytes_per_s is None:
+        if token_bytes is not None:
+            raise SpecError("the bytes of a token are given, but no storage that they are read from")
+        return None
+    from flopwise.facts.catalog import load_facts
+    from flopwise.training.samples import stored_token_bytes
+    from flopwise.training.storage import Reads
+
+    for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
+        if value is not None and not 0 < value < float("inf"):
+            raise SpecError(f"{what} {value}; give a finite number above 0")
+    if kind is not None and bytes_per_s is not None:
+        raise SpecError("a kind of storage and its bandwidth are both given; give one of them")
+    each = token_bytes or stored_token_bytes(model)
+    if bytes_per_s is not None:
+        return Reads(storage="given", bytes_per_s=bytes_per_s, token_bytes=each)
+    from flopwise.facts.storage import storage
+
+    row = storage(kind or "", load_facts(place.facts).folder)
+    return Reads(storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date)
 
 
 def best_layout(
@@ -142,11 +178,12 @@ def answered(
     *,
     laid_out: str = "given",
     notes: tuple[str, ...] = (),
+    reads: Reads | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
     from flopwise.training.estimate import TrainJob, estimate
 
-    job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens)
+    job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=reads)
     found = estimate(job)
     held = of_training(model, recipe, layout, cluster.accelerator)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
@@ -163,6 +200,7 @@ def answered(
             ("global batch", f"{int(recipe.global_batch):,} sequences"),
             ("recipe", recipe_text(recipe)),
             ("stack", recipe.stack),
+            *((("storage", reads.text),) if reads is not None else ()),
             ("price", price_text(cluster)),
         ),
         assumptions=tuple(dict.fromkeys((*notes, *found.assumptions, *held.assumptions))),

@@ -145,6 +145,16 @@ def counted_flops(model: Model, tokens: int | None) -> float | None:
     return held.training_flops_per_sample
 
 
+def stored_token_bytes(model: Model) -> float:
+    """Bytes of a sample's record for each token: 2 or 4 for text; the decoded pixels of an image's patch."""
+    if model.stacks[0].tokens_per_sample is not None:
+        stem = next((i for i in model.stacks[0].before if isinstance(i, Linear)), None)
+        if stem is None:
+            raise MissingFactError(f"{model.name}: the size of a sample is not known; give its bytes")
+        return float(stem.inputs)
+    return 2.0 if model.vocab <= SMALL_VOCABULARY else 4.0
+
+
 def _layered(model: Model, seq: int | None, token_bytes: float | None) -> Workload:
     fixed = model.stacks[0].tokens_per_sample
     tokens = fixed or seq
@@ -152,15 +162,12 @@ def _layered(model: Model, seq: int | None, token_bytes: float | None) -> Worklo
         raise SpecError(f"{model.name}: the length of a sequence is not given")
     flops = TRAINING_PASSES * float(causal_forward_flops(model, 1, tokens))
     if fixed is None:
-        each = token_bytes or (2.0 if model.vocab <= SMALL_VOCABULARY else 4.0)
+        each = token_bytes or stored_token_bytes(model)
         said = "" if token_bytes else f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
         what, nbytes = f"one sequence of {tokens:,} tokens", tokens * each
     else:
-        stem = next((i for i in model.stacks[0].before if isinstance(i, Linear)), None)
-        if stem is None:
-            raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
         what, said = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
-        nbytes = float(tokens * stem.inputs)
+        nbytes = tokens * stored_token_bytes(model)
     return Workload(
         name=model.name,
         sample=what,

@@ -19,6 +19,7 @@ from flopwise.training.step import (
     optimizer_traffic_bytes,
     resident_grad_dtype,
 )
+from flopwise.training.storage import LINE
 
 
 class StepFigures:
@@ -89,8 +90,37 @@ class StepFigures:
             "data_parallel": self._gradients,
             "optimizer": self._optimizer,
             "launch": self._launch,
+            LINE: self._storage,
         }
         return lines[name]() if name in lines else self._exchange(name)
+
+    def _storage(self) -> Figure:
+        """What reading takes longer than all other lines together."""
+        reads, recipe, layout = self.job.reads, self.job.recipe, self.job.layout
+        assert reads is not None
+        each = given("bytes of a token", reads.token_bytes, "B")
+        batch = derived(
+            "records of a step",
+            reads.batch_bytes(recipe),
+            "B",
+            f"{self.batch.name} x {self.seq.name} x {each.name}",
+            self.batch,
+            self.seq,
+            each,
+        )
+        if reads.date:
+            rate = fact(f"{reads.storage} per node", reads.bytes_per_s, "B/s", source=reads.origin, date=reads.date)
+        else:
+            rate = given("storage per node", reads.bytes_per_s, "B/s")
+        per_node = self.job.cluster.gpus_per_node
+        nodes = derived("nodes that read", reads.nodes(layout, per_node), "", f"{COUNTED}: no more than replicas")
+        read_s = reads.read_s(recipe, layout, per_node)
+        read = derived(
+            "reading a step", read_s, "s", f"{batch.name} / ({rate.name} x {nodes.name})", batch, rate, nodes
+        )
+        busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
+        rest = derived("all other lines", busy, "s", f"{COUNTED}: the lines beside this one")
+        return derived(LINE, self.lines[LINE], "s", f"max(0, {read.name} - {rest.name})", read, rest)
 
     def _pass(self, name: str) -> Figure:
         """One micro-batch through the busiest stage in one direction."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.storage import exposed_read_s
+from flopwise.units import format_rate
 
 if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
@@ -23,6 +24,11 @@ class Reads:
     token_bytes: float
     origin: str = "given"
     date: str = ""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.storage}: {format_rate(self.bytes_per_s)} to a node; {self.token_bytes:g} bytes a token"
 
     def batch_bytes(self, recipe: Recipe) -> float:
         """Bytes of the records of one step."""

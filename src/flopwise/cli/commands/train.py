@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 @click.option("--global-batch-tokens", type=options.COUNT, help="The same in tokens: 4M.")
 @click.option("--micro-batch", type=options.BATCH, help="Sequences of one pass of a replica.")
 @click.option("--tokens", type=options.COUNT, help="Tokens of the whole run: 2T.")
+@click.option("--storage", type=options.Name("kind"), help="What the data are read from: nfs, lustre, nvme, s3 ...")
+@click.option("--storage-bandwidth", type=options.BANDWIDTH, help="What storage delivers to a node, instead: 3GB/s.")
+@click.option("--token-bytes", type=options.BYTES, help="Bytes of a stored token (default: 2 or 4).")
 @questions.layout_options
 @questions.recipe_options
 @questions.price_options
@@ -65,6 +68,9 @@ def question(**given: Any) -> TrainAnswer:
         global_batch=given["global_batch"],
         global_batch_tokens=given["global_batch_tokens"],
         tokens=given["tokens"],
+        storage=given["storage"],
+        storage_bytes_per_s=given["storage_bandwidth"],
+        token_bytes=given["token_bytes"],
         machines=questions.machines(given),
         how=questions.method(given),
         **questions.model_arguments(given),
