@@ -42,7 +42,7 @@ MIXTRAL = model_of(
     [(LLAMA_8B, 131072), (LLAMA_70B, 327680), (MIXTRAL, 131072)],  # 2 K H L of 2 bytes
 )
 def test_cache_bytes_of_grouped_heads(model: Model, bytes_per_token: int) -> None:
-    memory = serving_memory(LLAMA_8B, concurrency=4, context=4096)
+    memory = serving_memory(model, concurrency=4, context=4096)
     assert float(memory.items["KV cache"]) == 4 * 4096 * bytes_per_token
 
 
