@@ -125,3 +125,36 @@ def test_more_sequences_than_the_engine_runs_at_once_are_told() -> None:
     assert serving_memory(LLAMA_8B, concurrency=256, context=1024).assumptions == ()
     assert asked.items["KV cache"] == serving_memory(LLAMA_8B, concurrency=256, context=1024).items["KV cache"]
     assert serving_memory(LLAMA_8B, concurrency=5000, context=1024, max_batch=5000).assumptions == ()
+
+
+@given(
+    context=st.integers(64, 100_000),
+    tp=st.sampled_from([1, 2, 4]),
+    asked=st.integers(1, 5000),
+    engine=st.sampled_from(["vllm", "tensorrt-llm", "sglang", "llama.cpp", "hf"]),
+)
+def test_one_capacity_whatever_is_asked_and_it_is_the_most_that_fits(
+    context: int, tp: int, asked: int, engine: str
+) -> None:
+    def ask(concurrency: int | None) -> Any:
+        return serving_memory(
+            LLAMA_8B, ServingLayout(tp=tp), concurrency=concurrency, context=context, hbm_bytes=48e9,
+            engine_name=engine, max_batch=4096,
+        )  # fmt: skip
+
+    most = ask(None)
+    some = ask(asked)
+    assert some.max_concurrency == most.max_concurrency
+    assert some.kv_capacity_tokens == most.kv_capacity_tokens
+    held = int(most.max_concurrency)
+    assert some.fits == (asked <= held or held == 4096)
+    if 0 < held < 4096:
+        assert ask(held).fits
+        assert not ask(held + 1).fits
+        assert ask(held).total_bytes <= ask(held).usable_bytes * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("kind", "items"), [("gpu", 5), ("npu", 5), ("cpu", 3), ("tpu", 3), ("soc", 3)])
+def test_devices_without_graphs_or_contexts_are_charged_for_none(kind: str, items: int) -> None:
+    held = serving_memory(LLAMA_8B, context=1024, device_kind=kind)
+    assert sum(float(size) > 0 for size in held.items.values()) == items

@@ -23,7 +23,7 @@ from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.provenance import Figure, assumption, derived, fact, given
 from flopwise.serving.estimate import ServeEstimate, runner
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
-from flopwise.serving.memory import generates
+from flopwise.serving.memory import CONTEXT, GRAPHS, generates
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
 from flopwise.units import HOUR_S
 
@@ -69,11 +69,13 @@ def serving_memory_figure(
             "the widest tensors of one chunk of prefill, and logits",
             (_engine(row, "workspace", row.workspace_bytes),),
         ),
-        "CUDA graphs": ("what captured graphs take", (_engine(row, "graphs", row.graph_bytes),)),
-        "CUDA context and NCCL": ("context and communicators", (_engine(row, "context", row.context_bytes),)),
+        GRAPHS: ("what captured graphs take", (_engine(row, "graphs", row.graph_bytes),)),
+        CONTEXT: ("context and communicators", (_engine(row, "context", row.context_bytes),)),
     }
     items = []
     for name, size in held.items.items():
+        if not number(size):
+            continue
         said, leaves = held_by.get(name, (name, ()))
         items.append(derived(name, number(size), "B", f"memory model: {said}", *leaves))
     return total("memory per GPU", "B", items)

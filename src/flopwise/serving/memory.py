@@ -50,7 +50,8 @@ class ServingMemory:
 
     items: dict[str, Floats]
     total_bytes: Floats  # used with the asked concurrency and context
-    kv_budget_bytes: Floats  # what the engine leaves for the cache
+    usable_bytes: Floats  # what the engine takes of the card at most
+    kv_budget_bytes: Floats  # what the engine leaves for the cache when it runs as many sequences as fit
     kv_capacity_tokens: Floats  # tokens that fit the budget, sequences of the asked context
     max_concurrency: Floats  # whole sequences of the asked context, capped by the engine's batch
     fits: Array | bool
@@ -133,11 +134,16 @@ class _Cache:
         return total
 
 
+BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
+"""Devices without captured graphs, and whose driver keeps no context worth counting."""
+GRAPHS, CONTEXT = "captured graphs", "driver context and communicators"
+
+
 def serving_memory(
     model: Model,
     layout: ServingLayout | None = None,
     *,
-    concurrency: Ints = 1,
+    concurrency: Ints | None = 1,
     context: Ints,
     hbm_bytes: Floats | None = None,
     weights: str = "bf16",
@@ -146,8 +152,12 @@ def serving_memory(
     memory_frac: float | None = None,
     max_batch: int | None = None,
     prefill_tokens: int | None = None,
+    device_kind: str = "gpu",
 ) -> ServingMemory:
     """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
+
+    `concurrency` None: as many as fit. What fits does not depend on it: activations grow with the batch, so the most
+    that a card holds is where weights, activations of so many and their cache fill it.
 
     Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context`; `concurrency` is of one attention replica.
@@ -160,38 +170,69 @@ def serving_memory(
         raise SpecError(f"memory fraction {share} is out of range; allowed: above 0, up to 1")
     cap = row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
+    bare = device_kind in BARE_KINDS
+    graphs, driver = (0.0, 0.0) if bare else (row.graph_bytes, row.context_bytes)
     loaded = weights_per_gpu(model, weights, layout)
-    batch = np.minimum(concurrency, cap)
-    workspace = row.workspace_bytes + prefill_workspace_bytes(
-        model, np.minimum(chunk, np.asarray(concurrency) * context), batch, layout.tp
-    )
+    standing = loaded + row.workspace_bytes + graphs + driver
     cache = _Cache(model, layout, row, kv_dtype)
-    used = cache.bytes(batch, context)
-    items: dict[str, Floats] = {
-        "weights": loaded,
-        "KV cache": used,
-        "activations and workspace": workspace,
-        "CUDA graphs": row.graph_bytes,
-        "CUDA context and NCCL": row.context_bytes,
-    }
-    taken = loaded + workspace + row.graph_bytes + row.context_bytes
+    one = cache.bytes(1, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    budget = _kv_budget(row, share, card, taken)
-    one = np.maximum(cache.bytes(1, context), 1e-9)
-    filled = np.maximum(budget, 0.0) / one  # sequences of this context that fill the budget
-    if not generates(model):
-        filled = np.where(budget >= 0, float(cap), 0.0)
-    fits = (budget >= 0) & (used <= budget)
-    result = {name: _plain(value) for name, value in items.items()}
+    filled = _filling(model, row, share, card - standing if row.memory_rule != "whole" else card * share - standing,
+                      chunk=chunk, context=context, one=one, tp=layout.tp)  # fmt: skip
+    most = np.minimum(np.floor(filled), cap)
+    batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
+
+    def working(sequences: Floats) -> Floats:
+        """Activations and workspace of so many."""
+        tokens = np.minimum(chunk, np.asarray(sequences) * context)
+        logits = sequences if generates(model) else 0
+        return row.workspace_bytes + prefill_workspace_bytes(model, tokens, logits, layout.tp)
+
+    used, workspace = cache.bytes(batch, context), working(batch)
+    taken = loaded + workspace + graphs + driver
+    budget = _kv_budget(row, share, card, loaded + working(np.maximum(most, 1.0)) + graphs + driver)
+    items: dict[str, Floats] = {
+        "weights": loaded, "KV cache": used, "activations and workspace": workspace, GRAPHS: graphs, CONTEXT: driver,
+    }  # fmt: skip
+    fits = filled >= batch * (1 - 1e-9)
+    tokens = np.maximum(budget, 0.0) / np.maximum(one, 1e-9) * context if generates(model) else 0.0 * filled
     return ServingMemory(
-        items=result,
+        items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(taken + used),
+        usable_bytes=_plain(_usable(row, share, card, taken)),
         kv_budget_bytes=_plain(np.maximum(budget, 0.0)),
-        kv_capacity_tokens=_plain(np.floor(filled * context)),
-        max_concurrency=_plain(np.minimum(np.floor(filled), cap)),
+        kv_capacity_tokens=_plain(np.floor(tokens)),
+        max_concurrency=_plain(most),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
-        assumptions=_capped(concurrency, cap, row.name, given=max_batch is not None),
+        assumptions=() if concurrency is None else _capped(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def _filling(
+    model: Model, row: Engine, share: float, room: Floats, *, chunk: Ints, context: Ints, one: Floats, tp: Ints
+) -> Floats:
+    """Sequences whose activations and cache fill `room`; 0 where not even a part of one does.
+
+    Activations grow with the tokens of the batch up to a chunk, logits and cache with the sequences: two straight
+    lines that meet where the batch makes a whole chunk.
+    """
+    token = prefill_workspace_bytes(model, 1.0, 0, tp)
+    cached = one / share if row.memory_rule == "free" else one
+    each = cached + (prefill_workspace_bytes(model, 1.0, 1, tp) - token if generates(model) else 0.0)
+    knee = chunk / np.asarray(context)
+    beyond = (room - chunk * token) / np.maximum(each, 1e-9)
+    below = room / (context * token + each)
+    filled: Floats = np.maximum(np.where(room >= chunk * token + knee * each, beyond, below), 0.0)
+    return np.minimum(filled, 1e12)
+
+
+def _usable(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
+    """What the engine takes of a card at most."""
+    if row.memory_rule == "whole":
+        return card * share
+    if row.memory_rule == "free":
+        return np.where(card > taken, taken + (card - taken) * share, card)
+    return card
 
 
 def _capped(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[str, ...]:
