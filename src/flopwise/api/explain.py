@@ -79,7 +79,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:
-    from flopwise.cost.origin import chip_fact, estimate_of, interval
+    from flopwise.origin import chip_fact, estimate_of, interval
     from flopwise.provenance import derived, given
 
     if answer.training is not None:

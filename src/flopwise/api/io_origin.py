@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.origin import KERNEL, chip_fact, estimate_of, interval
+from flopwise.origin import KERNEL, chip_fact, estimate_of, interval
 from flopwise.provenance import Figure, assumption, derived, fact, given
 
 if TYPE_CHECKING:

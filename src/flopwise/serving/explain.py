@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.cost.energy import DEFAULT_POWER, device_watts
-from flopwise.cost.origin import (
+from flopwise.facts.formats import cache_elem_bytes, weight_format
+from flopwise.facts.software import Engine, engine
+from flopwise.ops.cache import kv_bytes_per_token
+from flopwise.origin import (
     COUNTED,
     Device,
     estimate_of,
@@ -17,9 +20,6 @@ from flopwise.cost.origin import (
     price,
     total,
 )
-from flopwise.facts.formats import cache_elem_bytes, weight_format
-from flopwise.facts.software import Engine, engine
-from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.provenance import Figure, assumption, derived, fact, given
 from flopwise.serving.estimate import ServeEstimate, runner
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flopwise.cost.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.provenance import Figure, derived, given
 from flopwise.training.estimate import TrainEstimate
 from flopwise.training.memory_figures import memory_figure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.origin import number, total
 from flopwise.facts.software import optimizer, stack
+from flopwise.origin import number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.layout import RECOMPUTE
 from flopwise.training.peak import trained_widths

@@ -6,7 +6,7 @@ from math import isinf
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.money import num_instances
-from flopwise.cost.origin import COUNTED, number, power_shares, price, total
+from flopwise.origin import COUNTED, number, power_shares, price, total
 from flopwise.provenance import Figure, assumption, derived, given
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import Goodput, write_rate_bytes_per_s
@@ -20,7 +20,7 @@ _ASSUMED = {
     "detect_s": "until a hang or a dead rank is noticed; --restart sets all three",
     "reschedule_s": "until healthy nodes run the job again",
     "warmup_s": "until steps are as fast as before: compiling, connecting, filling caches",
-    "write_bytes_per_s_per_gpu": "what parallel file systems sustain for sharded checkpoints; --storage names a kind",
+    "write_bytes_per_s_per_gpu": "what parallel file systems sustain for sharded checkpoints; --checkpoint-storage names a kind",
     "snapshot_bytes_per_s_per_gpu": "copy to pinned host memory",
 }
 

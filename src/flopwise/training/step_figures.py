@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flopwise.cost.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.facts.software import stack
 from flopwise.ops.work import Shape, Split
+from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table

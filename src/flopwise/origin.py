@@ -79,7 +79,7 @@ class Device:
             )
         return self._known[name]
 
-    def compute_rate(self, dtype: str) -> Figure:
+    def product_rate(self, dtype: str) -> Figure:
         """Sustained FLOP/s of matrix products."""
         key = f"rate {dtype}"
         if key not in self._known:
@@ -112,7 +112,7 @@ class Device:
         if not products:
             return derived(work.name, seconds, "s", KERNEL, moved, self.memory_rate())
         flops = derived("FLOP", number(work.causal_flops), "FLOP", _counting(work))
-        rate, bandwidth = self.compute_rate(dtype), self.memory_rate()
+        rate, bandwidth = self.product_rate(dtype), self.memory_rate()
         return derived(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, bandwidth)
 
     def link(self, level: Level) -> Figure:
