@@ -66,6 +66,8 @@ def row_stack(row: Mapping[str, str]) -> str:
     if compiled and found.endswith("-eager"):
         recent = found == "fsdp-eager" and whole(row, "year", 2025) >= RECENT_YEAR
         return found.replace("-eager", "-compile-2025" if recent else "-compile")
+    if found == "torchtune-eager" and whole(row, "year", RECENT_YEAR) < RECENT_YEAR:
+        return "torchtune-2024"
     return found
 
 

@@ -48,6 +48,7 @@ class Stack:
     loss_bytes: (
         float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
     )
+    sharded_loss_bytes: float  # the same on top where the vocabulary is cut over tp: copies that a loss in parts makes
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
     gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
@@ -56,6 +57,7 @@ class Stack:
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
     loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
+    quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
     pointwise_traffic: (

@@ -291,6 +291,9 @@ class Evaluation:
                 per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
             tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
             self._known["loss"] = tokens * self._at("vocabulary")
+            if self.row.sharded_loss_bytes:
+                parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
+                self._known["loss"] = self._known["loss"] * (1.0 + parts)
         return _where(stage.last, self._known["loss"])
 
     def _moments(
@@ -318,6 +321,9 @@ class Evaluation:
             if self.row.loads_whole:
                 states = fixed["optimizer states"] + fixed["master weights"]
                 loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
+        if self.row.quantise_bytes and self.table.quantised:
+            states = fixed["optimizer states"] + fixed["master weights"]
+            loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
         copies = "16-bit copies of weights"
         return (
             {"activations": activations, "logits and loss": self._loss(stage), "gradients": early,
@@ -326,5 +332,5 @@ class Evaluation:
              "gathered layers": undone, copies: cast},
             {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast},
             {"gradients": gradients, "optimizer step": step},
-            {"whole weights while loading": loading},
+            {"weights while loading": loading},
         )  # fmt: skip

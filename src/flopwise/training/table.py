@@ -26,7 +26,7 @@ from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 
-_EIGHT_BITS = ("fp8", "mxfp8", "nvfp4")
+_EIGHT_BITS = ("fp8", "fp8_rowwise", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 
@@ -48,6 +48,7 @@ class Sums:
     after_base: Array
     root: Array  # n: elements of embedding and head, trained or not
     head: Array  # n: those of the head alone
+    largest: Array  # n: elements of the largest matrix in a layer
     vocabulary: Array  # n: logits a token on one rank
     tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
     has_experts: bool
@@ -113,6 +114,7 @@ class MemoryTable:
         self.model, self.recipe = model, recipe
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
+        self.quantised = self.lora is not None and self.lora.base not in ("bf16", "fp16", "fp32")
         self.habit = habit_of(model.model_type) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
@@ -164,10 +166,9 @@ class MemoryTable:
         """Names of the projections with adapters; "all" without adapters."""
         if self.lora is None:
             return "all"
-        quantised = self.lora.base not in ("bf16", "fp16", "fp32")
         keeps = (
             [i for i in layer.items if isinstance(i, Linear)]
-            if quantised and self.software.quantised_keeps_input
+            if self.quantised and self.software.quantised_keeps_input
             else []
         )
         return frozenset(i.name for i in (*adapted(layer.items, self.lora), *keeps))
@@ -223,7 +224,7 @@ class MemoryTable:
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
-            head=elements(stack.after) + tied / tp,
+            head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
             end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,
         )  # fmt: skip
@@ -240,6 +241,11 @@ class MemoryTable:
         for index, layer in enumerate(stack.kinds):
             total = total + self._kept(layer, stack, split, "none", seq) * stack.order.count(index)
         return total
+
+
+def _largest(stack: Stack) -> int:
+    """Elements of the largest matrix in any layer."""
+    return max((i.inputs * i.outputs for k in stack.kinds for i in k.items if isinstance(i, Linear)), default=0)
 
 
 def _all_items(stack: Stack) -> list[Item]:
