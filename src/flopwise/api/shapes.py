@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.shapes import Operation
     from flopwise.facts.architecture import Model
-    from flopwise.training.advice import StackTime
+    from flopwise.training.shape_advice import StackTime
 
 DEFAULT_BATCH = {"train": 1, "serve": 32}
 """Sequences of a pass where none are given."""
@@ -109,7 +109,7 @@ def _training(
 ) -> ShapeAnswer:
     from flopwise.api.memory import default_seq
     from flopwise.api.recipes import Method, check_expert_parallel
-    from flopwise.training.advice import TrainingClock, training_advice
+    from flopwise.training.shape_advice import TrainingClock, training_advice
 
     tokens = default_seq(model, seq)
     check_expert_parallel(model, ep)
@@ -133,7 +133,7 @@ def _decoding(
     from flopwise.api.memory import default_seq
     from flopwise.facts.formats import weight_format
     from flopwise.facts.software import engine
-    from flopwise.serving.advice import DecodeClock, decode_advice
+    from flopwise.serving.shape_advice import DecodeClock, decode_advice
 
     if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
         raise MissingFactError(

@@ -110,6 +110,7 @@ class Command(click.Command):
         """`examples` are whole command lines; the tests run each."""
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        self.forms: tuple[Command, ...] = ()  # what else its first argument may make of it, with options of their own
         self.params.append(
             click.Option(
                 ["--json"],
@@ -121,8 +122,11 @@ class Command(click.Command):
         )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, each on its line."""
-        del ctx
+        """Write the options of other forms, then the examples, each on its line."""
+        for form in self.forms:
+            records = [p.get_help_record(ctx) for p in form.params if isinstance(p, click.Option)]
+            with formatter.section(f"Options with {form.params[0].human_readable_name}"):
+                formatter.write_dl([record for record in records if record is not None])
         if self.examples:
             with formatter.section("Examples"):
                 for example in self.examples:

@@ -138,12 +138,15 @@ def with_window(model: Model, was: int, window: int) -> Model:
     )
 
 
-def with_product(model: Model, stack: str, name: str, inputs: int, outputs: int) -> Model:
-    """`model` in which the products of that name have padded weights: so many inputs and outputs, zeros among them."""
+def with_dimension(model: Model, stack: str, was: int, size: int) -> Model:
+    """`model` whose products, norms and elementwise operations of `was` columns have `size`: padded with zeros."""
 
     def change(item: Item) -> Item:
-        if isinstance(item, Linear | Experts) and item.name == name:
+        if isinstance(item, Linear | Experts):
+            inputs, outputs = (size if d == was else d for d in (item.inputs, item.outputs))
             return replace(item, inputs=inputs, outputs=outputs)
+        if isinstance(item, Norm | Pointwise | Table) and item.dim == was:
+            return replace(item, dim=size)
         return item
 
     return with_items(model, change, stack=stack)

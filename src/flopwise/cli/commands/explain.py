@@ -38,7 +38,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 
     QUESTION is train, serve or memory; ARGUMENTS are those of that command. Prints the tree of formulas, facts,
     calibrations and assumptions behind every figure, and the effect of single changes on the headline figures.
-    Any other first word is a MODEL, whose shapes are judged on a GPU: `flopwise explain MODEL --help`.
+    Any other first word is a MODEL, whose shapes are judged on a GPU: with the options below.
     """
     if question not in QUESTIONS:
         if arguments and not arguments[0].startswith("-") and depth is None:
@@ -74,7 +74,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @click.option("--seq", type=options.TOKENS, help="Tokens of a sequence; in serving those cached.")
 @click.option(
     "--precision",
-    type=click.Choice(["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]),
+    type=click.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
     help="Training: of the matrix products (default: bf16).",
 )
 @click.option("--stack", type=options.Name("stack"), help="Training: software: fsdp-compile, megatron, hf ...")
@@ -99,6 +99,9 @@ def shapes(**given: Any) -> None:
     place = Machines(gpu=given.pop("gpu"), gpus_per_node=given.pop("gpus_per_node"), facts=given["facts"])
     found = advise(given.pop("model"), machines=place, **given)
     options.answer(lambda: view.document(found), lambda paper: view.lines(found, paper))
+
+
+command.forms = (shapes,)
 
 
 def judge(model: str, arguments: tuple[str, ...]) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.advice import Advice, Case, Fine, findings
+from flopwise.cost.advice import Advice, Case, Fine
 from flopwise.cost.fabric import fabric
+from flopwise.cost.shape_rules import findings
 from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.formats import cache_elem_bytes

@@ -1,0 +1,96 @@
+"""`flopwise explain MODEL`: keys, table, JSON and Python alike, bad input in one line, the examples of its help."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+import flopwise
+from flopwise import cli
+from flopwise.cli.commands.explain import shapes
+
+Run = Callable[..., tuple[int, str, str]]
+KEYS = {"operations", "advice", "fine", "ridge_flops_per_byte", "memory_bound_frac", "pass_s", "kernels_s", "stacks"}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def go(line: str) -> tuple[int, str, str]:
+        code = cli.main(line.split())
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return go
+
+
+def test_the_document_says_what_python_says(run: Run) -> None:
+    code, out, _ = run("explain gpt2-xl --gpu a100-80gb --batch 8 --json")
+    found = json.loads(out)
+    assert code == 0
+    assert found.keys() >= KEYS
+    same = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+    assert found["advice"] == [
+        {n: getattr(a, n) for n in ("what", "now", "better", "why", "gain_s", "gain_frac", "needed")}
+        for a in same.advice
+    ]
+    assert len(found["operations"]) == len(same.operations)
+    first = found["operations"][0]
+    assert first.keys() >= {"name", "m", "n", "k", "intensity_flops_per_byte", "bound", "achieved_frac", "tiling"}
+    other = flopwise.explain("gpt2-xl", gpu="a100-80gb", batch=8)
+    assert (other.pass_s, other.advice) == (same.pass_s, same.advice)
+
+
+def test_the_table_leads_with_operations_then_advice_then_what_is_fine(run: Run) -> None:
+    code, out, _ = run("explain gpt2-xl --gpu a100-80gb --batch 8")
+    assert code == 0
+    parts = [out.index(text) for text in ("Operations on one rank", "What to change", "50,304", "Fine as it is")]
+    assert parts == sorted(parts)
+    assert "mlp/up_proj (wgrad)" in out
+
+
+@pytest.mark.parametrize("line", shapes.examples)
+def test_examples_of_the_help_run(run: Run, line: str) -> None:
+    code, out, err = run(line.removeprefix("flopwise "))
+    assert (code, err) == (0, "")
+    assert out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("explain gpt2", "--gpu"),
+        ("explain gpt3000 --gpu h100", "gpt3000"),
+        ("explain gpt2 --gpu h101", "nearest"),
+        ("explain gpt2 --gpu h100 --tp 0", "--tp"),
+        ("explain gpt2 --gpu h100 --task serve --stack hf", "--stack does not go with --task serve"),
+        ("explain gpt2 --gpu h100 --weights fp8", "--weights does not go with --task train"),
+        ("explain gpt2 --gpu v100 --precision fp8", "no fp8 rate"),
+        ("explain gpt2 --gpu h100 --ep 2", "no experts"),
+        ("explain gpt2 --gpu h100 --depth 2", "--depth"),
+        ("explain resnet50 --gpu h100", "roofline"),
+        ("explain bert-base-uncased --gpu h100 --task serve", "does not generate"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(run: Run, line: str, said: str) -> None:
+    code, out, err = run(line)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_ranks_that_do_not_divide_are_advice_however_many(run: Run) -> None:
+    code, out, _ = run("explain gpt2 --gpu h100 --tp 100000 --json")
+    assert code == 0
+    assert json.loads(out)["advice"][0]["needed"] is True
+    assert run("explain Mamba-2.8B --gpu h100 --tp 1024")[0] == 0
+
+
+def test_the_answer_comes_at_once(run: Run) -> None:
+    line = "explain DeepSeek-V3 --gpu h100 --tp 8 --json"
+    run(line)
+    start = time.perf_counter()
+    run(line)
+    assert time.perf_counter() - start < 0.5  # 0.1 s on an idle core
