@@ -99,6 +99,7 @@ def adapter_items(item: Linear, rank: int) -> tuple[Linear, Linear]:
     """The two products of a low-rank adapter on `item`: inputs x rank and rank x outputs, cut as the item itself is.
 
     Source: Hu et al. 2021 (arXiv 2106.09685) section 4.1.
+    Assumes: an adapter of one rank on the whole item, without a bias.
     """
     down = Linear(
         name=f"{item.name}/lora_a",

@@ -32,7 +32,10 @@ WHOLE = Split(sequence_parallel=False)
 
 
 def encoder_tokens(model: Model, seq: Ints) -> Ints:
-    """Tokens that cross-attention sees: what the encoder makes of one sample, or as many as the text has."""
+    """Tokens that cross-attention sees: what the encoder makes of one sample, or as many as the text has.
+
+    Source: the towers' tables of tensors. Assumes: one sample (image, sound) for each sequence.
+    """
     for stack in model.stacks[1:]:
         if stack.tokens_per_sample is not None:
             return stack.tokens_per_sample
@@ -52,7 +55,10 @@ def stack_shape(model: Model, stack: Stack, batch: Ints, seq: Ints, *, encoder: 
 
 
 def runs(model: Model, stack: Stack) -> bool:
-    """Whether a pass over text runs this stack: a multimodal model's towers run only on images or sound."""
+    """Whether a pass over text runs this stack: a multimodal model's towers run only on images or sound.
+
+    Source: transformers, forward passes without pixels or sound. Assumes: an encoder-decoder always encodes.
+    """
     return stack is model.stacks[0] or model.kind in ("encoder-decoder", "vision")
 
 
@@ -79,7 +85,11 @@ def stack_works(stack: Stack, shape: Shape, split: Split = WHOLE) -> Iterator[tu
 
 
 def raw_inputs(stack: Stack) -> frozenset[str]:
-    """Items that read what nobody differentiates (pixels, sound): the first product of a stem without a table."""
+    """Items that read what nobody differentiates (pixels, sound): the first product of a stem without a table.
+
+    Source: PyTorch's autograd: no gradient is formed for an input that asks for none.
+    Assumes: only the first product of a stem reads raw data.
+    """
     for item in stack.before:
         work = item_work(item, Shape(batch=1, query=1, context=1, encoder=1), WHOLE)
         if work is None:

@@ -46,7 +46,10 @@ def _light(item: Item) -> bool:
 
 
 def single_groups(items: Sequence[Item]) -> list[Group]:
-    """Every item a kernel of its own, as eager code runs them."""
+    """Every item a kernel of its own, as eager code runs them.
+
+    Source: PyTorch without a compiler: a kernel for each operation. Assumes: no library fuses any of them.
+    """
     return [(item,) for item in items]
 
 

@@ -60,5 +60,9 @@ HABITS: dict[str, Habit] = {
 
 
 def habit_of(model_type: str) -> Habit:
-    """The habits of a family's modules; Llama's where nothing else is known."""
+    """The habits of a family's modules; Llama's where nothing else is known.
+
+    Source: the modelling files of transformers, as listed in `HABITS`.
+    Assumes: a family that is not listed is written as Llama is.
+    """
     return HABITS.get(model_type, Habit())

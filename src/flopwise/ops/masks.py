@@ -63,6 +63,7 @@ def present_keys(item: Attend, context: Ints) -> Ints:
     has a window.
 
     Source: transformers 5.23, DeepSeek V4, which masks them all.
+    Assumes: a group that is not full yet is no key.
     """
     if not item.compress:
         return context

@@ -72,7 +72,10 @@ class Work:
 
 
 def local_units(whole: Ints, parts: Ints, unit: Ints = 1) -> Ints:
-    """What the fullest of `parts` ranks holds of `whole`, cut in multiples of `unit`."""
+    """What the fullest of `parts` ranks holds of `whole`, cut in multiples of `unit`.
+
+    Source: Megatron-LM, which cuts whole units. Assumes: ranks are filled evenly, the last may hold less.
+    """
     return ceil_div(ceil_div(whole, unit), parts) * unit
 
 
@@ -80,12 +83,16 @@ def local_heads(heads: Ints, tp: Ints) -> Ints:
     """Heads on one rank; at least one: key-value heads are replicated when tp exceeds them.
 
     Source: Megatron-LM and vLLM, grouped-query attention under tensor parallelism.
+    Assumes: heads that tp does not divide are rounded up: the fullest rank is described.
     """
     return most(ceil_div(heads, tp), 1)
 
 
 def rows(stream: Stream, shape: Shape, split: Split) -> Floats:
-    """Rows of a stream on one rank: tokens are divided by cp, encoder tokens and samples as well as far as they go."""
+    """Rows of a stream on one rank: tokens are divided by cp, encoder tokens and samples as well as far as they go.
+
+    Source: Megatron-LM, context parallelism. Assumes: sequences are cut evenly, however causal the mask is.
+    """
     if stream == "tokens":
         return shape.batch * (shape.query / split.cp)
     if stream == "encoder":

@@ -15,19 +15,28 @@ Floats: TypeAlias = float | Array
 
 
 def ceil_div(a: Ints, b: Ints) -> Ints:
-    """`a / b` rounded up; shape of the broadcast."""
+    """`a / b` rounded up; shape of the broadcast.
+
+    Source: definition. Assumes: b is positive.
+    """
     return -(-a // b)
 
 
 def least(a: Ints, b: Ints) -> Ints:
-    """The smaller of the two, element by element; plain Python where both are scalars."""
+    """The smaller of the two, element by element; plain Python where both are scalars.
+
+    Source: definition. Assumes: the two broadcast.
+    """
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.minimum(a, b)
     return min(a, b)
 
 
 def most(a: Ints, b: Ints) -> Ints:
-    """The larger of the two, element by element; plain Python where both are scalars."""
+    """The larger of the two, element by element; plain Python where both are scalars.
+
+    Source: definition. Assumes: the two broadcast.
+    """
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.maximum(a, b)
     return max(a, b)

@@ -65,7 +65,11 @@ def _(item: Weight, shape: Shape, split: Split) -> Work | None:
 
 
 def linear_dims(item: Linear, split: Split) -> tuple[Ints, Ints]:
-    """(k, n): inputs and outputs of the weight that one rank holds."""
+    """(k, n): inputs and outputs of the weight that one rank holds.
+
+    Source: Megatron-LM (arXiv 1909.08053) section 3. Assumes: the fullest rank is described; key-value heads are held
+    whole, at least one a rank.
+    """
     k: Ints = item.inputs
     n: Ints = item.outputs
     if item.shard == "column":
@@ -98,12 +102,18 @@ def _(item: Linear, shape: Shape, split: Split) -> Work:
 
 
 def inner_tp(split: Split) -> Ints:
-    """Ranks that share one expert."""
+    """Ranks that share one expert.
+
+    Source: Megatron-LM, expert tensor parallelism. Assumes: tp cuts experts too unless the split says otherwise.
+    """
     return split.tp if split.expert_tp is None else split.expert_tp
 
 
 def expert_dims(item: Experts, split: Split) -> tuple[Ints, Ints, Ints]:
-    """(experts held, k, n) on one rank."""
+    """(experts held, k, n) on one rank.
+
+    Source: Megatron-LM, expert parallelism. Assumes: experts are spread evenly, the fullest rank is described.
+    """
     tp = inner_tp(split)
     k = local_units(item.inputs, tp) if item.shard == "row" else item.inputs
     n = local_units(item.outputs, tp) if item.shard == "column" else item.outputs
@@ -140,6 +150,7 @@ def cached_elems_per_token(item: Attend, tp: Ints = 1) -> Ints:
     Keys and values that are one tensor are cached once.
 
     Source: DeepSeek-V2 (arXiv 2405.04434) section 2.1 for the latent; otherwise K (H_qk + H_v).
+    Assumes: a latent is held whole by every rank of tp, as vLLM and SGLang do.
     """
     if item.latent_dim is not None:
         return item.latent_dim
