@@ -22,7 +22,11 @@ PAIR = 2.0
 
 
 def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
-    """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first."""
+    """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
+
+    Source: NCCL: a hierarchical collective joins each level's groups in turn.
+    Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
+    """
     groups: list[tuple[Level, Floats]] = []
     done: Floats = np.ones(np.broadcast(n, stride).shape)
     last = len(fabric.levels) - 1

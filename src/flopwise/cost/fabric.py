@@ -37,7 +37,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The levels of links between the devices of a job, innermost first."""
+    """The levels of links between the devices of a job, innermost first.
+
+    Source: the rows of accelerator and offer; fractions and latencies from data/calibration.
+    Assumes: all devices of a level reach each other alike.
+    """
 
     levels: tuple[Level, ...]
     assumptions: tuple[str, ...] = ()

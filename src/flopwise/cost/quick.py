@@ -14,7 +14,10 @@ ADAM_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickFormula:
-    """What a rule of thumb says, and what the estimate says of the same thing; None where that is not known."""
+    """What a rule of thumb says, and what the estimate says of the same thing; None where that is not known.
+
+    Source: definition. Assumes: both speak of the same quantity in the same unit.
+    """
 
     name: str
     formula: str
