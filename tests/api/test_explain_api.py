@@ -23,6 +23,8 @@ TRAINING: list[dict[str, Any]] = [
      "recompute": "full", "tp": 1},
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "usd_per_gpu_hour": 2.0, "tokens": 1e9, "zero": 2},
     {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "precision": "fp16", "tp": 1, "tokens": 1e6},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 16, "seq": 2048, "tokens": 1e9, "storage_bytes_per_s": 1e5},
+    {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "tp": 1, "storage": "hdd"},
 ]  # fmt: skip
 SERVING: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "concurrency": 32},

@@ -41,6 +41,11 @@ def _rows(kind: str) -> list[Row]:
                 _row(id=n, op="gemm", gpu="H100-SXM-80GB", dtype="half", m=n, n=4096, k=4096, measured_time_us=n)
                 for n in (128, 4096)
             ]
+        case "io":
+            rows = [
+                _row(id=w, workload=w, accelerator="a100", record_bytes=n, batch_size=4, source="x")
+                for w, n in (("resnet50", 114_660), ("unet3d", 146_600_628))
+            ]
         case _:
             rows = [
                 _row(id=m, model=m, gpu="H100-SXM-80GB", n_gpus=n, tokens_b=1000, precision="bf16", gpu_hours=1e5)

@@ -120,7 +120,7 @@ class StepFigures:
         )
         busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
         rest = derived("all other lines", busy, "s", f"{COUNTED}: the lines beside this one")
-        return derived(LINE, self.lines[LINE], "s", f"max(0, {read.name} - {rest.name})", read, rest)
+        return derived(LINE.replace("_", " "), self.lines[LINE], "s", f"max(0, {read.name} - {rest.name})", read, rest)
 
     def _pass(self, name: str) -> Figure:
         """One micro-batch through the busiest stage in one direction."""

@@ -1,0 +1,81 @@
+"""Convolutional networks as matrix products: counted as the catalog counts them, never above the roofline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.rates import Rates, rates
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.facts.samples import Convolution, convolutions, sample, samples
+
+NETWORKS = ("ResNet-18", "ResNet-50", "ResNet-101", "CosmoFlow (MLPerf HPC)", "U-Net 3D (MLPerf KiTS19)")
+
+
+def _rates(name: str) -> Rates:
+    return rates(load_facts().accelerator(name))
+
+
+def _layers(name: str) -> tuple[Convolution, ...]:
+    found = convolutions(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_count_the_operations_of_the_model(name: str) -> None:
+    published = load_model(name, offline=True).published
+    assert published is not None
+    assert sum(layer.flops for layer in _layers(name)) == published.forward_flops_per_sample
+
+
+@pytest.mark.parametrize("name", NETWORKS[:4])
+def test_layers_have_the_weights_of_the_model(name: str) -> None:
+    published = load_model(name, offline=True).published
+    assert published is not None
+    assert published.parameters is not None
+    weights = sum(layer.inputs * layer.outputs * layer.taps * layer.repeats for layer in _layers(name))
+    assert 0 <= 1 - weights / published.parameters < 0.005, "the rest are biases and norms"
+
+
+@pytest.mark.parametrize("gpu", ["V100-SXM2-16", "A100-SXM-80", "H100-SXM-80"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_faster_than_the_roofline_and_larger_batches_no_slower_a_sample(name: str, gpu: str) -> None:
+    device, batches = _rates(gpu), np.array([1, 2, 8, 64])
+    for precision in ("fp32", "tf32", "fp16"):
+        dtype = usable_precision(device, precision)
+        seconds = np.asarray(convolution_step_s(device, _layers(name), batches, precision).seconds)
+        flops = 2.9 * sum(layer.flops for layer in _layers(name)) * batches  # the first layer lacks one product
+        assert (seconds > flops / device.peak_flops_per_s(dtype)).all()
+        assert (np.diff(seconds / batches) <= 1e-12).all()
+        assert (np.diff(seconds) > 0).all()
+
+
+def test_columns_are_rows_and_parts_sum() -> None:
+    device, layers = _rates("A100-SXM-80"), _layers("ResNet-50")
+    column = np.asarray(convolution_step_s(device, layers, np.array([3, 50]), "tf32").seconds)
+    for index, batch in enumerate((3, 50)):
+        parts = convolution_step_s(device, layers, batch, "tf32")
+        assert float(parts.seconds) == pytest.approx(column[index])
+        assert float(parts.seconds) == pytest.approx(sum(float(part) for part in parts))
+
+
+def test_tf32_runs_in_fp32_where_there_is_none() -> None:
+    assert usable_precision(_rates("V100-SXM2-16"), "tf32") == "fp32"
+    assert usable_precision(_rates("A100-SXM-80"), "tf32") == "tf32"
+    with pytest.raises(SpecError, match="allowed: fp32, tf32, fp16, bf16"):
+        usable_precision(_rates("A100-SXM-80"), "fp8")
+
+
+def test_rows_of_samples_name_models_and_stored_records_are_smaller() -> None:
+    assert {"cosmoflow", "deepcam", "resnet50", "unet3d", "tiramisu", "bert"} <= samples().keys()
+    for row in samples().values():
+        model = load_model(row.model, offline=True)
+        assert model.name == row.model
+        assert row.record_bytes is None or row.record_bytes <= row.sample_bytes
+        assert bool(model.stacks) == (row.tokens is not None)
+    assert sample("Cosmo-Flow") is sample("cosmoflow")
+    assert sample("") is None
