@@ -10,6 +10,7 @@ from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
 from flopwise.api.recipes import Method
 from flopwise.api.rules import step_rules
+from flopwise.api.runs import Surroundings, run_tokens
 from flopwise.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.run import Conditions
     from flopwise.training.storage import Reads
+    from flopwise.training.token_rules import TokenRules
 
 BATCH_TOKENS = 2**22
 """Tokens of a step that large runs seldom exceed."""
@@ -35,6 +38,7 @@ class TrainAnswer:
     fits: bool
     laid_out: str  # who chose the layout
     quick: tuple[QuickFormula, ...]
+    rules: TokenRules | None  # of the tokens and the batch
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -48,8 +52,11 @@ def train(
     global_batch: int | None = None,
     global_batch_tokens: float | None = None,
     tokens: float | None = None,
+    samples: float | None = None,
+    epochs: float | None = None,
     machines: Machines | None = None,
     how: Method | None = None,
+    around: Surroundings | None = None,
     storage: str | None = None,
     storage_bytes_per_s: float | None = None,
     token_bytes: float | None = None,
@@ -58,9 +65,10 @@ def train(
     offline: bool = False,
     **said: Any,
 ) -> TrainAnswer:
-    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` a step, `tokens` in all.
+    """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` a step.
 
-    Further keywords are fields of `Method` (`tp=8, zero=1, recompute="full" ...`) or `Machines` (`provider="aws" ...`).
+    The run is `tokens` long, or `samples` sequences, each `epochs` times. Further keywords are fields of `Method`
+    (`tp=8, zero=1, recompute="full" ...`), `Machines` (`provider="aws" ...`) or `Surroundings` (`spares=2 ...`).
     Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
     `fits` says so.
 
@@ -70,7 +78,9 @@ def train(
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
     place = overridden(machines or Machines(gpu=gpu, facts=facts), _of(Machines, said))
-    method = overridden(how or Method(), {k: v for k, v in said.items() if k not in _of(Machines, said)})
+    run = overridden(around or Surroundings(), _of(Surroundings, said))
+    others = _of(Machines, said) | _of(Surroundings, said)
+    method = overridden(how or Method(), {k: v for k, v in said.items() if k not in others})
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     cluster = place.cluster(gpus)
     seq_len = default_seq(found, seq)
@@ -78,8 +88,12 @@ def train(
     recipe = method.recipe(seq_len, batch)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
-    notes = (*batch_note, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
-    return answered(found, recipe, layout, cluster, tokens, laid_out=laid_out, notes=notes, reads=reads)
+    length = run_tokens(tokens, samples, epochs, seq_len, run)
+    conditions, told = run.conditions(cluster)
+    notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
+    return answered(
+        found, recipe, layout, cluster, length, laid_out=laid_out, notes=notes, reads=reads, conditions=conditions
+    )
 
 
 def _of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
@@ -179,11 +193,22 @@ def answered(
     laid_out: str = "given",
     notes: tuple[str, ...] = (),
     reads: Reads | None = None,
+    conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
     from flopwise.training.estimate import TrainJob, estimate
+    from flopwise.training.run import DEFAULT_CONDITIONS
+    from flopwise.training.token_rules import token_rules
 
-    job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=reads)
+    job = TrainJob(
+        model=model,
+        recipe=recipe,
+        layout=layout,
+        cluster=cluster,
+        tokens=tokens,
+        reads=reads,
+        conditions=conditions or DEFAULT_CONDITIONS,
+    )
     found = estimate(job)
     held = of_training(model, recipe, layout, cluster.accelerator)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
@@ -193,6 +218,7 @@ def answered(
         fits=bool(held.fits),
         laid_out=laid_out,
         quick=(*step_rules(found), *held.quick),
+        rules=token_rules(job),
         settings=(
             ("accelerators", f"{found.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flopwise.api.machines import Machines
     from flopwise.api.memory import Deployment
     from flopwise.api.recipes import Method
+    from flopwise.api.runs import Surroundings
     from flopwise.cost.quick import QuickFormula
     from flopwise.provenance import Figure
 
@@ -63,7 +64,7 @@ layout_options = grouped(
 recipe_options = grouped(
     click.option(
         "--precision",
-        type=click.Choice(["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]),
+        type=click.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
         default="bf16",
         show_default=True,
         help="Of the matrix products in training.",
@@ -91,6 +92,31 @@ recipe_options = grouped(
         "--lora-targets", type=options.Name("targets"),
         help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
     ),
+)  # fmt: skip
+
+run_options = grouped(
+    click.option("--samples", type=options.COUNT, help="Sequences of the whole run, instead of tokens."),
+    click.option("--epochs", type=options.COUNT, help="How often tokens or samples are gone through."),
+    click.option("--mtbf", type=options.SECONDS, help="Time between failures of one GPU with its share of the node."),
+    click.option("--node-mtbf", type=options.SECONDS, help="Time between failures of one node."),
+    click.option(
+        "--failures", type=options.Name("record"),
+        help="Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.",
+    ),
+    click.option("--restart", type=options.SECONDS, help="From a failure to full speed: 10min."),
+    click.option("--checkpoint-every", type=options.SECONDS, help="Time between checkpoints (default: the best)."),
+    click.option(
+        "--checkpoint-bandwidth", type=options.BANDWIDTH, help="With which the whole cluster writes: 200GB/s."
+    ),
+    click.option("--checkpoint-storage", type=options.Name("kind"), help="What each node writes to: lustre, nvme ..."),
+    click.option("--async-checkpoints", is_flag=True, help="Training waits for the copy to host memory only."),
+    click.option("--repair", type=options.SECONDS, help="A failed node is away so long (default: replaced at once)."),
+    click.option("--spares", type=options.Whole(high=10_000), help="Nodes that stand by, with --repair."),
+    click.option("--interruptions", type=options.RATE, help="How often one spot instance is taken back: 0.1/day."),
+    click.option("--jitter", type=options.FRACTION, help="Of step times between GPUs: all wait for the slowest."),
+    click.option("--validate-every", type=options.WHOLE, help="Steps between validations."),
+    click.option("--validate-batches", type=options.WHOLE, help="Global batches of one validation (default: 1)."),
+    click.option("--loader-rate", type=options.RATE, help="Sequences that the data loader delivers to one GPU: 20/s."),
 )  # fmt: skip
 
 price_options = grouped(
@@ -131,6 +157,15 @@ def method(given: dict[str, Any]) -> Method:
         "sequence_parallel",
     )  # fmt: skip
     return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
+
+
+def surroundings(given: dict[str, Any]) -> Surroundings:
+    """What a run meets, in the parameters of a command."""
+    from dataclasses import fields
+
+    from flopwise.api.runs import Surroundings
+
+    return Surroundings(**{f.name: given[f.name] for f in fields(Surroundings)})
 
 
 def machines(given: dict[str, Any]) -> Machines:

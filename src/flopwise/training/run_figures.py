@@ -20,7 +20,7 @@ _ASSUMED = {
     "detect_s": "until a hang or a dead rank is noticed; --restart sets all three",
     "reschedule_s": "until healthy nodes run the job again",
     "warmup_s": "until steps are as fast as before: compiling, connecting, filling caches",
-    "write_bytes_per_s_per_gpu": "what parallel file systems sustain for sharded checkpoints; --checkpoint-storage names a kind",
+    "write_bytes_per_s_per_gpu": "what parallel file systems sustain for sharded checkpoints",
     "snapshot_bytes_per_s_per_gpu": "copy to pinned host memory",
 }
 

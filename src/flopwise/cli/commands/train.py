@@ -11,6 +11,7 @@ from flopwise import units
 from flopwise.cli import options, questions
 from flopwise.cli.commands import memory as memory_command
 from flopwise.cli.render import Screen, heading, pairs
+from flopwise.cli.views import run as run_view
 
 if TYPE_CHECKING:
     from flopwise.api.train import TrainAnswer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--storage", type=options.Name("kind"), help="What the data are read from: nfs, lustre, nvme, s3 ...")
 @click.option("--storage-bandwidth", type=options.BANDWIDTH, help="What storage delivers to a node, instead: 3GB/s.")
 @click.option("--token-bytes", type=options.BYTES, help="Bytes of a stored token (default: 2 or 4).")
+@questions.run_options
 @questions.layout_options
 @questions.recipe_options
 @questions.price_options
@@ -68,6 +70,9 @@ def question(**given: Any) -> TrainAnswer:
         global_batch=given["global_batch"],
         global_batch_tokens=given["global_batch_tokens"],
         tokens=given["tokens"],
+        samples=given["samples"],
+        epochs=given["epochs"],
+        around=questions.surroundings(given),
         storage=given["storage"],
         storage_bytes_per_s=given["storage_bandwidth"],
         token_bytes=given["token_bytes"],
@@ -87,7 +92,6 @@ def figures(answer: TrainAnswer) -> Any:
 def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on."""
     found = answer.estimate
-    run = found.run
     layout = {name: int(getattr(found.job.layout, name)) for name in
               ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")}  # fmt: skip
     plain: dict[str, Any] = {
@@ -108,16 +112,7 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
         "memory": memory_command.document(answer.memory),
         "fits": answer.fits,
-        "run": None
-        if run is None
-        else {
-            "tokens": run.tokens,
-            "seconds": run.seconds,
-            "gpu_hours": run.gpu_hours,
-            "goodput_frac": run.goodput_frac,
-            "cost_usd": run.cost_usd,
-            "energy_joules": run.energy_joules,
-        },
+        "run": run_view.document(answer),
         "layout": layout,
         "laid_out": answer.laid_out,
         "seq_len": int(found.job.recipe.seq_len),
@@ -154,8 +149,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     if answer.memory.remedies:
         yield memory_command.remedies_table(answer.memory, paper)
     if found.run is not None:
-        yield heading(f"The run: {units.format_count(found.run.tokens)} tokens", paper)
-        yield pairs(_run(answer), paper)
+        yield from run_view.blocks(answer, paper)
     yield questions.quick_table(answer.quick, paper)
     yield questions.assumption_list(answer.assumptions)
 
@@ -171,18 +165,4 @@ def _speed(answer: TrainAnswer) -> list[tuple[str, Any]]:
         ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s {interval}"),
         ("MFU", f"{causal} (causal attention counted half); {full} (attention in full)"),
         ("HFU", f"{units.format_percent(found.hfu_frac)} (recomputed operations included)"),
-    ]
-
-
-def _run(answer: TrainAnswer) -> list[tuple[str, Any]]:
-    run = answer.estimate.run
-    assert run is not None
-    band = answer.estimate.band
-    low, high = run.seconds / band.high, run.seconds / band.low
-    return [
-        ("time", f"{units.format_seconds(run.seconds)} ({units.format_seconds(low)} to {units.format_seconds(high)})"),
-        ("accelerator-hours", f"{run.gpu_hours:,.4g}"),
-        ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
-        ("cost", questions.price(run.cost_usd)),
-        ("energy", questions.energy(run.energy_joules)),
     ]

@@ -1,0 +1,108 @@
+"""Rules about a run's tokens and batch: compute-optimal tokens, the critical batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.ops.tensors import active_parameters
+from flopwise.ops.types import Floats
+from flopwise.units import format_count
+
+if TYPE_CHECKING:
+    from flopwise.training.estimate import TrainJob
+
+CHINCHILLA_TOKENS = 20.0
+"""Compute-optimal tokens a parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What rules say of a pre-training run; in tokens. `notes` in sentences, warnings first."""
+
+    compute_optimal_tokens: float
+    critical_batch_tokens: float  # the larger of the two rules
+    loss: float  # predicted, in nats a token
+    notes: tuple[str, ...]
+
+
+def optimal_tokens(parameters: Floats) -> Floats:
+    """Tokens at which a model of that size is the best use of its compute; shape of `parameters`.
+
+    Source: Hoffmann et al. 2022 (arXiv:2203.15556), table 3: about 20 tokens a parameter.
+    Assumes: text of web quality, each token once; for mixtures of experts, the active parameters.
+    """
+    return CHINCHILLA_TOKENS * parameters
+
+
+def predicted_loss(parameters: Floats, tokens: Floats) -> Floats:
+    """Loss at the end of training, in nats a token; broadcasts.
+
+    1.69 + 406.4 / N^0.34 + 410.7 / D^0.28.
+
+    Source: Hoffmann et al. 2022 (arXiv:2203.15556) section 3.3, equation 10. Assumes: as `optimal_tokens`.
+    """
+    return 1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28
+
+
+def critical_batch_of_loss(loss: Floats) -> Floats:
+    """Batch in tokens at which tokens and steps cost alike, at a loss in nats; shape of `loss`.
+
+    2e8 / L^4.8.
+
+    Source: Kaplan et al. 2020 (arXiv:2001.08361) equation 1.4; the quantity is McCandlish et al. 2018
+    (arXiv:1812.06162) section 2.3.
+    """
+    return 2e8 / loss**4.8
+
+
+def critical_batch_of_tokens(tokens: Floats) -> Floats:
+    """Batch in tokens beyond which 20 % more steps than ideal are needed, by the tokens of the run; same shape.
+
+    22.91 D^0.47 sequences of 512 tokens, D in millions.
+
+    Source: Zhang et al. 2024 (arXiv:2410.21676), fitted on 85 million to 1.2 billion parameters.
+    Assumes: the law holds beyond the sizes it was fitted on.
+    """
+    return 512.0 * 22.91 * (tokens / 1e6) ** 0.47
+
+
+def extra_tokens_frac(batch_tokens: Floats, critical_tokens: Floats) -> Floats:
+    """Tokens needed beyond those of small batches, as a share; broadcasts.
+
+    Source: McCandlish et al. 2018 (arXiv:1812.06162) equation 2.11: E / E_min = 1 + B / B_crit. Assumes: a fixed loss.
+    """
+    return batch_tokens / critical_tokens
+
+
+def token_rules(job: TrainJob) -> TokenRules | None:
+    """What the rules say of `job`; None where they do not apply: no tokens, adapters, no text."""
+    model, recipe = job.model, job.recipe
+    if job.tokens is None or recipe.lora is not None or not model.vocab or model.stacks[0].tokens_per_sample:
+        return None
+    size = float(active_parameters(model))
+    best = float(optimal_tokens(size))
+    loss = float(predicted_loss(size, job.tokens))
+    batch = float(recipe.global_batch) * float(recipe.seq_len)
+    critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
+    notes = []
+    if batch > critical:
+        extra = float(extra_tokens_frac(batch, critical))
+        notes.append(
+            f"warning: a batch of {format_count(batch)} tokens is above the critical batch of about "
+            f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
+            f"{1 + extra:.2g} times the tokens of small batches"
+        )
+    notes.append(_proportion(job.tokens, best, size))
+    return TokenRules(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
+
+
+def _proportion(tokens: float, best: float, size: float) -> str:
+    """How the tokens compare with what is compute-optimal."""
+    ratio = tokens / best
+    rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
+    if ratio > 1.5:
+        return f"trained from scratch, these are {ratio:.3g} times {rule}: dearer to train, cheaper to serve"
+    if ratio < 0.67:
+        return f"trained from scratch, these are {ratio:.2g} of {rule}: a smaller model would use the compute better"
+    return f"trained from scratch, these are about {rule}"
