@@ -42,12 +42,10 @@ def _per_layer_inputs(c: Fields, width: int, layers: int) -> tuple[Items, Items]
     return before, after
 
 
-def _attentions(c: Fields, layers: int) -> list[Attention]:
-    """Attention of each layer of Gemma 4 (larger heads in global layers) or 3n; the last share keys and values."""
-    width = c.size("hidden_size")
-    heads, kv_heads, head_dim = c.heads(width)
+def _normed_attention(c: Fields, width: int, heads: int, kv_heads: int, head_dim: int) -> Attention:
+    """Attention as text and image tower have it: queries, keys and values normalised head by head, rope on all."""
     bias = c.flag("attention_bias")
-    base = Attention(
+    return Attention(
         width=width,
         heads=heads,
         kv_heads=kv_heads,
@@ -58,7 +56,13 @@ def _attentions(c: Fields, layers: int) -> list[Attention]:
         qk_norm="head",
         v_norm=True,
     )
-    full = base
+
+
+def _attentions(c: Fields, layers: int) -> list[Attention]:
+    """Attention of each layer of Gemma 4 (larger heads in global layers) or 3n; the last share keys and values."""
+    width = c.size("hidden_size")
+    heads, kv_heads, head_dim = c.heads(width)
+    full = base = _normed_attention(c, width, heads, kv_heads, head_dim)
     if c.model_type == "gemma4_text":
         dim = c.size("global_head_dim", 512)
         same = c.flag("attention_k_eq_v")
@@ -129,17 +133,21 @@ def gemma4_text(c: Fields) -> Model:
     return language_model(c, _TRAITS, attends[0], [kinds[a] for a in attends], before=before)
 
 
+def _hidden_sizes(c: Fields, layers: int) -> list[int]:
+    """Hidden size of each layer's feed-forward: one for all, or a list."""
+    given = c.value("intermediate_size")
+    if not isinstance(given, list):
+        return [c.size("intermediate_size")] * layers
+    sizes = [int(v) for v in given[:layers] if isinstance(v, int) and v > 0]
+    if len(sizes) != layers:
+        raise c.wrong("intermediate_size", given, f"a size, or a list of {layers} sizes, is needed")
+    return sizes
+
+
 def gemma3n_text(c: Fields) -> Model:
     """Gemma 3n's language model: four residual streams that predict and correct one another, low-rank residuals."""
     layers, width = c.layers(), c.size("hidden_size")
-    given = c.value("intermediate_size")
-    sizes = (
-        [c.size("intermediate_size")] * layers
-        if not isinstance(given, list)
-        else [int(v) for v in given[:layers] if isinstance(v, int) and v > 0]
-    )
-    if len(sizes) != layers:
-        raise c.wrong("intermediate_size", given, f"a size, or a list of {layers} sizes, is needed")
+    sizes = _hidden_sizes(c, layers)
     act, streams, rank = (
         activation(c.text("hidden_activation", "gelu")),
         c.size("altup_num_inputs", 4),
@@ -208,20 +216,7 @@ def gemma4(c: Fields) -> Model:
     v = c.part("vision_config", "gemma4_vision")
     width, heads = heads_and_width(v)
     kv_heads, dim = v.size("num_key_value_heads", heads), v.maybe("head_dim") or width // heads
-    bias = v.flag("attention_bias")
-    a = Attention(
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=dim,
-        bias=bias,
-        out_bias=bias,
-        rope_dim=dim,
-        qk_norm="head",
-        v_norm=True,
-        causal=False,
-        cached=False,
-    )
+    a = replace(_normed_attention(v, width, heads, kv_heads, dim), causal=False, cached=False)
     feed = mlp(width, v.size("intermediate_size"), activation(v.text("hidden_activation", "gelu")), "post_norm")
     layer = (
         RMS("input_norm", width),
