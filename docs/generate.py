@@ -36,11 +36,12 @@ def page() -> str:
         for name in summaries:
             command = app.get_command(context, name)
             assert isinstance(command, Command)
-            parts.append(_entry(command, context))
+            parts.append(_entry(command, context, name))
+            parts += [_entry(form, context, f"{name} {form.params[0].human_readable_name}") for form in command.forms]
     return "\n".join(parts)
 
 
-def _entry(command: Command, above: click.Context) -> str:
+def _entry(command: Command, above: click.Context, title: str) -> str:
     """One command: usage, description, options, examples."""
     context = click.Context(command, info_name=command.name, parent=above)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
@@ -48,7 +49,7 @@ def _entry(command: Command, above: click.Context) -> str:
     options = [_option(p, context) for p in command.params if isinstance(p, click.Option)]
     rows = ["| option | |", "|---|---|", *options]
     examples = ["```console", *(f"$ {example}" for example in command.examples), "```"]
-    return "\n".join([f"### {command.name}\n", f"`{usage}`\n", f"{description.strip()}\n", *rows, "", *examples, ""])
+    return "\n".join([f"### {title}\n", f"`{usage}`\n", f"{description.strip()}\n", *rows, "", *examples, ""])
 
 
 def _option(option: click.Option, context: click.Context) -> str:
