@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -244,3 +245,33 @@ def test_fp8_inputs_take_less_than_bf16_where_the_stack_keeps_them() -> None:
     saved = 32 * 4096 * (4096 + 4096 + 11008) / 2
     assert kept("megatron-te", "bf16") - kept("megatron-te", "fp8") == pytest.approx(saved, rel=1e-6)
     assert kept("fsdp-compile", "bf16") == kept("fsdp-compile", "fp8")
+
+
+def test_adapters_that_scale_results_keep_them() -> None:
+    # a layer of Llama 2 7B gives 4 x 4096 + 2 x 11008 + 4096 results a token
+    def activations(lora: Lora) -> float:
+        recipe = Recipe(seq_len=1024, stack="litgpt", lora=lora)
+        return float(step_memory(LLAMA_2_7B, recipe, Layout()).items["activations"])
+
+    more = activations(Lora(scales_outputs=True)) - activations(Lora())
+    assert more == pytest.approx(2 * 1024 * 32 * (5 * 4096 + 2 * 11008))
+    assert activations(Lora(method="dora")) - activations(Lora()) == pytest.approx(2 * 1024 * 32 * 2 * (2 * 4096))
+
+
+def test_putting_weights_into_four_bits_is_the_peak_of_torchtune_in_2024() -> None:
+    # torchtune's QLoRA tutorial of 2024: 7.36 GB allocated at most while Llama 2 7B is loaded, 15 GB in 16 bits
+    recipe = Recipe(seq_len=512, stack="torchtune-2024", lora=Lora(base="nf4"))
+    memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
+    assert float(memory.allocated_bytes) == pytest.approx(7.36e9, rel=0.05)
+    assert float(memory.items["weights while loading"]) > 3e9
+    later = step_memory(LLAMA_2_7B, replace(recipe, stack="torchtune-eager"), Layout(recompute=2))
+    assert float(later.total_bytes) < float(memory.total_bytes) - 2e9
+
+
+def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
+    def loss(tp: int, stack: str) -> float:
+        recipe = Recipe(seq_len=8192, global_batch=8, stack=stack)
+        return float(step_memory(LLAMA_31_8B, recipe, Layout(tp=tp, recompute=2)).items["logits and loss"])
+
+    assert loss(8, "fsdp-compile") == pytest.approx(loss(1, "fsdp-compile") / 8 * (12 + 8) / 12)
+    assert loss(8, "megatron-te") == pytest.approx(loss(1, "megatron-te") / 8)

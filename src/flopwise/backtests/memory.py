@@ -144,6 +144,7 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
         adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         dropout=stack == "litgpt",
+        scales_outputs=method == "adapter_v2",
         extra_trainable=("embedding", "head") if method == "lora_emb" else (),
     )
     trained = number(row, "trainable_params_m")

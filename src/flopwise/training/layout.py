@@ -84,6 +84,7 @@ class Lora:
     dropout: bool = False  # on the adapters' inputs: a copy and a mask are kept
     method: Literal["lora", "dora", "lora-fa"] = "lora"  # dora: a magnitude an output; lora-fa: the first matrix frozen
     extra_trainable: tuple[Literal["embedding", "head"], ...] = ()  # whole tensors trained beside the adapters
+    scales_outputs: bool = False  # every projection's result is scaled by trained figures, and so kept (adapter v2)
 
     def __post_init__(self) -> None:
         """Raise SpecError for a rank or a target that cannot be."""

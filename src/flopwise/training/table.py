@@ -23,7 +23,7 @@ from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.training.adapters import adapted, adapter_parameters, extra_items
+from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 
 _EIGHT_BITS = ("fp8", "fp8_rowwise", "mxfp8", "nvfp4")
@@ -145,6 +145,8 @@ class MemoryTable:
         if self.lora is not None and self.lora.dropout and recompute == "none":
             inputs = {i.reads or i.name: i.inputs for i in adapted(layer.items, self.lora)}
             extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
+        if self.lora is not None and recompute == "none":
+            extra = extra + kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
         if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
             extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(
