@@ -35,6 +35,7 @@ def vocabulary(case: Case) -> Iterator[Finding]:
 
     Source: Anthony et al. 2024 (arXiv:2401.14489) section 6; Megatron-LM `--make-vocab-size-divisible-by`; nanoGPT
     pads 50,257 to 50,304.
+    Assumes: padded rows and columns are computed as others are.
     """
     clock = case.clock
     vocab, tp = clock.model.vocab, clock.tp
@@ -61,6 +62,7 @@ def alignment(case: Case) -> Iterator[Finding]:
     """Inputs and outputs of every product: whole units of 16 bytes on every rank.
 
     Source: NVIDIA, "Matrix Multiplication Background User's Guide", section 3.1.
+    Assumes: padded with zeros, the model computes the same.
     """
     clock = case.clock
     wide = preferred_elems(clock.dtype, clock.cluster.accelerator.compute_capability)
@@ -95,6 +97,7 @@ def head_dims(case: Case) -> Iterator[Finding]:
     """Head dimensions that flash kernels are built for; others are computed padded.
 
     Source: flash-attention 2 (head dimensions of its kernels); Anthony et al. 2024 (arXiv:2401.14489) section 6.
+    Assumes: as good a model with as wide projections in other heads.
     """
     clock, told = case.clock, set()
     if not clock.flash:
@@ -145,6 +148,7 @@ def degrees(case: Case) -> Iterator[Finding]:
 
     Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3 (whole heads on a rank); Narayanan et al. 2021
     (arXiv:2104.04473) section 3.2: tensor parallelism stays inside the node.
+    Assumes: what a smaller degree leaves over becomes replicas or stages.
     """
     clock = case.clock
     tp = clock.tp
@@ -224,6 +228,7 @@ def length(case: Case) -> Iterator[Finding]:
     """Sequences and windows of whole blocks of queries.
 
     Source: FlashAttention-2 (arXiv 2307.08691) section 3.3: blocks of 128 queries.
+    Assumes: as many tokens in longer sequences are as good.
     """
     clock, block = case.clock, int(QUERY_BLOCK)
     if clock.task == "train" and clock.model.stacks[0].tokens_per_sample is None:
@@ -247,6 +252,7 @@ def batch(case: Case) -> Iterator[Finding]:
     """The batch that fills waves and reaches the ridge: the nearest that pays, and a larger one where it pays more.
 
     Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3.2.
+    Assumes: the memory allows.
     """
     clock = case.clock
     b = clock.batch

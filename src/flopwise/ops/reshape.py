@@ -27,7 +27,10 @@ Change = Callable[[Item], Item]
 
 
 def with_items(model: Model, change: Change, *, stack: str | None = None, layer: str | None = None) -> Model:
-    """`model` with every item changed; in one stack, or in its layers of one name, where these are given."""
+    """`model` with every item changed; in one stack, or in its layers of one name, where these are given.
+
+    Source: the model's tables. Assumes: nothing.
+    """
 
     def of_layer(kind: Layer) -> Layer:
         if layer is not None and kind.name != layer:
@@ -46,7 +49,10 @@ def with_items(model: Model, change: Change, *, stack: str | None = None, layer:
 
 
 def with_vocabulary(model: Model, vocab: int) -> Model:
-    """`model` with so many rows of embeddings and columns of logits."""
+    """`model` with so many rows of embeddings and columns of logits.
+
+    Source: the model's tables. Assumes: tables and products outside the layers that have its size hold it.
+    """
     was = model.vocab
 
     def change(item: Item) -> Item:
@@ -75,7 +81,10 @@ class FeedForward:
 
 
 def feed_forwards(items: Sequence[Item]) -> list[FeedForward]:
-    """The feed-forward blocks among the items of a layer: pairs of products cut by columns, then by rows."""
+    """The feed-forward blocks among the items of a layer: pairs of products cut by columns, then by rows.
+
+    Source: the model's tables. Assumes: a block's items share a path.
+    """
     found = []
     mixers = {i.name.rsplit("/", 1)[0] for i in items if isinstance(i, Attend | Recurrence | Convolution)}
     for down in items:
@@ -92,7 +101,10 @@ def feed_forwards(items: Sequence[Item]) -> list[FeedForward]:
 
 
 def with_feed_forward(model: Model, stack: str, layer: str, block: FeedForward, width: int) -> Model:
-    """`model` whose feed-forward `block` is so wide in the layers of that name."""
+    """`model` whose feed-forward `block` is so wide in the layers of that name.
+
+    Source: the model's tables. Assumes: gate and up are as wide as down reads, or one product of both.
+    """
     was = block.width
 
     def change(item: Item) -> Item:
@@ -111,6 +123,8 @@ def with_heads(model: Model, stack: str, layer: str, attend: Attend, heads: int,
     """`model` with so many heads of so many dimensions under one attention's path; projections keep their columns.
 
     heads x dim and kv_heads x dim must be what they were.
+
+    Source: the model's tables. Assumes: queries, keys and values of the same dimension.
     """
     assert heads * dim == attend.heads * attend.qk_dim
     assert kv_heads * dim == attend.kv_heads * attend.qk_dim
@@ -132,14 +146,20 @@ def with_heads(model: Model, stack: str, layer: str, attend: Attend, heads: int,
 
 
 def with_window(model: Model, was: int, window: int) -> Model:
-    """`model` whose attention windows of `was` tokens hold `window`."""
+    """`model` whose attention windows of `was` tokens hold `window`.
+
+    Source: the model's tables. Assumes: nothing.
+    """
     return with_items(
         model, lambda item: replace(item, window=window) if isinstance(item, Attend) and item.window == was else item
     )
 
 
 def with_dimension(model: Model, stack: str, was: int, size: int) -> Model:
-    """`model` whose products, norms and elementwise operations of `was` columns have `size`: padded with zeros."""
+    """`model` whose products, norms and elementwise operations of `was` columns have `size`: padded with zeros.
+
+    Source: the model's tables. Assumes: what has that size is that dimension.
+    """
 
     def change(item: Item) -> Item:
         if isinstance(item, Linear | Experts):
