@@ -23,8 +23,7 @@ from flopwise.facts.models.families.vision import (
     DYNAMIC_PIXELS,
     Tower,
     clip_tower,
-    heads_and_width,
-    patches_of,
+    plain_tower,
     pooling_head,
     siglip_tower,
 )
@@ -196,40 +195,30 @@ def mllama(c: Fields) -> Model:
     """Llama 3.2 Vision: gated cross-attention layers, a tower of local and global layers over tiles."""
     text = text_part(c, "mllama_text_model")
     v = c.part("vision_config", "mllama_vision_model")
-    width, heads = heads_and_width(v)
-    patches, inputs = patches_of(v)
-    local = Tower(
-        width=width,
-        heads=heads,
+    local = replace(
+        plain_tower(v),
         hidden=v.size("intermediate_size"),
-        layers=v.layers(),
-        patch_inputs=inputs,
-        patches=patches,
         patch_bias=False,
-        extra_tokens=1,
-        positions=patches + 1,
         qkv_bias=False,
         bias=False,
         pre_norm=True,
     )
-    tiles = v.size("max_num_tiles", 4)
+    tiles, tokens = v.size("max_num_tiles", 4), local.positions
     ratios = len(v.sequence("supported_aspect_ratios") or [None] * 8) + 1
     once, globals_ = local.stack("vision"), replace(local, layers=v.layers("num_global_layers")).stack("vision")
     gates = Weight(name="gates", numel=2)
     layers = [once.kinds[i].items for i in once.order] + [(*globals_.kinds[i].items, gates) for i in globals_.order]
     kinds, order = distinct(layers)
     tables: Items = (
-        Table(name="embed_tiles/positions", rows=ratios, dim=tiles * (patches + 1) * width, position=True),
-        Table(name="embed_tiles/before", rows=ratios, dim=tiles * width, position=True),
-        Table(name="embed_tiles/after", rows=ratios, dim=tiles * width, position=True),
+        Table(name="embed_tiles/positions", rows=ratios, dim=tiles * tokens * local.width, position=True),
+        Table(name="embed_tiles/before", rows=ratios, dim=tiles * local.width, position=True),
+        Table(name="embed_tiles/after", rows=ratios, dim=tiles * local.width, position=True),
         Weight(name="embed_tiles/gates", numel=3),
     )
     weights = tuple(Weight(name=t.name, numel=t.rows * t.dim) if isinstance(t, Table) else t for t in tables)
-    tower = replace(
-        once, kinds=kinds, order=order, before=(*once.before, *weights), tokens_per_sample=tiles * (patches + 1)
-    )
+    tower = replace(once, kinds=kinds, order=order, before=(*once.before, *weights), tokens_per_sample=tiles * tokens)
     items = (Linear(name="projector/fc", inputs=v.size("vision_output_dim"), outputs=text.stacks[0].width, bias=True),)
-    return joined(c, text, tower, items, tiles * (patches + 1))
+    return joined(c, text, tower, items, tiles * tokens)
 
 
 def mllama_text(c: Fields) -> Model:

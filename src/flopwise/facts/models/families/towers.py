@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from flopwise.facts.models.blocks import LAYER_NORM, RMS
-from flopwise.facts.models.families.vision import DYNAMIC_PIXELS, Tower, heads_and_width, patches_of
+from flopwise.facts.models.families.vision import DYNAMIC_PIXELS, Tower, heads_and_width, plain_tower
 from flopwise.facts.models.fields import Fields
 
 
 def pixtral_tower(c: Fields) -> Tower:
     """Pixtral: RMSNorm, rope over rows and columns, gated, no biases, a norm before the layers and none after."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
-    return Tower(
-        width=width,
-        heads=heads,
+    return replace(
+        plain_tower(c, extra=0),
         hidden=c.size("intermediate_size"),
-        layers=c.layers(),
-        patch_inputs=inputs,
-        patches=patches,
+        positions=0,
         patch_bias=False,
         head_dim=c.maybe("head_dim") or 0,
         norm=RMS,
@@ -27,7 +23,6 @@ def pixtral_tower(c: Fields) -> Tower:
         qkv_bias=False,
         mlp_bias=False,
         gated=True,
-        act=c.text("hidden_act", "gelu"),
         rope=True,
         pre_norm=True,
         post_norm=False,
@@ -65,18 +60,10 @@ def qwen_tower(c: Fields, generation: str) -> Tower:
 
 def llama4_tower(c: Fields) -> Tower:
     """Llama 4's tower: patches unfolded and projected without bias, rope, the class token at the end."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
-    return Tower(
-        width=width,
-        heads=heads,
+    return replace(
+        plain_tower(c),
         hidden=c.size("intermediate_size"),
-        layers=c.layers(),
-        patch_inputs=inputs,
-        patches=patches,
         patch_bias=False,
-        extra_tokens=1,
-        positions=patches + 1,
         rope=True,
         pre_norm=True,
     )
@@ -84,25 +71,18 @@ def llama4_tower(c: Fields) -> Tower:
 
 def internvl_tower(c: Fields) -> Tower:
     """InternViT as transformers has it: layer scales, biases as the configuration says, no norm at the end."""
-    width, heads = heads_and_width(c)
-    patches, inputs = patches_of(c)
+    plain = plain_tower(c)
     rms = c.text("norm_type", "layer_norm") == "rms_norm"
-    return Tower(
-        width=width,
-        heads=heads,
+    return replace(
+        plain,
         hidden=c.size("intermediate_size"),
-        layers=c.layers(),
-        patch_inputs=inputs,
-        patches=patches,
-        extra_tokens=1,
-        positions=patches + 1 if c.flag("use_absolute_position_embeddings", default=True) else 0,
+        positions=plain.positions if c.flag("use_absolute_position_embeddings", default=True) else 0,
         qkv_bias=c.flag("attention_bias"),
         layer_scale=True,
         norm=RMS if rms else LAYER_NORM,
         qk_norm=c.flag("use_qk_norm"),
         post_norm=not c.flag("use_mean_pooling", default=True),
-        weights=width if c.flag("use_mask_token") else 0,
-        act=c.text("hidden_act", "gelu"),
+        weights=plain.width if c.flag("use_mask_token") else 0,
     )
 
 
