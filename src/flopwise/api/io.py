@@ -214,7 +214,7 @@ def _trained(
     assert work.tokens is not None
     dtype = asked.precision or work.precision or "bf16"
     dtype = "fp32" if dtype == "tf32" else dtype
-    batch = asked.batch * gpus if asked.batch else None
+    batch = asked.batch * gpus if asked.batch is not None else None
     answer = train(model, gpus=gpus, seq=work.tokens, global_batch=batch, precision=dtype, machines=place)
     found = answer.estimate
     rate = Rate(

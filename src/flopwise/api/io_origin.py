@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.origin import KERNEL, chip_fact, estimate_of, interval
+from flopwise.origin import COUNTED, KERNEL, chip_fact, estimate_of, interval
 from flopwise.provenance import Figure, assumption, derived, fact, given
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def io_figure(found: IoAnswer) -> Figure:
             "share of reads that caches serve",
             found.hit_frac,
             "frac",
-            "reuse distance: see flopwise.cost.storage.hit_frac",
+            f"{COUNTED}: records met again before they are evicted",
             given("cache of a node", found.cache_bytes, "B"),
             given("data set", found.dataset_bytes, "B"),
             given("shuffle", found.shuffle),
@@ -60,7 +60,7 @@ def io_figure(found: IoAnswer) -> Figure:
         )
     saved = found.checkpoints
     if saved is not None:
-        figures.append(derived("checkpoint", saved.nbytes, "B", saved.origin, source="counted"))
+        figures.append(derived("checkpoint", saved.nbytes, "B", f"{COUNTED}: {saved.origin}"))
     assert chip is not None
     return estimate_of(f"storage for {work.name} on {found.num_gpus:,} x {chip.name}", figures)
 
@@ -85,7 +85,7 @@ def _rate(found: IoAnswer, flops: Figure) -> Figure:
         "samples per second and device",
         rate.samples_per_s,
         "1/s",
-        KERNEL if rate.origin == "layers" else "training estimate: see `flopwise train --explain`",
+        KERNEL if rate.origin == "layers" else f"{KERNEL}: see `flopwise train --explain`",
         *(derived(name.replace("_", " "), seconds, "s", KERNEL) for name, seconds in rate.parts if seconds > 0),
         *((given("samples of a step", rate.batch),) if rate.batch is not None else ()),
         peak,

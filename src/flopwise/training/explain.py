@@ -92,7 +92,11 @@ class _Tree(RunFigures):
             derived(n, v, "s", f"{COUNTED}: work of a micro-batch / datasheet rate")
             for n, v in zip(names, floor, strict=True)
         ]
-        formula = f"min({self.step.name}, micro-batches x max({', '.join(names)}))"
+        floor_text = f"micro-batches x max({', '.join(names)})"
+        if self.reading is not None:
+            leaves.append(self.reading)
+            floor_text = f"max({self.reading.name}, {floor_text})"
+        formula = f"min({self.step.name}, {floor_text})"
         lower = derived(
             "lower bound of the step", self.found.lower_bound_s, "s", formula, self.step, self.num_micro, *leaves
         )

@@ -188,7 +188,8 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
         MissingFactError: the device lacks a rate.
         SpecError: the precision or the batch cannot be.
     """
-    size, dtype = batch or work.batch or 1, precision or work.precision or "bf16"
+    size = batch if batch is not None else work.batch or 1
+    dtype = precision or work.precision or "bf16"
     if size < 1:
         raise SpecError(f"batch {size}; give 1 or more")
     if work.layers is not None:

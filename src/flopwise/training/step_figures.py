@@ -34,6 +34,7 @@ class StepFigures:
         layout, recipe = self.job.layout, self.job.recipe
         self.lines = dict(found.breakdown)
         self.gpus = given("GPUs", found.num_gpus)
+        self.reading: Figure | None = None  # of a step's records, where storage is asked about
         self.batch = given("global batch", int(recipe.global_batch), "sequences")
         self.seq = given("sequence length", int(recipe.seq_len), "tokens")
         self.dp, self.micro_batch = given("dp", int(layout.dp)), given("micro-batch", int(layout.micro_batch))
@@ -49,6 +50,7 @@ class StepFigures:
         self.mode = int(layout.recompute)
         self.stage = {n: float(v) for n, v in zip(STAGE_PARTS, self.table.stage_parts[:, self.mode, 0, 0], strict=True)}
         self.kernels = self._kernels()
+        self.reading = self._reading()
         self.step = total("step time", "s", [self._line(name) for name, _ in found.breakdown])
 
     def _context(self) -> BlockContext:
@@ -96,18 +98,21 @@ class StepFigures:
 
     def _storage(self) -> Figure:
         """What reading takes longer than all other lines together."""
+        read = self.reading
+        assert read is not None
+        busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
+        rest = derived("all other lines", busy, "s", f"{COUNTED}: the lines beside this one")
+        name = LINE.replace("_", " ")
+        return derived(name, self.lines[LINE], "s", f"max(0, {read.name} - {rest.name})", read, rest)
+
+    def _reading(self) -> Figure | None:
+        """Reading what one step needs; None where the data are there."""
         reads, recipe, layout = self.job.reads, self.job.recipe, self.job.layout
-        assert reads is not None
+        if reads is None:
+            return None
         each = given("bytes of a token", reads.token_bytes, "B")
-        batch = derived(
-            "records of a step",
-            reads.batch_bytes(recipe),
-            "B",
-            f"{self.batch.name} x {self.seq.name} x {each.name}",
-            self.batch,
-            self.seq,
-            each,
-        )
+        formula = f"{self.batch.name} x {self.seq.name} x {each.name}"
+        batch = derived("records of a step", reads.batch_bytes(recipe), "B", formula, self.batch, self.seq, each)
         if reads.date:
             rate = fact(f"{reads.storage} per node", reads.bytes_per_s, "B/s", source=reads.origin, date=reads.date)
         else:
@@ -115,12 +120,9 @@ class StepFigures:
         per_node = self.job.cluster.gpus_per_node
         nodes = derived("nodes that read", reads.nodes(layout, per_node), "", f"{COUNTED}: no more than replicas")
         read_s = reads.read_s(recipe, layout, per_node)
-        read = derived(
+        return derived(
             "reading a step", read_s, "s", f"{batch.name} / ({rate.name} x {nodes.name})", batch, rate, nodes
         )
-        busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
-        rest = derived("all other lines", busy, "s", f"{COUNTED}: the lines beside this one")
-        return derived(LINE.replace("_", " "), self.lines[LINE], "s", f"max(0, {read.name} - {rest.name})", read, rest)
 
     def _pass(self, name: str) -> Figure:
         """One micro-batch through the busiest stage in one direction."""
