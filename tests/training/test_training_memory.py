@@ -259,11 +259,12 @@ def test_adapters_that_scale_results_keep_them() -> None:
 
 
 def test_putting_weights_into_four_bits_is_the_peak_of_torchtune_in_2024() -> None:
-    # torchtune's QLoRA tutorial of 2024: 7.36 GB allocated at most while Llama 2 7B is loaded, 15 GB in 16 bits
+    # torchtune's QLoRA tutorial of 2024: 9.13 GB reserved at most while Llama 2 7B is loaded, 9.29 GB in training.
+    # The search compares each element with 16 levels: differences and their absolute values, 16 x 2 x 2 bytes, and inputs
     recipe = Recipe(seq_len=512, stack="torchtune-2024", lora=Lora(base="nf4"))
     memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
-    assert float(memory.allocated_bytes) == pytest.approx(7.36e9, rel=0.05)
-    assert float(memory.items["weights while loading"]) > 3e9
+    assert float(memory.reserved_bytes) == pytest.approx(9.13e9, rel=0.12)
+    assert float(memory.items["weights while loading"]) == pytest.approx(72 * 4096 * 11008, rel=0.02)
     later = step_memory(LLAMA_2_7B, replace(recipe, stack="torchtune-eager"), Layout(recompute=2))
     assert float(later.total_bytes) < float(memory.total_bytes) - 2e9
 
