@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,9 +13,11 @@ from flopwise.cli.render import Screen, bars, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.api.machines import Machines
-    from flopwise.api.memory import Deployment
+    from flopwise.api.memory import Deployment, MemoryAnswer
     from flopwise.api.recipes import Method
     from flopwise.api.runs import Surroundings
+    from flopwise.api.serve import ServeAnswer
+    from flopwise.api.train import TrainAnswer
     from flopwise.cost.quick import QuickFormula
     from flopwise.provenance import Figure
 
@@ -206,6 +208,33 @@ def deployment(given: dict[str, Any]) -> Deployment:
 def model_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """How the model is read."""
     return {"facts": given["facts"], "assume_family": given["assume_family"], "offline": given["offline"]}
+
+
+def told(
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer,
+    document: Callable[..., dict[str, Any]],
+    lines: Callable[[Any, Screen], Iterator[str]],
+    *,
+    explained: bool,
+) -> None:
+    """Write the answer as JSON or as lines, with the tree of its figures where that was asked for."""
+
+    def text(paper: Screen) -> Iterator[str]:
+        from flopwise.api.explain import figure_of
+
+        yield from lines(answer, paper)
+        if explained:
+            yield tree((figure_of(answer),), paper)
+
+    options.answer(lambda: document(answer, explained=explained), text)
+
+
+def provenance(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> list[dict[str, Any]]:
+    """The tree of an answer's figures as JSON."""
+    from flopwise.api.explain import figure_of
+    from flopwise.provenance import to_json
+
+    return [to_json(figure_of(answer))]
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:

@@ -49,13 +49,7 @@ def command(**given: Any) -> None:
     explained = given.pop("explain")
     check(given, click.get_current_context())
     answer = question(**given)
-
-    def text(paper: Screen) -> Iterator[str]:
-        yield from lines(answer, paper)
-        if explained:
-            yield questions.tree(figures(answer), paper)
-
-    options.answer(lambda: document(answer, explained=explained), text)
+    questions.told(answer, document, lines, explained=explained)
 
 
 def check(given: dict[str, Any], context: click.Context) -> None:
@@ -76,13 +70,6 @@ def question(**given: Any) -> MemoryAnswer:
         return memory(given["model"], deployment=questions.deployment(given), **common)
     how = questions.method({**given, "micro_batch": given["batch"]})
     return memory(given["model"], seq=given["seq"], grad_accum=given["grad_accum"], how=how, **common)
-
-
-def figures(answer: MemoryAnswer) -> Any:
-    """The provenance of the answer."""
-    from flopwise.api.explain import figure_of
-
-    return (figure_of(answer),)
 
 
 def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]:
@@ -111,7 +98,7 @@ def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]
         "assumptions": list(answer.assumptions),
     }
     if explained:
-        found["provenance"] = provenance(figures(answer))
+        found["provenance"] = questions.provenance(answer)
     return found
 
 
@@ -128,13 +115,6 @@ def quick(rules: Any) -> list[dict[str, Any]]:
         }
         for r in rules
     ]
-
-
-def provenance(found: Any) -> list[dict[str, Any]]:
-    """Trees as JSON."""
-    from flopwise.provenance import to_json
-
-    return [to_json(figure) for figure in found]
 
 
 def lines(answer: MemoryAnswer, paper: Screen) -> Iterator[str]:

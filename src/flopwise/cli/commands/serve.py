@@ -56,13 +56,7 @@ def command(**given: Any) -> None:
     """
     explained = given.pop("explain")
     answer = question(**given)
-
-    def text(paper: Screen) -> Iterator[str]:
-        yield from lines(answer, paper)
-        if explained:
-            yield questions.tree(figures(answer), paper)
-
-    options.answer(lambda: document(answer, explained=explained), text)
+    questions.told(answer, document, lines, explained=explained)
     if not answer.fits:
         click.get_current_context().exit(1)
 
@@ -83,13 +77,6 @@ def question(**given: Any) -> ServeAnswer:
         deployment=questions.deployment(given),
         **questions.model_arguments(given),
     )
-
-
-def figures(answer: ServeAnswer) -> Any:
-    """The provenance of the answer."""
-    from flopwise.api.explain import figure_of
-
-    return (figure_of(answer),)
 
 
 def _ranged(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
@@ -135,7 +122,7 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "assumptions": list(answer.assumptions),
     }
     if explained:
-        plain["provenance"] = memory_command.provenance(figures(answer))
+        plain["provenance"] = questions.provenance(answer)
     return plain
 
 

@@ -48,13 +48,7 @@ def command(**given: Any) -> None:
     """
     explained = given.pop("explain")
     answer = question(**given)
-
-    def text(paper: Screen) -> Iterator[str]:
-        yield from lines(answer, paper)
-        if explained:
-            yield questions.tree(figures(answer), paper)
-
-    options.answer(lambda: document(answer, explained=explained), text)
+    questions.told(answer, document, lines, explained=explained)
     if not answer.fits:
         click.get_current_context().exit(1)
 
@@ -80,13 +74,6 @@ def question(**given: Any) -> TrainAnswer:
         how=questions.method(given),
         **questions.model_arguments(given),
     )
-
-
-def figures(answer: TrainAnswer) -> Any:
-    """The provenance of the answer."""
-    from flopwise.api.explain import figure_of
-
-    return (figure_of(answer),)
 
 
 def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
@@ -125,7 +112,7 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
         "assumptions": list(answer.assumptions),
     }
     if explained:
-        plain["provenance"] = memory_command.provenance(figures(answer))
+        plain["provenance"] = questions.provenance(answer)
     return plain
 
 
