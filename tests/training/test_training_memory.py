@@ -260,7 +260,7 @@ def test_adapters_that_scale_results_keep_them() -> None:
 
 def test_putting_weights_into_four_bits_is_the_peak_of_torchtune_in_2024() -> None:
     # torchtune's QLoRA tutorial of 2024: 9.13 GB reserved at most while Llama 2 7B is loaded, 9.29 GB in training.
-    # The search compares each element with 16 levels: differences and their absolute values, 16 x 2 x 2 bytes, and inputs
+    # The search holds 16 levels against each element: differences and absolute values, 16 x 2 x 2 bytes, and inputs.
     recipe = Recipe(seq_len=512, stack="torchtune-2024", lora=Lora(base="nf4"))
     memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
     assert float(memory.reserved_bytes) == pytest.approx(9.13e9, rel=0.12)
@@ -276,3 +276,15 @@ def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
 
     assert loss(8, "fsdp-compile") == pytest.approx(loss(1, "fsdp-compile") / 8 * (12 + 8) / 12)
     assert loss(8, "megatron-te") == pytest.approx(loss(1, "megatron-te") / 8)
+
+
+@pytest.mark.parametrize("width_layers", [(2048, 24), (4096, 32)])
+def test_frozen_weights_stay_gathered_where_the_software_loads_them_whole(width_layers: tuple[int, int]) -> None:
+    width, layers = width_layers
+    model = llama(width, layers, width // 128, width // 128, 4 * width, 32000)
+    recipe = Recipe(seq_len=256, global_batch=2, stack="litgpt", lora=Lora())
+    held = step_memory(model, recipe, Layout(dp=2, zero=3, recompute=2))
+    whole = 2.0 * parameters(model)
+    assert 1.5 * whole < float(held.allocated_bytes) < 1.8 * whole  # a shard, all weights, gradients of two layers
+    full = step_memory(model, replace(recipe, stack="hf-trainer"), Layout(dp=2, zero=3, recompute=2))
+    assert float(full.allocated_bytes) < 1.0 * whole

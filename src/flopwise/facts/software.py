@@ -55,7 +55,7 @@ class Stack:
     step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
     selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
-    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads
+    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads, and frozen ones at the end
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
     fragmentation_frac: float  # reserved over allocated memory, minus one

@@ -16,6 +16,7 @@ from flopwise.training.table import MemoryTable
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
+_FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
 
 MOMENTS = ("loss", "layer", "end", "step", "load")
 """When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
@@ -318,6 +319,8 @@ class Evaluation:
             if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
                 head = self._at("head") * self.row.root_gathered * stage.last
                 undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
+            elif self.row.loads_whole:  # frozen weights, once gathered, stay; gradients span frozen weights as well
+                at_end = cut * (whole + 2.0 * root + _FLAT_GRADIENTS * unit)
             if self.row.loads_whole:
                 states = fixed["optimizer states"] + fixed["master weights"]
                 loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
