@@ -61,6 +61,7 @@ def advise(
     precision: str | None = None,
     stack: str | None = None,
     attention: str | None = None,
+    offload: bool = False,
     weights: str | None = None,
     kv_dtype: str | None = None,
     engine: str | None = None,
@@ -71,7 +72,8 @@ def advise(
 ) -> ShapeAnswer:
     """Shapes of `model` on `tp` accelerators: `batch` sequences of `seq` tokens in training, as many cached in serving.
 
-    `precision`, `stack`, `attention` and `ep` go with training; `weights`, `kv_dtype` and `engine` with serving.
+    `precision`, `stack`, `attention`, `offload` (the optimizer to host memory) and `ep` go with training; `weights`,
+    `kv_dtype` and `engine` with serving.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.
@@ -81,13 +83,15 @@ def advise(
         "precision": precision, "stack": stack, "attention": attention, "weights": weights, "kv_dtype": kv_dtype,
         "engine": engine,
     }  # fmt: skip
+    if offload and task == "serve":
+        raise SpecError("--offload does not go with --task serve")
     _check(task, said, ep, {"tp": tp, "batch": batch, "seq": seq, "ep": ep})
     place = machines or Machines(gpu=gpu, facts=facts)
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     cluster = place.cluster(tp)
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
-        return _training(found, cluster, tp, sequences, seq, ep or 1, said)
+        return _training(found, cluster, tp, sequences, seq, ep or 1, said, offload=offload)
     return _decoding(found, cluster, tp, sequences, seq, said)
 
 
@@ -105,7 +109,15 @@ def _check(task: str, said: dict[str, str | None], ep: int | None, sizes: dict[s
 
 
 def _training(
-    model: Model, cluster: Cluster, tp: int, batch: int, seq: int | None, ep: int, said: dict[str, str | None]
+    model: Model,
+    cluster: Cluster,
+    tp: int,
+    batch: int,
+    seq: int | None,
+    ep: int,
+    said: dict[str, str | None],
+    *,
+    offload: bool,
 ) -> ShapeAnswer:
     from flopwise.api.memory import default_seq
     from flopwise.api.recipes import Method, check_expert_parallel
@@ -117,7 +129,7 @@ def _training(
         precision=said["precision"] or "bf16", stack=said["stack"], attention=said["attention"] or "flash", ep=ep
     )
     recipe = how.recipe(tokens, batch)
-    clock = TrainingClock(model=model, recipe=recipe, cluster=cluster, tp=tp, ep=ep, batch=batch)
+    clock = TrainingClock(model=model, recipe=recipe, cluster=cluster, tp=tp, ep=ep, batch=batch, offload=offload)
     case, advice, fine, stacks = training_advice(clock)
     settings = (
         ("pass", f"forward and backward of {batch:,} x {tokens:,} tokens on one rank"),

@@ -237,7 +237,7 @@ def length(case: Case) -> Iterator[Finding]:
         else:
             to = int(ceil_div(clock.seq, block)) * block
             gain = case.now_s - scalar(clock.pass_s(seq=to)) * clock.seq / to
-            if case.worth(gain):
+            if case.worth(gain) and to <= (clock.model.max_position or to):
                 why = f"queries come in blocks of {block}; gain for the same tokens"
                 yield case.advice("sequence", f"{clock.seq:,}", f"{to:,}", why, gain)
     windows = {i.window for s in clock.model.stacks for k in s.kinds for i in k.items if isinstance(i, Attend)}

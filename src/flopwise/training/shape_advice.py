@@ -16,10 +16,19 @@ from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.flops import encoder_tokens, runs
+from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.work import Shape, Split
-from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
+from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout
-from flopwise.training.step import Inner, StepTable, block_list, step_parts, step_table
+from flopwise.training.step import (
+    DTYPE_BYTES,
+    Inner,
+    StepTable,
+    block_list,
+    resident_grad_dtype,
+    step_parts,
+    step_table,
+)
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -31,6 +40,10 @@ ONCE = frozenset({"optimizer", "data_parallel", "pipeline_bubble", "pipeline_p2p
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
 COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
 """Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
+PINNED_FRAC = 0.76
+"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
+PAGEABLE_FRAC = 0.4
+"""Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
 MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
@@ -52,6 +65,7 @@ class TrainingClock:
     tp: int = 1
     ep: int = 1
     batch: int = 1
+    offload: bool = False  # the optimizer and its states stand in host memory
     towers: bool = False  # a multimodal model's towers see a sample with each sequence
     seen: dict[Any, Kernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
     task: str = "train"
@@ -231,6 +245,37 @@ def links(case: Case, clock: TrainingClock) -> Iterator[Fine]:
     yield Fine("links", told)
 
 
+def host(case: Case, clock: TrainingClock) -> Iterator[Advice | Fine]:
+    """What an optimizer in host memory sends over PCIe each step, from pinned memory and from pageable.
+
+    Source: Ren et al. 2021 (arXiv:2101.06840) section 3: gradients go down, 16-bit weights come up. Pageable memory:
+    Harris 2012, "How to Optimize Data Transfers in CUDA C/C++", NVIDIA blog.
+    Assumes: nothing hides it; the weights of one rank, not sharded further.
+    """
+    chip = clock.cluster.accelerator
+    if not clock.offload or not chip.pcie_bytes_per_s:
+        return
+    dtype = resident_grad_dtype(clock.recipe, software_row(clock.recipe.stack))
+    items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
+    held = scalar(sharded_parameters(items, clock.tp, clock.ep))
+    down, up = held * DTYPE_BYTES[dtype], held * ACT_BYTES
+    taken = (down + up) / (PINNED_FRAC * chip.pcie_bytes_per_s)
+    gen = f"PCIe {chip.pcie_gen}" if chip.pcie_gen else "PCIe"
+    told = (
+        f"{(down + up) / 1e9:,.1f} GB a step over {gen} take {taken:,.2f} s; over n micro-batches a step 1/n of it each"
+    )
+    yield Fine("host transfers, pinned", told)
+    slower = taken / PAGEABLE_FRAC
+    yield Advice(
+        what="host transfers",
+        now="pageable memory",
+        better="pinned memory",
+        why="pageable memory is copied twice; bind each rank to its GPU's socket, too; of a pass that is a whole step",
+        gain_s=slower - taken,
+        gain_frac=(slower - taken) / (case.now_s + slower),
+    )
+
+
 def training_advice(clock: TrainingClock) -> tuple[Case, tuple[Advice, ...], tuple[Fine, ...], tuple[StackTime, ...]]:
     """(the case, advice by gain, what is fine, the stacks compared) of a micro-batch.
 
@@ -241,6 +286,11 @@ def training_advice(clock: TrainingClock) -> tuple[Case, tuple[Advice, ...], tup
     case = Case(clock, now_s, clock.operations(now_s))
     advice, fine = findings(case)
     compared = clock.software() if clock.recipe.lora is None else ()
-    more = [*(fusing(case, compared) if compared else ()), *attention(case, clock), *links(case, clock)]
+    more = [
+        *(fusing(case, compared) if compared else ()),
+        *attention(case, clock),
+        *links(case, clock),
+        *host(case, clock),
+    ]
     advice = sorted_advice((*advice, *(m for m in more if isinstance(m, Advice))))
     return case, advice, (*fine, *(m for m in more if isinstance(m, Fine))), compared

@@ -81,6 +81,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @click.option(
     "--attention", type=click.Choice(["flash", "sdpa", "eager"]), help="Training: attention (default: flash)."
 )
+@click.option("--offload", is_flag=True, help="Training: the optimizer stands in host memory.")
 @click.option("--weights", type=options.Name("format"), help="Serving: format of the weights (default: bf16).")
 @click.option("--kv-dtype", type=options.Name("dtype"), help="Serving: of the key-value cache (default: bf16).")
 @click.option("--engine", type=options.Name("engine"), help="Serving: engine (default: vllm).")
