@@ -58,7 +58,10 @@ class Operation:
 
 
 def scalar(value: Floats | None) -> float:
-    """A number, or a column of one entry, as a number; 0 for None."""
+    """A number, or a column of one entry, as a number; 0 for None.
+
+    Source: none needed. Assumes: a column holds one entry.
+    """
     return 0.0 if value is None else float(np.asarray(value, dtype=float).ravel()[0])
 
 
@@ -66,6 +69,7 @@ def aligned_elems(dtype: str) -> int:
     """Elements that a row must be a multiple of for the tensor cores' fast path.
 
     Source: NVIDIA, "Matrix Multiplication Background User's Guide", section 3.1: 16 bytes, so 8 in 16 bits and 16 in 8.
+    Assumes: other vendors' matrix units load 16 bytes at once, too.
     """
     return int(ALIGNED_BYTES * 8 // 2.0 ** np.floor(np.log2(precision(dtype).act_bits)))
 

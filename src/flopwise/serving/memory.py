@@ -6,6 +6,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,13 +166,10 @@ def serving_memory(
     """
     layout = layout or ServingLayout()
     row = engine(engine_name)
-    share = row.memory_frac if memory_frac is None else memory_frac
-    if not 0 < share <= 1:
-        raise SpecError(f"memory fraction {share} is out of range; allowed: above 0, up to 1")
+    share = _share(row, memory_frac)
     cap = row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
-    bare = device_kind in BARE_KINDS
-    graphs, driver = (0.0, 0.0) if bare else (row.graph_bytes, row.context_bytes)
+    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
     loaded = weights_per_gpu(model, weights, layout)
     standing = loaded + row.workspace_bytes + graphs + driver
     cache = _Cache(model, layout, row, kv_dtype)
@@ -181,13 +179,7 @@ def serving_memory(
                       chunk=chunk, context=context, one=one, tp=layout.tp)  # fmt: skip
     most = np.minimum(np.floor(filled), cap)
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
-
-    def working(sequences: Floats) -> Floats:
-        """Activations and workspace of so many."""
-        tokens = np.minimum(chunk, np.asarray(sequences) * context)
-        logits = sequences if generates(model) else 0
-        return row.workspace_bytes + prefill_workspace_bytes(model, tokens, logits, layout.tp)
-
+    working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = cache.bytes(batch, context), working(batch)
     taken = loaded + workspace + graphs + driver
     budget = _kv_budget(row, share, card, loaded + working(np.maximum(most, 1.0)) + graphs + driver)
@@ -206,6 +198,21 @@ def serving_memory(
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         assumptions=() if concurrency is None else _capped(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def _share(row: Engine, memory_frac: float | None) -> float:
+    """Share of the memory that the engine may use: as asked, or its own."""
+    share = row.memory_frac if memory_frac is None else memory_frac
+    if not 0 < share <= 1:
+        raise SpecError(f"memory fraction {share} is out of range; allowed: above 0, up to 1")
+    return share
+
+
+def _working_bytes(model: Model, row: Engine, chunk: Ints, context: Ints, tp: Ints, sequences: Floats) -> Floats:
+    """Activations and workspace of so many sequences, whose prompts run through in chunks."""
+    tokens = np.minimum(chunk, np.asarray(sequences) * context)
+    logits = sequences if generates(model) else 0
+    return row.workspace_bytes + prefill_workspace_bytes(model, tokens, logits, tp)
 
 
 def _filling(
