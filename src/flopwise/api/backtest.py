@@ -19,7 +19,7 @@ def backtest(
 ) -> Backtest:
     """Predictions for every row of a measurement file, with errors and the coverage of the intervals.
 
-    `kind` is one of weights, memory, kernels, training, gpu-hours, serving; rows that cannot be predicted are skipped
+    `kind` is one of weights, memory, kernels, training, gpu-hours, io, serving; rows that cannot be predicted are skipped
     with a reason. What a row measured is never used to predict it.
 
     Raises:

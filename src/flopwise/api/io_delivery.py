@@ -155,17 +155,14 @@ def checkpoints(work: Workload, how: Reading) -> Checkpoints | None:
     Raises:
         SpecError: they are asked for, and the parameters are not known.
     """
-    from flopwise.cost.storage import checkpoint_bytes, checkpoint_bytes_per_s
-    from flopwise.facts.software import optimizer
+    from flopwise.cost.storage import checkpoint_bytes_per_s
 
     count = parameters_of(work)
     if count is None:
         if how.checkpoint_interval_s is not None or how.restore_within_s is not None:
             raise SpecError(f"{work.name}: its parameters are not known, so its checkpoints aren't either")
         return None
-    row = optimizer(how.optimizer)
-    states = 4.0 * row.states + row.packed_bytes
-    nbytes = float(checkpoint_bytes(count, 2.0 + 4.0, states))
+    nbytes, origin = _checkpoint(work, how, count)
     written, restored = None, None
     if how.checkpoint_interval_s is not None:
         written = float(checkpoint_bytes_per_s(nbytes, how.checkpoint_interval_s, how.checkpoint_stall_frac))
@@ -178,8 +175,25 @@ def checkpoints(work: Workload, how: Reading) -> Checkpoints | None:
         write_bytes_per_s=written,
         restore_within_s=how.restore_within_s,
         restore_bytes_per_s=restored,
-        origin=f"{count:,.0f} parameters x (2 bytes + 4 of fp32 weights + {states:g} of {row.name}'s states)",
+        origin=origin,
     )
+
+
+def _checkpoint(work: Workload, how: Reading, count: float) -> tuple[float, str]:
+    """Bytes of a checkpoint to resume from, and how they come about."""
+    from flopwise.facts.software import optimizer
+
+    row = optimizer(how.optimizer)
+    if work.model is not None and work.model.stacks:
+        from flopwise.training.checkpoint import checkpoint_bytes
+        from flopwise.training.layout import Recipe
+        from flopwise.training.table import MemoryTable
+
+        recipe = Recipe(seq_len=1, optimizer=row.name)
+        nbytes = float(checkpoint_bytes(MemoryTable(work.model, recipe)))
+        return nbytes, f"weights, master weights and {row.name}'s states as {recipe.stack} keeps them"
+    states = 4.0 * row.states + row.packed_bytes
+    return count * (4.0 + states), f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
 
 
 def deliveries(

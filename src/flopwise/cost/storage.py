@@ -100,14 +100,6 @@ def exposed_read_s(step_s: Floats, step_bytes: Floats, delivered_bytes_per_s: Fl
     return np.maximum(0.0, step_bytes / delivered_bytes_per_s - step_s)
 
 
-def checkpoint_bytes(parameters: Floats, weight_bytes: float, state_bytes: float) -> Floats:
-    """Size of a checkpoint to restart from; shape of `parameters`.
-
-    Source: counting. Assumes: one copy of weights, master weights and optimizer states, whatever the replicas.
-    """
-    return parameters * (weight_bytes + state_bytes)
-
-
 def checkpoint_bytes_per_s(nbytes: Floats, interval_s: Floats, stall_frac: Floats) -> Floats:
     """Write bandwidth with which checkpoints each `interval_s` take `stall_frac` of the time; broadcasts.
 

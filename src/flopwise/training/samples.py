@@ -25,6 +25,8 @@ ASSUMED_FRAC = 0.25
 Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
 SMALL_VOCABULARY = 2**16
 """Tokens of vocabularies up to this are stored in two bytes, others in four (Megatron's and Levanter's data sets)."""
+REFERENCE_STACK = "fsdp-eager"
+"""How the reference implementations of benchmarks run: eagerly, nothing fused."""
 TRAINING_PASSES = 3.0
 """Forward, and backward twice that."""
 
@@ -211,7 +213,7 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
 def _estimated(work: Workload, model: Model, cluster: Cluster, batch: int, precision: str) -> Rate:
     assert work.tokens is not None
     named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]
-    recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named)
+    recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
     found = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return Rate(
         samples_per_s=batch / found.step_s,
