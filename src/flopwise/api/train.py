@@ -77,14 +77,14 @@ def train(
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), _of(Machines, said))
-    run = overridden(around or Surroundings(), _of(Surroundings, said))
-    others = _of(Machines, said) | _of(Surroundings, said)
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), fields_of(Machines, said))
+    run = overridden(around or Surroundings(), fields_of(Surroundings, said))
+    others = fields_of(Machines, said) | fields_of(Surroundings, said)
     method = overridden(how or Method(), {k: v for k, v in said.items() if k not in others})
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     cluster = place.cluster(gpus)
     seq_len = default_seq(found, seq)
-    batch, batch_note = _global_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
+    batch, batch_note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
     recipe = method.recipe(seq_len, batch)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
@@ -96,12 +96,12 @@ def train(
     )
 
 
-def _of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
+def fields_of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
     """Those keywords that are fields of `kind`."""
     return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
-def _global_batch(
+def step_batch(
     sequences: int | None, tokens: float | None, seq_len: int, gpus: int, how: Method
 ) -> tuple[int, tuple[str, ...]]:
     """Sequences a step, and what was assumed."""

@@ -12,9 +12,13 @@ from flopwise.cli import options, questions
 from flopwise.cli.commands import memory as memory_command
 from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cli.views import run as run_view
+from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.train import TrainAnswer
+
+NOT_COMPARED = ("tokens", "samples", "epochs", "storage", "storage_bandwidth", "token_bytes")
+"""Options that mean nothing to --compare."""
 
 
 @options.command(
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     "flopwise train Llama-3.1-8B --gpu h100 --gpus 64 --seq 8192 --tokens 1T",
     "flopwise train Llama-3.1-8B --gpu a100-80gb --gpus 16 --tp 2 --zero 1 --global-batch 256 --provider aws --json",
     "flopwise train Llama-3.1-8B --gpu l40s --qlora --seq 2048 --tokens 50M --explain",
+    "flopwise train Llama-3.1-8B --gpu h100 --gpus 256 --seq 8192 --global-batch 512 --compare",
 )
 @options.model_argument
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 @click.option("--storage", type=options.Name("kind"), help="What the data are read from: nfs, lustre, nvme, s3 ...")
 @click.option("--storage-bandwidth", type=options.BANDWIDTH, help="What storage delivers to a node, instead: 3GB/s.")
 @click.option("--token-bytes", type=options.BYTES, help="Bytes of a stored token (default: 2 or 4).")
+@click.option("--compare", is_flag=True, help="Instead: how data, ZeRO, FSDP, tensor, pipeline ... layouts scale.")
+@click.option("--weak", is_flag=True, help="With --compare: the global batch grows with the accelerators.")
 @questions.run_options
 @questions.layout_options
 @questions.recipe_options
@@ -47,10 +54,42 @@ def command(**given: Any) -> None:
     fit is estimated all the same; the exit code is then 1.
     """
     explained = given.pop("explain")
+    if given.pop("compare"):
+        compared(given, explained=explained)
+        return
+    if given.pop("weak"):
+        raise SpecError("--weak says how --compare scales the batch; give that, too")
     answer = question(**given)
     questions.told(answer, document, lines, explained=explained)
     if not answer.fits:
         click.get_current_context().exit(1)
+
+
+def compared(given: dict[str, Any], *, explained: bool) -> None:
+    """Answer `--compare`.
+
+    Raises:
+        SpecError: an option of a single layout or of a run is given.
+    """
+    from flopwise.api.compare import compare
+    from flopwise.cli.views import compare as view
+
+    run = [*questions.surroundings(given).said, *(n for n in NOT_COMPARED if given[n] is not None)]
+    if run or explained:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in (*run, *(["explain"] if explained else [])))
+        raise SpecError(f"--compare is of steps in all layouts; leave out {named}")
+    answer = compare(
+        given["model"],
+        gpus=given["gpus"],
+        seq=given["seq"],
+        global_batch=given["global_batch"],
+        global_batch_tokens=given["global_batch_tokens"],
+        weak=given["weak"],
+        machines=questions.machines(given),
+        how=questions.method(given),
+        **questions.model_arguments(given),
+    )
+    options.answer(lambda: view.document(answer), lambda paper: view.blocks(answer, paper))
 
 
 def question(**given: Any) -> TrainAnswer:
