@@ -123,15 +123,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     sizes = batches(most[fit])
     tp, pp = (np.broadcast_to(a[fit], sizes.shape).ravel() for a in (tp, pp))
     batch = sizes.ravel()
-    machine = Runner(
-        model=model,
-        rates=node.cluster.rates,
-        fabric=node.cluster.fabric,
-        engine=engine(name),
-        dtype=path.dtype,
-        weight_bits=path.weight_bits,
-        kv_bytes=cache_elem_bytes(kv_dtype),
-    )
+    machine = _runner(model, node, name, path, kv_dtype)
     layout = ServingLayout(tp=tp, pp=pp)
     served = _encoded if one_pass else _generated
     columns = served(machine, layout, batch, workload, sizes.shape[1])
@@ -149,6 +141,19 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
         too_big=considered - int(fit.size),
         smallest_bytes=smallest,
         **columns,
+    )
+
+
+def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, kv_dtype: str) -> Runner:
+    """The engine on one device of `node`."""
+    return Runner(
+        model=model,
+        rates=node.cluster.rates,
+        fabric=node.cluster.fabric,
+        engine=engine(engine_name),
+        dtype=path.dtype,
+        weight_bits=path.weight_bits,
+        kv_bytes=cache_elem_bytes(kv_dtype),
     )
 
 
