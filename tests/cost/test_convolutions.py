@@ -66,6 +66,7 @@ def test_columns_are_rows_and_parts_sum() -> None:
 def test_tf32_runs_in_fp32_where_there_is_none() -> None:
     assert usable_precision(_rates("V100-SXM2-16"), "tf32") == "fp32"
     assert usable_precision(_rates("A100-SXM-80"), "tf32") == "tf32"
+    assert usable_precision(_rates("TPU v4"), "tf32") == "bf16"
     with pytest.raises(SpecError, match="allowed: fp32, tf32, fp16, bf16"):
         usable_precision(_rates("A100-SXM-80"), "fp8")
 

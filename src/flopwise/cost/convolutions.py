@@ -49,14 +49,16 @@ class Parts(NamedTuple):
 
 
 def usable_precision(rates: Rates, precision: str) -> str:
-    """`precision`, or fp32 for TF32 on a device without it, as frameworks run it.
+    """`precision`, or fp32 for TF32 on a device without it, as frameworks run it; bf16 where there is no fp32, either.
 
-    Source: documentation of PyTorch and TensorFlow. Assumes: TF32 is not switched off.
+    Source: documentation of PyTorch, TensorFlow and XLA. Assumes: TF32 is not switched off.
     Raises: SpecError: convolutions are not timed in that format.
     """
     if precision not in ELEM_BYTES:
         raise SpecError(f"precision {precision!r} of convolutions; allowed: {', '.join(ELEM_BYTES)}")
-    return "fp32" if precision == "tf32" and "tf32" not in rates.peak else precision
+    if precision != "tf32":
+        return precision
+    return next((known for known in ("tf32", "fp32") if known in rates.peak), "bf16")
 
 
 def convolution_step_s(rates: Rates, layers: Sequence[Convolution], batch: Ints, precision: str) -> Parts:

@@ -231,9 +231,7 @@ def share_rate(work: Workload, cluster: Cluster, precision: str, share: float | 
     Raises:
         MissingFactError: the device lacks that rate.
     """
-    dtype = precision
-    if dtype == "tf32" and "tf32" not in cluster.rates.peak:
-        dtype = "fp32"
+    dtype = usable_precision(cluster.rates, precision) if precision == "tf32" else precision
     peak = cluster.rates.peak_flops_per_s(dtype)
     notes: tuple[str, ...] = ()
     taken = share if share is not None else work.achieved_frac
