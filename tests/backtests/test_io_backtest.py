@@ -42,7 +42,7 @@ def test_benchmarks_are_predicted_without_a_fitted_constant() -> None:
     done = run_backtest(KINDS["io"], _rows(), load_facts())
     errors = np.array([p.error for p in done.predictions], dtype=float)
     assert not np.isnan(errors).any(), [p.skipped for p in done.predictions]
-    assert np.median(np.abs(errors)) < 0.22
+    assert np.median(np.abs(errors)) < 0.18
     assert np.abs(errors).max() < 0.6
     assert abs(np.median(errors)) < 0.1, "no bias to speak of"
     assert all(p.low is not None and p.high is not None and p.low < p.high for p in done.predictions)
