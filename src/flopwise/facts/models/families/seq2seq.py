@@ -12,6 +12,18 @@ from flopwise.facts.models.fields import Fields
 AUDIO_POSITIONS = 1500  # half of the 3000 mel frames of 30 s, Whisper
 
 
+def _model(c: Fields, decoder: Stack, encoder: Stack, vocab: int, positions: int | None) -> Model:
+    """The model of the two stacks, the decoder first."""
+    return Model(
+        name="",
+        model_type=c.model_type,
+        kind="encoder-decoder",
+        stacks=(decoder, encoder),
+        vocab=vocab,
+        max_position=positions,
+    )
+
+
 def t5(c: Fields) -> Model:
     """T5, mT5, UMT5: RMSNorm before blocks, a learned relative-position bias (one table a stack; UMT5: one a layer)."""
     width, d_kv, heads = c.size("d_model"), c.size("d_kv"), c.size("num_heads")
@@ -57,15 +69,8 @@ def t5(c: Fields) -> Model:
     decoder_rows = [layer(decoder=True, first=i == 0) for i in range(min(below, 2))]
     decoder = _stack("decoder", width, (shared,), _repeated(decoder_rows, below), (RMS("norm", width), head))
     encoder = _stack("encoder", width, (), _repeated(encoder_rows, depth), (RMS("norm", width),))
-    return Model(
-        name="",
-        model_type=c.model_type,
-        kind="encoder-decoder",
-        stacks=(decoder, encoder),
-        vocab=vocab,
-        max_position=c.maybe("n_positions", 512),
-        notes=("the encoder reads the decoder's embedding table",),
-    )
+    model = _model(c, decoder, encoder, vocab, c.maybe("n_positions", 512))
+    return replace(model, notes=("the encoder reads the decoder's embedding table",))
 
 
 def _tied(c: Fields) -> bool:
@@ -148,14 +153,7 @@ def bart(c: Fields) -> Model:
     )
     a, hidden, depth = _half(c, "encoder", causal=False, whisper=False)
     encoder = _stack("encoder", width, place, [_layer(c, a, hidden, act, cross=False, pre=False)] * depth, ())
-    return Model(
-        name="",
-        model_type=c.model_type,
-        kind="encoder-decoder",
-        stacks=(decoder, encoder),
-        vocab=vocab,
-        max_position=positions,
-    )
+    return _model(c, decoder, encoder, vocab, positions)
 
 
 def whisper(c: Fields) -> Model:
@@ -192,11 +190,4 @@ def whisper(c: Fields) -> Model:
     )
     rows = [_layer(c, a, hidden, act, cross=False, pre=True)] * depth
     encoder = _stack("encoder", width, stem, rows, (LAYER_NORM("norm", width),), tokens=source)
-    return Model(
-        name="",
-        model_type=c.model_type,
-        kind="encoder-decoder",
-        stacks=(decoder, encoder),
-        vocab=vocab,
-        max_position=target,
-    )
+    return _model(c, decoder, encoder, vocab, target)
