@@ -198,16 +198,27 @@ def price(cluster: Cluster) -> Figure | None:
     return fact("price per device and hour", value, "USD/h", source=cluster.price_source)
 
 
+CUT = 1e-9
+"""Relative difference from which on an end of an interval is another than its band's."""
+
+
 def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float) -> tuple[Figure, Figure]:
     """The lower and the upper end of the 10-90 % interval around `value`."""
     rows = f"{band.rows} measurements of class {band.name}" if band.rows else f"no measurement yet (class {band.name})"
     source = band.source or "data/intervals.json"
     ends = []
+    inputs: tuple[Figure, ...]
     for word, share, end in (("low", band.low, low), ("high", band.high, high)):
         ratio = calibration(
             f"measured / predicted, {word} end", share, "", fitted_on=rows, source=source, date=band.date
         )
-        ends.append(derived(f"{name}, {word}", end, value.unit, f"{value.name} x {ratio.name}", value, ratio))
+        formula, inputs = f"{value.name} x {ratio.name}", (value, ratio)
+        plain = number(value.value) * share
+        if abs(end - plain) > CUT * abs(plain):  # cut off where physics ends
+            bound = derived("physical bound", end, value.unit, f"{COUNTED}: at datasheet rates")
+            formula = f"{'max' if end > plain else 'min'}({formula}, {bound.name})"
+            inputs = (*inputs, bound)
+        ends.append(derived(f"{name}, {word}", end, value.unit, formula, *inputs))
     return ends[0], ends[1]
 
 

@@ -138,8 +138,10 @@ def test_serve_has_its_keys_and_its_parts_agree(document: Callable[[str], dict[s
     for name in ("ttft_s", "tpot_s", "output_tokens_per_s"):
         assert found[f"{name}_low"] < found[name] < found[f"{name}_high"]
     assert found["usd_per_hour"] == pytest.approx(10.0)
-    dollars = 10.0 / (found["output_tokens_per_s"] * 3600) * 1e6
-    assert found["usd_per_million_output_tokens"] == pytest.approx(dollars)
+    outputs, inputs = found["output_tokens_per_s"], found["requests_per_s"] * 1024
+    paid = found["usd_per_million_output_tokens"] * outputs + found["usd_per_million_input_tokens"] * inputs
+    assert paid * 3600 / 1e6 == pytest.approx(10.0)  # together they are the bill, once
+    assert found["usd_per_million_output_tokens"] > found["usd_per_million_input_tokens"]
     assert found["e2e_s"] == pytest.approx(found["ttft_s"] + 255 * found["tpot_s"])
 
 
@@ -155,6 +157,82 @@ def test_serve_under_load_gives_percentiles_that_rise_and_nothing_where_it_canno
     drowned = document("serve Llama-3.1-8B --gpu h100 --rate 100000")["under_load"]
     assert drowned["utilisation_frac"] > 1
     assert set(drowned["ttft_s"].values()) == {None}
+
+
+def test_a_rate_that_is_not_sustained_has_no_latency_and_exit_code_one(run: Run) -> None:
+    line = "serve Llama-3.1-8B --gpu l40s --rate 100"
+    code, out, _ = run(f"{line} --json")
+    found = json.loads(out)
+    assert code == 1
+    assert (found["ttft_s"], found["ttft_s_high"], found["tpot_s"], found["e2e_s"]) == (None, None, None, None)
+    needed = found["under_load"]["replicas_needed"]
+    code, out, _ = run(line)
+    assert code == 1
+    assert f"{needed:,} replicas" in out
+    assert "TTFT" not in out
+    assert run(f"{line} --gpus {needed}")[0] == 0
+    assert run(f"{line} --gpus {needed - 1}")[0] == 1
+
+
+@pytest.mark.parametrize("model", ["bert-base-uncased", "ViT-L/16", "CLIP-ViT-L/14"])
+def test_models_that_do_not_generate_speak_of_inputs(
+    run: Run, document: Callable[[str], dict[str, Any]], model: str
+) -> None:
+    line = f"serve {model} --gpu h100 --concurrency 32 --price 2"
+    found, (code, out, _) = document(line), run(line)
+    assert code == 0
+    for name in ("tpot_s", "output_tokens_per_s", "kv_capacity_tokens", "usd_per_million_output_tokens"):
+        assert found[name] is None
+    assert found["requests_per_s_low"] < found["requests_per_s"] < found["requests_per_s_high"]
+    paid = found["usd_per_million_requests"] * found["requests_per_s"] * 3600 / 1e6
+    assert paid == pytest.approx(2.0)
+    assert "inputs/s" in out
+    for word in ("TPOT", "TTFT", "KV", "output token", "decoding", "tokens/s"):
+        assert word not in out
+    assert run(f"{line} --explain")[0] == 0
+
+
+def test_requests_that_are_not_given_fit_the_context(document: Callable[[str], dict[str, Any]]) -> None:
+    for model, made in (("gpt2", "1,024"), ("t5-3b", "512"), ("whisper-large-v3", "448")):
+        found = document(f"serve {model} --gpu h100 --concurrency 1")
+        assert found["fits"]
+        assert any(f"is made for {made}" in text for text in found["assumptions"])
+    assert not any("is made for" in text for text in document("serve Llama-3.1-8B --gpu h100")["assumptions"])
+    assert any("longer than" in text for text in document("serve t5-3b --gpu h100 --input 700")["assumptions"])
+
+
+def test_weights_are_taken_as_they_are_published(document: Callable[[str], dict[str, Any]]) -> None:
+    for model, form, gib in (("gpt-oss-120b", "mxfp4", 61), ("DeepSeek-V3", "fp8-block", 626)):
+        found = document(f"memory {model} --task serve")
+        assert any(f"weights in {form}" in text for text in found["assumptions"])
+        weights = next(i["bytes"] for i in found["items"] if i["name"] == "weights")
+        assert weights / 2**30 == pytest.approx(gib, rel=0.04)
+        plain = document(f"memory {model} --task serve --weights bf16")
+        assert next(i["bytes"] for i in plain["items"] if i["name"] == "weights") > 1.9 * weights
+
+
+def test_one_capacity_in_every_place(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    line = "Llama-3.1-70B --gpu h100 --weights fp8"
+    served = [document(f"serve {line} --concurrency {n}") for n in (1, 4)]
+    held = document(f"memory {line} --task serve --context 1280 --concurrency 4")
+    assert len({a["max_concurrency"] for a in (*served, *(s["memory"] for s in served), held)}) == 1
+    assert len({a["kv_capacity_tokens"] for a in (*served, *(s["memory"] for s in served), held)}) == 1
+    _, out, _ = run(f"serve {line} --concurrency 4")
+    assert out.count("at most ") == 1
+
+
+@pytest.mark.parametrize("line", ["Llama-3.1-8B --gpu h100 --concurrency 1", "Llama-3.1-70B --gpu h100 --weights fp8"])
+def test_no_interval_crosses_what_the_datasheet_allows(document: Callable[[str], dict[str, Any]], line: str) -> None:
+    found = document(f"serve {line}")
+    assert found["tpot_s_low"] >= found["lower_bound_s"] * (1 - 1e-9)
+    size = 70.6e9 if "70B" in line else 8.03e9
+    assert found["ttft_s_low"] > 2 * 0.8 * size * 1024 / 1979e12
+
+
+def test_a_format_without_units_is_said(document: Callable[[str], dict[str, Any]]) -> None:
+    for gpu in ("v100-32gb", "t4"):
+        found = document(f"serve Llama-3.2-1B --gpu {gpu} --concurrency 1")
+        assert any("no bf16 units: products run in fp16" in text for text in found["assumptions"])
 
 
 def test_table_json_and_python_say_the_same(run: Run, document: Callable[[str], dict[str, Any]]) -> None:
@@ -250,7 +328,10 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train ResNet-50 --gpu h100", "roofline"),
         ("serve Llama-3.1-8B --gpu h100 --tp 2 --gpus 3", "whole replicas"),
         ("serve Llama-3.1-8B --gpu h100 --rate 2 --concurrency 8", "not both"),
-        ("serve Llama-3.1-8B --gpu h100 --input 200000", "context"),
+        ("serve Llama-3.1-8B --gpu h100 --input 20000000", "context"),
+        ("serve bert-base-uncased --gpu h100 --input 4096", "shorten it to 512"),
+        ("memory gpt2 --seq 2048", "shorten it to 1,024"),
+        ("serve Llama-3.1-8B --gpu t4 --weights fp8", "use fp16"),
         ("serve Llama-3.1-8B --gpu h100 --weights int3", "format"),
         ("serve Llama-3.1-8B --gpu h100 --engine vlm", "vllm"),
         ("serve bert-base-uncased --gpu t4 --rate 3 --input 128", "does not generate"),

@@ -46,7 +46,7 @@ def test_attention_replicas_deliver_more_than_one_of_them() -> None:
     four = estimate(_job(model=MIXTRAL, layout=ServingLayout(dp=4, ep=4), concurrency=64))
     assert four.num_gpus == one.num_gpus == 4
     assert four.concurrency == pytest.approx(one.concurrency, rel=0.05)
-    assert 0.2 < four.output_tokens_per_s.value / one.output_tokens_per_s.value < 5
+    assert 0.2 < four.throughput.value / one.throughput.value < 5
 
 
 def test_experts_over_more_ranks_than_there_are_cannot_be() -> None:
@@ -60,8 +60,8 @@ def test_pipeline_stages_work_at_once_except_where_an_engine_passes_one_batch() 
     assert float(micro_batches(machine, ServingLayout(pp=4), 1.0)) == 1
     serial = runner(_job(engine="llama.cpp", layout=ServingLayout(pp=4)))
     assert float(micro_batches(serial, ServingLayout(pp=4), 64.0)) == 1
-    alone = estimate(_job(concurrency=16)).output_tokens_per_s.value
-    piped = estimate(_job(layout=ServingLayout(pp=4), concurrency=64)).output_tokens_per_s.value
+    alone = estimate(_job(concurrency=16)).throughput.value
+    piped = estimate(_job(layout=ServingLayout(pp=4), concurrency=64)).throughput.value
     assert 2.5 * alone < piped <= 4.05 * alone
 
 

@@ -90,7 +90,7 @@ def test_requests_beyond_the_memory_wait() -> None:
     crowded = estimate(replace(JOB, concurrency=5000))
     assert crowded.max_concurrency < 5000
     full = estimate(replace(JOB, concurrency=crowded.max_concurrency))
-    assert crowded.output_tokens_per_s.value == pytest.approx(full.output_tokens_per_s.value, rel=0.01)
+    assert crowded.throughput.value == pytest.approx(full.throughput.value, rel=0.01)
     assert crowded.ttft_s.value > full.ttft_s.value
 
 
@@ -115,7 +115,7 @@ def test_encoders_answer_in_one_pass() -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"input_tokens": 10**7}, "exceed the context"), ({"layout": ServingLayout(pp=64)}, "more than the 32 layers")],
+    [({"input_tokens": 10**7}, "exceeds the context"), ({"layout": ServingLayout(pp=64)}, "more than the 32 layers")],
 )
 def test_jobs_that_cannot_be(change: dict[str, object], says: str) -> None:
     with pytest.raises(SpecError, match=says):

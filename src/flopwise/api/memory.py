@@ -65,7 +65,7 @@ class MemoryAnswer:
 class Deployment:
     """How a model is served, as people say it."""
 
-    weights: str = "bf16"
+    weights: str | None = None  # None: as the checkpoint is published
     kv_dtype: str | None = None
     concurrency: int | None = None
     context: int | None = None
@@ -259,12 +259,23 @@ def _band_notes(band: ErrorBand) -> tuple[str, ...]:
     return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
 
 
+def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[str, ...]]:
+    """`asked` with the checkpoint's own weight format where none was given, and the sentence that says so."""
+    if asked.weights is not None:
+        return asked, ()
+    own = model.checkpoint_format
+    told = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
+    return replace(asked, weights=own or "bf16"), told
+
+
 def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
     """Memory of serving as `asked`."""
     from flopwise.facts.formats import weight_format
     from flopwise.serving.memory import serving_memory
 
-    weight_format(asked.weights)
+    asked, native = in_its_format(model, asked)
+    weights = asked.weights or "bf16"
+    weight_format(weights)
     check_tensor_parallel(model, asked.tp)
     check_expert_parallel(model, asked.ep)
     check_pipeline(model, asked.pp)
@@ -273,7 +284,7 @@ def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | N
             f"ep {asked.ep} does not divide tp x dp = {asked.tp * asked.dp}, the ranks that hold the experts"
         )
     context = asked.context or default_seq(model, None)
-    check_length(model, context, what="context")
+    stretched = check_length(model, context, what="a context") if asked.context else ()
     layout = asked.layout()
     concurrency = -(-(asked.concurrency or 1) // asked.dp)
     held = serving_memory(
@@ -282,12 +293,38 @@ def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | N
         concurrency=concurrency,
         context=context,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
-        weights=asked.weights,
+        weights=weights,
         kv_dtype=asked.kv_dtype or "bf16",
         engine_name=asked.engine,
         memory_frac=asked.memory_frac,
+        device_kind="gpu" if chip is None else chip.kind,
     )
-    return of_serving(model, asked, layout, held, chip, context=context, concurrency=concurrency)
+    answer = of_serving(model, asked, layout, held, chip, context=context, concurrency=concurrency)
+    return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
+
+
+def _serving_remedies(
+    model: Model, asked: Deployment, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
+) -> tuple[ServingRemedy, ...]:
+    """What would make a deployment fit."""
+    from flopwise.serving.remedies import serving_remedies
+
+    if chip is None:
+        return ()
+    return tuple(
+        serving_remedies(
+            model,
+            layout,
+            concurrency=concurrency,
+            context=context,
+            hbm_bytes=chip.hbm_bytes,
+            weights=asked.weights or "bf16",
+            kv_dtype=asked.kv_dtype or "bf16",
+            engine_name=asked.engine,
+            memory_frac=asked.memory_frac,
+            device_kind=chip.kind,
+        )
+    )
 
 
 def of_serving(
@@ -301,36 +338,22 @@ def of_serving(
     concurrency: int,
 ) -> MemoryAnswer:
     """The answer for one deployment whose memory is `held`."""
-    from flopwise.serving.remedies import serving_remedies
+    from flopwise.serving.memory import generates
 
+    caches = generates(model)
     total = float(held.total_bytes)
     band = memory_band("serving")
     low, high = band.interval(total)
     capacity = None if chip is None else float(chip.hbm_bytes)
     fits = None if chip is None else bool(held.fits)
-    usable = capacity
-    if chip is not None and held.kv_budget_bytes > 0:
-        usable = min(float(chip.hbm_bytes), total - float(held.items["KV cache"]) + float(held.kv_budget_bytes))
-    remedies: list[ServingRemedy] = []
-    if fits is False and chip is not None:
-        remedies = serving_remedies(
-            model,
-            layout,
-            concurrency=concurrency,
-            context=context,
-            hbm_bytes=chip.hbm_bytes,
-            weights=asked.weights,
-            kv_dtype=asked.kv_dtype or "bf16",
-            engine_name=asked.engine,
-            memory_frac=asked.memory_frac,
-        )
+    usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
     return MemoryAnswer(
         model=model,
         task="serve",
         per_gpu_bytes=total,
         low_bytes=float(low),
         high_bytes=float(high),
-        items=tuple((name, float(size)) for name, size in held.items.items()),
+        items=tuple((n, float(size)) for n, size in held.items.items() if size or (caches and n == "KV cache")),
         worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
         host_bytes=0.0,
         accelerator=chip,
@@ -338,12 +361,12 @@ def of_serving(
         usable_bytes=usable,
         fits=fits,
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=tuple(remedies),
+        remedies=() if fits is not False else _serving_remedies(model, asked, layout, chip, context, concurrency),
         band=band,
         quick=serving_rules(model, asked, chip, context),
         settings=(
             ("layout", asked.layout_text),
-            ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}"),
+            ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
             ("load", f"{concurrency:,} x {context:,} tokens"),
             ("engine", asked.engine),
         ),
@@ -352,6 +375,6 @@ def of_serving(
         deployment=asked,
         concurrency=concurrency,
         context=context,
-        kv_capacity_tokens=None if chip is None else float(held.kv_capacity_tokens),
+        kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),
         max_concurrency=None if chip is None else float(held.max_concurrency),
     )

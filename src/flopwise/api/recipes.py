@@ -200,10 +200,8 @@ def _check_degrees(how: Method, model: Model, seq_len: int, dp: int) -> None:
         raise SpecError(f"interleave {interleave} x pp {pp} does not divide the {layers} layers of {model.name}")
 
 
-def check_length(model: Model, tokens: int, *, what: str = "sequence") -> None:
-    """Raise SpecError when a sequence is far beyond what the model is made for."""
-    if model.max_position and tokens > 16 * model.max_position:
-        raise SpecError(
-            f"{what} of {tokens:,} tokens: {model.name} is made for {model.max_position:,}; shorten it to "
-            f"{16 * model.max_position:,} or less"
-        )
+def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:
+    """What is assumed of a sequence longer than the model is made for; SpecError when it cannot be asked."""
+    from flopwise.facts.models.positions import check_length
+
+    return check_length(model, tokens, what=what)

@@ -72,7 +72,7 @@ def serving_rules(model: Model, asked: Deployment, chip: Accelerator | None, con
     if chip is None:
         return ()
     count = parameters(model)
-    width = float(weight_bytes(model, asked.weights)) / max(1, count)
+    width = float(weight_bytes(model, asked.weights or "bf16")) / max(1, count)
     return (
         QuickFormula(
             name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
@@ -93,7 +93,7 @@ def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, cont
     stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
     tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
     held = serving_memory(
-        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=asked.weights,
+        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=asked.weights or "bf16",
         kv_dtype=asked.kv_dtype or "bf16", engine_name=asked.engine, memory_frac=asked.memory_frac,
     )  # fmt: skip
     fits = np.broadcast_to(np.asarray(held.max_concurrency), tp.shape) >= 1

@@ -148,7 +148,7 @@ def _serve_headline(found: Any) -> Headline:
     return {
         "TTFT": found.ttft_s.value,
         "TPOT": None if found.tpot_s is None else found.tpot_s.value,
-        "throughput per GPU": found.output_tokens_per_s.value / found.num_gpus,
+        "throughput per GPU": (found.output_tokens_per_s or found.throughput).value / found.num_gpus,
         "concurrency": float(found.max_concurrency),
         "cost per token": found.usd_per_million_output_tokens,
     }
@@ -212,7 +212,7 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
             concurrency=answer.concurrency,
             context=answer.context,
             hbm_bytes=answer.capacity_bytes,
-            weights=asked.weights,
+            weights=asked.weights or "bf16",
             kv_dtype=asked.kv_dtype or "bf16",
             engine_name=asked.engine,
             memory_frac=asked.memory_frac,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.api.machines import Machines, described, loaded
-from flopwise.api.memory import Deployment, MemoryAnswer, of_serving, overridden
-from flopwise.api.recipes import check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
+from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.api.rules import token_rules
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.serving.estimate import ServeEstimate, ServeJob
 
+DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
+"""Tokens of a prompt and an answer where none are given."""
+START_TOKENS = 4
+"""Tokens that start a transcript: language, task, timestamps (Whisper)."""
 PERCENTILES = ("p50", "p90", "p95", "p99")
 
 
@@ -27,6 +31,7 @@ class UnderLoad:
 
     requests_per_s: float
     utilisation_frac: float  # of the rate that all replicas sustain
+    replicas_needed: int  # the fewest that keep up
     ttft_s: dict[str, float]  # by percentile
     tpot_s: dict[str, float]
 
@@ -50,14 +55,19 @@ class ServeAnswer:
         """Accelerators of all replicas."""
         return self.replicas * self.estimate.num_gpus
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the replicas sustain the rate that was asked for."""
+        return self.under_load is None or self.under_load.utilisation_frac < 1
+
 
 def serve(
     model: Model | str,
     *,
     gpu: str | None = None,
     gpus: int | None = None,
-    input_tokens: int = 1024,
-    output_tokens: int = 256,
+    input_tokens: int | None = None,
+    output_tokens: int | None = None,
     concurrency: int | None = None,
     rate: float | None = None,
     static: bool = False,
@@ -71,7 +81,7 @@ def serve(
     """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
 
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
-    load, too.
+    load, too. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
     Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`) or `Machines` (`provider="aws" ...`).
 
     Raises:
@@ -85,7 +95,9 @@ def serve(
     place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
     asked = overridden(deployment or Deployment(), {k: v for k, v in said.items() if k not in of_place})
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    _check(found, asked, input_tokens + output_tokens)
+    asked, native = in_its_format(found, asked)
+    inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
+    _check(found, asked)
     replica = asked.tp * asked.pp * asked.dp
     total = replica if gpus is None else gpus
     if total % replica:
@@ -98,30 +110,53 @@ def serve(
         model=found,
         cluster=place.cluster(replica),
         layout=asked.layout(),
-        weights=asked.weights,
+        weights=asked.weights or "bf16",
         kv_dtype=asked.kv_dtype or "bf16",
         engine=asked.engine,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        input_tokens=inputs,
+        output_tokens=outputs,
         concurrency=each,
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
     )
-    return answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency)
+    answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency)
+    return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
 
 
-def _check(model: Model, asked: Deployment, tokens: int) -> None:
+def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tuple[int, int, tuple[str, ...]]:
+    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
+    from flopwise.serving.iteration import prompt
+    from flopwise.serving.memory import generates
+
+    own, made = model.stacks[0].tokens_per_sample, model.max_position
+    if own is not None:
+        same = inputs in (None, own)
+        return own, 0, () if same else (f"{model.name} makes {own:,} tokens of every input, whatever is given",)
+    most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
+    fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
+    answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
+    room = most if apart or not decodes else max(1, most - answer)
+    asked = inputs or min(START_TOKENS if fixed else DEFAULT_INPUT, room)
+    if outputs is None:
+        answer = max(1, min(answer, most if apart else most - asked)) if decodes else 0
+    plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
+    if (asked, answer) == plain or (not decodes and asked == plain[0]):
+        return asked, answer, ()
+    said = f"a request of {asked:,} tokens in" + (f" and {answer:,} out" if decodes else "")
+    return asked, answer, (f"{said}, as {model.name} is made for {most:,}",)
+
+
+def _check(model: Model, asked: Deployment) -> None:
     from flopwise.facts.formats import cache_elem_bytes, weight_format
     from flopwise.facts.software import engine
 
-    weight_format(asked.weights)
+    weight_format(asked.weights or "bf16")
     cache_elem_bytes(asked.kv_dtype or "bf16")
     engine(asked.engine)
     check_tensor_parallel(model, asked.tp)
     check_expert_parallel(model, asked.ep)
     check_pipeline(model, asked.pp)
-    check_length(model, tokens, what="request")
 
 
 def answered(
@@ -139,7 +174,7 @@ def answered(
 
     found = estimate(job)
     under = None if rate is None else _under_load(job, found, rate)
-    context, ranks = job.input_tokens + job.output_tokens, int(job.layout.dp)
+    context, ranks = job.context, int(job.layout.dp)
     at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
     used = serving_memory(
         job.model,
@@ -151,6 +186,7 @@ def answered(
         kv_dtype=job.kv_dtype,
         engine_name=job.engine,
         memory_frac=job.memory_frac,
+        device_kind=job.cluster.accelerator.kind,
     )
     held = of_serving(job.model, asked, job.layout, used, job.cluster.accelerator, context=context, concurrency=at_once)
     load = (
@@ -167,13 +203,24 @@ def answered(
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
             ("layout", asked.layout_text),
-            ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
+            ("weights", f"{job.weights}; KV cache {job.kv_dtype}" if job.decodes else job.weights),
             ("engine", job.engine + (", fixed batch" if job.static else "")),
-            ("requests", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out; {load}"),
+            ("requests", f"{_request_text(job)}; {load}"),
             ("price", price_text(job.cluster)),
         ),
         assumptions=tuple(dict.fromkeys((*found.assumptions, *held.assumptions))),
     )
+
+
+def _request_text(job: ServeJob) -> str:
+    """One request in words."""
+    from flopwise.serving.iteration import prompt
+
+    if job.decodes:
+        sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
+        encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
+        return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
+    return f"{job.context:,} tokens an input"
 
 
 def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
@@ -197,6 +244,7 @@ def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
     return UnderLoad(
         requests_per_s=rate,
         utilisation_frac=each / sustained,
+        replicas_needed=int(rate / (sustained * ranks)) + 1,
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
     )

@@ -143,6 +143,7 @@ def _figure(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> R
     if mode == STREAM:
         return replace(tpot, value=1 / tpot.value, low=1 / tpot.high, high=1 / tpot.low)
     rate = result.output_tokens_per_s
+    assert rate is not None
     return replace(rate, value=rate.value * replicas, low=rate.low * replicas, high=rate.high * replicas)
 
 

@@ -135,8 +135,8 @@ price_options = grouped(
 
 serving_options = grouped(
     click.option(
-        "--weights", type=options.Name("format"), default="bf16", show_default=True,
-        help="bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...",
+        "--weights", type=options.Name("format"),
+        help="bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).",
     ),
     click.option("--kv-dtype", type=options.Name("dtype"), help="Of the key-value cache: bf16 (default), fp8 ..."),
     click.option(
@@ -291,6 +291,11 @@ def price(value: float | None) -> str | None:
     if value is None:
         return None
     return f"${value:.3g}" if 0 < value < 0.01 else units.format_usd(value)
+
+
+def per_million(usd_per_hour: float | None, each_per_s: float) -> float | None:
+    """US dollars for a million of what comes at `each_per_s`."""
+    return None if usd_per_hour is None or not each_per_s else usd_per_hour / (each_per_s * units.HOUR_S) * 1e6
 
 
 def energy(joules: float | None) -> str | None:

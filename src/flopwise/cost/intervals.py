@@ -35,20 +35,30 @@ class ErrorBand:
     spread: float = 1.0  # how often wider than measured, for cases far from those measured
     asked: str = ""  # the class that was asked for, where this is one above it
 
-    def interval(self, predicted: Floats) -> tuple[Floats, Floats]:
+    def interval(
+        self, predicted: Floats, *, floor: Floats | None = None, ceiling: Floats | None = None
+    ) -> tuple[Floats, Floats]:
         """(low, high): where the true value lies with 80 % probability; shape of `predicted`.
+
+        `floor` and `ceiling` are what physics allows at least and at most: no end lies beyond them.
 
         Source: quantiles of the backtest.
         Assumes: the case resembles those measured.
         """
-        return predicted * self.low, predicted * self.high
+        ends = (predicted * self.low, predicted * self.high)
+        if floor is None and ceiling is None:
+            return ends
+        low, high = (np.clip(end, floor, ceiling) for end in ends)
+        return low, high
 
-    def probability_at_most(self, predicted: Floats, limit: Floats) -> Floats:
-        """Probability that the true value is at most `limit`; broadcasts.
+    def probability_at_most(self, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
+        """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
 
         Source: lognormal through the quantiles, with a spread of its own on either side of the median.
         Assumes: as `interval`.
         """
+        if floor is not None:
+            return np.where(np.asarray(limit) < floor, 0.0, self.probability_at_most(predicted, limit))
         ratio = np.log(np.asarray(limit, dtype=float) / np.asarray(predicted, dtype=float) / self.median)
         upper = math.log(self.high / self.median) / Z90
         lower = math.log(self.median / self.low) / Z90

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,17 +13,15 @@ from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import engine
-from flopwise.serving.iteration import Runner, StepTime, whole_prompts
+from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import compute_path
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop, prompt_load
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
-
-FULL_LOAD = 10**9
-"""More requests than any engine runs at once: what memory allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,17 @@ class ServeJob:
     memory_frac: float | None = None
     max_batch: int | None = None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are made token by token."""
+        return generates(self.model)
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
+        asked = prompt(self.model, self.input_tokens)
+        return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranged:
@@ -53,6 +62,7 @@ class Ranged:
     low: float
     high: float
     band: ErrorBand  # the measured errors that the interval is from
+    bound: float | None = None  # what datasheet rates allow at best; the interval ends there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +74,8 @@ class ServeEstimate:
     tpot_s: Ranged | None  # None for models that do not generate
     e2e_s: float
     requests_per_s: float
-    output_tokens_per_s: Ranged
+    throughput: Ranged  # requests per second
+    output_tokens_per_s: Ranged | None  # None for models that do not generate
     total_tokens_per_s: float
     concurrency: float
     max_concurrency: int
@@ -74,8 +85,10 @@ class ServeEstimate:
     breakdown: tuple[tuple[str, float], ...]  # of one step with its average share of prefill
     lower_bound_s: float  # of that step
     usd_per_hour: float | None
-    usd_per_million_output_tokens: float | None
-    usd_per_million_input_tokens: float | None
+    prefill_frac: float  # of the engine's time, spent on prompts
+    usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
+    usd_per_million_input_tokens: float | None  # the share that prompts take: both together are the bill
+    joules_per_request: float | None
     joules_per_output_token: float | None
     assumptions: tuple[str, ...] = ()
 
@@ -98,16 +111,26 @@ def check(job: ServeJob) -> None:
         )
     if int(layout.pp) > model.stacks[0].num_layers:
         raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
-    longest = job.input_tokens + job.output_tokens
-    if model.max_position and longest > model.max_position and generates(model):
-        raise SpecError(
-            f"input {job.input_tokens} + output {job.output_tokens} tokens exceed the context of {model.name} "
-            f"({model.max_position}); shorten them"
-        )
+    check_context(job)
     if int(layout.tp) * int(layout.dp) % int(layout.ep):
         raise SpecError(
             f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts"
         )
+
+
+def check_context(job: ServeJob) -> tuple[str, ...]:
+    """What is assumed where the request is longer than the model is made for.
+
+    Raises:
+        SpecError: it is longer than the model can be asked for.
+    """
+    if job.model.stacks[0].tokens_per_sample is not None:
+        return ()
+    asked = prompt(job.model, job.input_tokens)
+    answer = job.output_tokens if job.decodes else 0
+    if asked.own == 1 and asked.encoder:  # text on either side
+        return check_length(job.model, max(job.input_tokens, answer), what="an input or an answer")
+    return check_length(job.model, job.input_tokens + answer, what="a request" if answer else "an input")
 
 
 def runner(job: ServeJob) -> Runner:
@@ -132,19 +155,19 @@ def estimate(job: ServeJob) -> ServeEstimate:
         MissingFactError: the device lacks a rate that the format needs.
     """
     check(job)
-    context = job.input_tokens + job.output_tokens
     asked = None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
     memory = serving_memory(
         job.model,
         job.layout,
-        concurrency=asked or FULL_LOAD,
-        context=context,
+        concurrency=asked,
+        context=job.context,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
         kv_dtype=job.kv_dtype,
         engine_name=job.engine,
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
+        device_kind=job.cluster.accelerator.kind,
     )
     most = int(memory.max_concurrency)
     in_flight = float(min(asked or most, most)) if most else float(asked or 1)
@@ -161,7 +184,7 @@ def estimate(job: ServeJob) -> ServeEstimate:
         steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
         if asked and most and asked > most:  # the rest queue for memory
             waiting_s = (asked - most) / float(np.asarray(steady.requests_per_s))
-    return _generated(job, memory, steady, waiting_s)
+    return _generated(job, machine, memory, steady, waiting_s)
 
 
 LOCAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
@@ -194,51 +217,81 @@ def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> Error
     return band
 
 
-def _ranged(job: ServeJob, quantity: str, value: float, *, queued: bool = False) -> Ranged:
+def _ranged(
+    job: ServeJob,
+    quantity: str,
+    value: float,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    queued: bool = False,
+) -> Ranged:
+    """`value` with its interval, which ends where physics does: at `least` (times) or at `most` (rates)."""
     band = serving_band(job, quantity, queued=queued)
-    low, high = band.interval(value)
-    return Ranged(value=value, low=float(low), high=float(high), band=band)
+    least = None if least is None else min(least, value)
+    most = None if most is None else max(most, value)
+    low, high = band.interval(value, floor=least, ceiling=most)
+    return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
 
 
 def _number(value: object) -> float:
     return float(np.asarray(value).ravel()[0])
 
 
-def _generated(job: ServeJob, memory: ServingMemory, steady: Steady, waiting_s: float) -> ServeEstimate:
+class _Served(NamedTuple):
+    """What the queue model says of all attention replicas together."""
+
+    ttft_s: float
+    least_ttft_s: float  # what one prompt takes at datasheet rates
+    tpot_s: float | None
+    e2e_s: float
+    requests_per_s: float
+    concurrency: float
+    prefill_frac: float
+    step: StepTime
+
+
+def _generated(
+    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
+) -> ServeEstimate:
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
     ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
+    e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     replicas = int(job.layout.dp)
-    rate, tokens = _number(steady.requests_per_s) * replicas, _number(steady.output_tokens_per_s) * replicas
-    return _assembled(
-        job,
-        memory,
-        step,
+    if job.static:
+        on_prompts = _number(steady.ttft_s) / (e2e_s - waiting_s)
+    else:
+        on_prompts = share * (_number(steady.mixed.seconds) - _number(steady.decode.seconds)) / _number(step.seconds)
+    served = _Served(
         ttft_s=ttft_s,
+        least_ttft_s=_number(machine.step(prompt_load(machine, job.input_tokens), job.layout).floor_s),
         tpot_s=tpot_s,
-        e2e_s=ttft_s + (job.output_tokens - 1) * tpot_s,
-        requests_per_s=rate,
-        output_tokens_per_s=tokens,
+        e2e_s=e2e_s,
+        requests_per_s=_number(steady.requests_per_s) * replicas,
         concurrency=_number(steady.batch) * replicas,
+        prefill_frac=min(1.0, on_prompts),
+        step=step,
     )
+    return _assembled(job, memory, served)
 
 
 def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
     """A model that does not generate: one pass over a batch of inputs."""
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
-    latency_s = machine.engine.request_s + _number(step.seconds)
-    rate = batch / _number(step.seconds)
-    return _assembled(
-        job,
-        memory,
-        step,
-        ttft_s=latency_s,
+    step = StepTime(*(_number(part) for part in step))
+    latency_s = machine.engine.request_s + step.seconds
+    served = _Served(
+        ttft_s=float(latency_s),
+        least_ttft_s=float(step.floor_s),
         tpot_s=None,
-        e2e_s=latency_s,
-        requests_per_s=rate,
-        output_tokens_per_s=rate * job.input_tokens,
-        concurrency=batch,
+        e2e_s=float(latency_s),
+        requests_per_s=batch * int(job.layout.dp) / float(step.seconds),
+        concurrency=batch * int(job.layout.dp),
+        prefill_frac=1.0,
+        step=step,
     )
+    return _assembled(job, memory, served)
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:
@@ -248,50 +301,66 @@ def _mean_step(steady: Steady, share: float) -> StepTime:
     )
 
 
-def _assembled(
-    job: ServeJob,
-    memory: ServingMemory,
-    step: StepTime,
-    *,
-    ttft_s: float,
-    tpot_s: float | None,
-    e2e_s: float,
-    requests_per_s: float,
-    output_tokens_per_s: float,
-    concurrency: float,
-) -> ServeEstimate:
-    lines = _lines(step)
-    gpus = int(job.layout.num_gpus)
+def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
+    step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
+    lines, gpus, ranks = _lines(step), int(job.layout.num_gpus), int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
-    per_output = None if hourly is None else float(usd_per_million_tokens(hourly, output_tokens_per_s))
-    input_rate = requests_per_s * job.input_tokens
-    path = compute_path(job.model, job.weights, job.cluster.rates)
-    queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * int(job.layout.dp) < job.concurrency)
+    asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
+    outputs = job.output_tokens if tpot_s is not None else 0
+    queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
+    faster = _number(step.seconds) / _number(step.floor_s) if _number(step.floor_s) else None
+    throughput = _ranged(job, "throughput", rate, most=None if faster is None else rate * faster)
+    joules = _joules(job, step, gpus)
     return ServeEstimate(
         job=job,
-        ttft_s=_ranged(job, "ttft", ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s),
-        e2e_s=e2e_s,
-        requests_per_s=requests_per_s,
-        output_tokens_per_s=_ranged(job, "throughput", output_tokens_per_s),
-        total_tokens_per_s=requests_per_s * (job.input_tokens + (job.output_tokens if tpot_s is not None else 0)),
-        concurrency=concurrency,
-        max_concurrency=int(memory.max_concurrency) * int(job.layout.dp),
-        kv_capacity_tokens=int(memory.kv_capacity_tokens) * int(job.layout.dp),
+        ttft_s=_ranged(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s, least=_number(step.floor_s)),
+        e2e_s=served.e2e_s,
+        requests_per_s=rate,
+        throughput=throughput,
+        output_tokens_per_s=_times(throughput, outputs) if outputs else None,
+        total_tokens_per_s=rate * (asked + outputs),
+        concurrency=served.concurrency,
+        max_concurrency=int(memory.max_concurrency) * ranks,
+        kv_capacity_tokens=int(memory.kv_capacity_tokens) * ranks,
         memory=memory,
         bound=max(lines, key=lambda line: line[1])[0],
         breakdown=lines,
         lower_bound_s=_number(step.floor_s),
         usd_per_hour=hourly,
-        usd_per_million_output_tokens=per_output,
-        usd_per_million_input_tokens=None if hourly is None else float(usd_per_million_tokens(hourly, input_rate)),
-        joules_per_output_token=_joules(job, step, gpus, output_tokens_per_s),
-        assumptions=tuple(
-            dict.fromkeys(
-                s for s in (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, path.note or "") if s
-            )
-        ),
+        prefill_frac=served.prefill_frac,
+        usd_per_million_output_tokens=_price(hourly, 1.0 - served.prefill_frac, rate * outputs),
+        usd_per_million_input_tokens=_price(hourly, served.prefill_frac, rate * asked),
+        joules_per_request=None if joules is None else joules / rate,
+        joules_per_output_token=None if joules is None or not outputs else joules / (rate * outputs),
+        assumptions=_told(job, memory),
     )
+
+
+def _times(rate: Ranged, count: int) -> Ranged:
+    """A rate of requests as one of their tokens."""
+    bound = None if rate.bound is None else rate.bound * count
+    return Ranged(value=rate.value * count, low=rate.low * count, high=rate.high * count, band=rate.band, bound=bound)
+
+
+def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | None:
+    """USD per million tokens that take `share` of the bill; None where there are none, or no price."""
+    return None if hourly is None or not tokens_per_s else float(usd_per_million_tokens(hourly * share, tokens_per_s))
+
+
+def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
+    """What was assumed."""
+    path = compute_path(job.model, job.weights, job.cluster.rates)
+    split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
+    told = (
+        *job.model.notes,
+        *check_context(job),
+        *job.cluster.assumptions,
+        *memory.assumptions,
+        *((path.note,) if path.note else ()),
+        *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
+    )
+    return tuple(dict.fromkeys(told))
 
 
 def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
@@ -303,12 +372,12 @@ def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _joules(job: ServeJob, step: StepTime, gpus: int, tokens_per_s: float) -> float | None:
-    """Energy at the meter of one output token; None where the power limit is not known."""
+def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
+    """Joules a second at the meter; None where the power limit is not known."""
     device = job.cluster.accelerator
     if device.tdp_w is None:
         return None
     whole = _number(step.seconds)
     compute, memory, wires = (seconds / whole for _, seconds in _lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
-    return float(facility_joules(device, gpus, watts, 1.0)) / tokens_per_s
+    return float(facility_joules(device, gpus, watts, 1.0))

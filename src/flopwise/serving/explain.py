@@ -93,7 +93,9 @@ class _Tree:
         self.device, self.row = Device(self.job.cluster), engine(self.job.engine)
         self.machine: Runner = runner(self.job)
         self.output = given("output tokens", self.job.output_tokens, "tokens")
-        self.input = given("input tokens", self.job.input_tokens, "tokens")
+        asked = prompt(self.job.model, self.job.input_tokens)
+        read = self.job.input_tokens if self.job.decodes else int(asked.tokens)
+        self.input = given("input tokens", read, "tokens")
         self.step = self._step()
 
     def _steady(self) -> Steady:
@@ -214,22 +216,15 @@ class _Tree:
             f"queue model: {said}, or what the batch sustains",
             *held,
         )
-        each = self.output if tpot is not None else self.input
-        tokens = derived(
-            "throughput", found.output_tokens_per_s.value, "tokens/s", f"{rate.name} x {each.name}", rate, each
-        )
         gpus = given("GPUs", found.num_gpus)
-        per_gpu = derived(
-            "throughput per GPU",
-            found.output_tokens_per_s.value / found.num_gpus,
-            "tokens/s",
-            "throughput / GPUs",
-            tokens,
-            gpus,
-        )
-        self.rate, self.tokens, self.gpus = rate, tokens, gpus
-        ranged = found.output_tokens_per_s
-        return [tokens, per_gpu, *interval("throughput", tokens, ranged.band, ranged.low, ranged.high)]
+        self.rate, self.tokens, self.gpus = rate, rate, gpus
+        name, unit, ranged = "requests per second", "1/s", found.throughput
+        if found.output_tokens_per_s is not None:
+            name, unit, ranged = "throughput", "tokens/s", found.output_tokens_per_s
+            formula = f"{rate.name} x {self.output.name}"
+            self.tokens = derived(name, ranged.value, unit, formula, rate, self.output)
+        each = derived(f"{name} per GPU", ranged.value / found.num_gpus, unit, f"{name} / GPUs", self.tokens, gpus)
+        return [self.tokens, each, *interval(name, self.tokens, ranged.band, ranged.low, ranged.high)]
 
     def bounds(self) -> list[Figure]:
         """A step at datasheet rates, and what the cache allows."""
@@ -272,32 +267,43 @@ class _Tree:
         paid = price(self.job.cluster)
         if paid is not None and found.usd_per_hour is not None:
             hourly = derived("cost per hour", found.usd_per_hour, "USD/h", f"{paid.name} x GPUs", paid, self.gpus)
-            figures.append(
-                derived(
-                    "cost per million output tokens",
-                    found.usd_per_million_output_tokens,
-                    "USD",
-                    f"cost per hour / (throughput x {HOUR_S:g}) x 1e6",
-                    hourly,
-                    self.tokens,
-                )
-            )
-            figures.append(
-                derived(
-                    "cost per million input tokens",
-                    found.usd_per_million_input_tokens,
-                    "USD",
-                    f"cost per hour / ({self.rate.name} x input tokens x {HOUR_S:g}) x 1e6",
-                    hourly,
-                    self.rate,
-                    self.input,
-                )
-            )
+            figures += self._token_prices(hourly)
         if found.joules_per_output_token is not None:
-            figures.append(self._energy(found.joules_per_output_token))
+            figures.append(self._energy("energy per output token", found.joules_per_output_token))
+        elif found.joules_per_request is not None:
+            figures.append(self._energy("energy per request", found.joules_per_request))
         return figures
 
-    def _energy(self, joules: float) -> Figure:
+    def _token_prices(self, hourly: Figure) -> list[Figure]:
+        """The bill over input and output tokens, by the time that each takes."""
+        found, shares = self.found, []
+        on_prompts = derived(
+            "share of time on prompts", found.prefill_frac, "", "queue model: steps with prefill", self.step
+        )
+        tokens = derived(
+            "input tokens per second",
+            found.requests_per_s * self._read(),
+            "tokens/s",
+            f"{self.rate.name} x {self.input.name}",
+            self.rate,
+            self.input,
+        )
+        for value, name, share, per_s in (
+            (found.usd_per_million_output_tokens, "output", f"(1 - {on_prompts.name})", self.tokens),
+            (found.usd_per_million_input_tokens, "input", on_prompts.name, tokens),
+        ):
+            if value is not None:
+                formula = f"{hourly.name} x {share} / ({per_s.name} x {HOUR_S:g}) x 1e6"
+                shares.append(
+                    derived(f"cost per million {name} tokens", value, "USD", formula, hourly, on_prompts, per_s)
+                )
+        return shares
+
+    def _read(self) -> float:
+        """Input tokens of a request."""
+        return number(self.input.value)
+
+    def _energy(self, name: str, joules: float) -> Figure:
         chip = self.job.cluster.accelerator
         limit = self.device.datasheet("tdp_w", "W")
         whole = sum(s for _, s in self.found.breakdown)
@@ -314,8 +320,8 @@ class _Tree:
         around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
         host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
         pue = power_shares(("pue",))[0]
-        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / throughput"
-        return derived("energy per output token", joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
+        formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"
+        return derived(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
 
 
 def _parts(name: str, step: StepTime, note: str) -> Figure:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from flopwise.cost.rates import PRECISIONS, Rates
+from flopwise.cost.rates import PRECISIONS, SIXTEEN_BIT, Rates
+from flopwise.errors import MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
@@ -18,6 +19,8 @@ ACTIVATION_TOO = {
     "nvfp4": "nvfp4", "nvfp4-mlp": "nvfp4", "mxfp8": "mxfp8",
 }  # fmt: skip
 """Formats whose activations are quantised, too, and the precision they multiply in where the device has it."""
+NEWER = frozenset({*(f for f in ACTIVATION_TOO if f != "int8"), "mxfp4"})
+"""Formats whose kernels, weight-only ones among them, need the instructions of devices with bf16 units."""
 PLAIN = {"fp32": "fp32", "F32": "fp32", "fp16": "fp16", "F16": "fp16", "bf16": "bf16", "BF16": "bf16"}
 
 
@@ -55,16 +58,41 @@ def compute_path(model: Model, name: str, rates: Rates) -> ComputePath:
 
     Source: engines' kernels (vLLM and TensorRT-LLM quantisation tables).
     Assumes: a device without the units runs the format weight-only, as Marlin kernels do for fp8.
-    Raises: UnknownNameError: no such format.
+    Raises: UnknownNameError: no such format; MissingFactError: no kernels for it run on so old a device.
     """
     known = weight_format(name).name
     bits = layer_weight_bits(model, known)
+    stand_in = substitute("bf16", rates)
     if known in PLAIN:
-        return ComputePath(PLAIN[known], bits, None)
+        note = substituted(PLAIN[known], rates)
+        return ComputePath(PLAIN[known], bits, note)
+    if known in NEWER and stand_in is not None:
+        raise MissingFactError(
+            f"{rates.name}: no kernels for {known} weights run on devices without bf16 units (before compute "
+            f"capability 8.0); use fp16, int8, gptq or awq"
+        )
     wanted = ACTIVATION_TOO.get(known)
     if wanted is not None and PRECISIONS[wanted].peak in rates.peak:
         return ComputePath(wanted, bits, None)
     note = (
         f"{rates.name} has no {PRECISIONS[wanted].peak} units: {known} runs weight-only in 16 bits" if wanted else None
     )
+    if note is None and stand_in is not None:
+        note = f"{rates.name} has no bf16 units: {known} weights are unpacked and multiplied in {stand_in}"
     return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note)
+
+
+def substitute(dtype: str, rates: Rates) -> str | None:
+    """The precision that stands in for a 16-bit one that the device has no units for; None where it has, or needs none.
+
+    Source: `Rates.peak_flops_per_s`. Assumes: as there.
+    """
+    if dtype not in SIXTEEN_BIT or dtype in rates.peak:
+        return None
+    return next((k for k in (*SIXTEEN_BIT, "fp32") if k in rates.peak), None)
+
+
+def substituted(dtype: str, rates: Rates) -> str | None:
+    """The sentence for it."""
+    other = substitute(dtype, rates)
+    return None if other is None else f"{rates.name} has no {dtype} units: products run in {other}, at its rate"

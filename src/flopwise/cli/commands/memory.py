@@ -45,6 +45,7 @@ def command(**given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
     Of the fullest rank. Training: --batch is the micro-batch. Serving: --concurrency sequences of --context tokens.
+    The answer is a size: the exit code is 0 whether it fits or not, and `fits` of --json says which.
     """
     explained = given.pop("explain")
     check(given, click.get_current_context())
@@ -137,8 +138,8 @@ def items_table(answer: MemoryAnswer, paper: Screen) -> str:
     return bars([*rows, ("total", answer.per_gpu_bytes, units.format_gib(answer.per_gpu_bytes))], paper)
 
 
-def verdict(answer: MemoryAnswer) -> list[tuple[str, Any]]:
-    """Total with interval, capacity, margin."""
+def verdict(answer: MemoryAnswer, *, capacity: bool = True) -> list[tuple[str, Any]]:
+    """Total with interval, device, margin, and with `capacity` how many sequences fit."""
     low, high = units.format_gib(answer.low_bytes), units.format_gib(answer.high_bytes)
     rows: list[tuple[str, Any]] = [
         ("total", f"{units.format_gib(answer.per_gpu_bytes)} ({low} to {high} in 8 of 10 cases)")
@@ -152,10 +153,9 @@ def verdict(answer: MemoryAnswer) -> list[tuple[str, Any]]:
             *_usable(answer),
             ("margin", f"{units.format_gib(answer.margin_bytes)}: it {fits}"),
         ]
-    if answer.max_concurrency is not None:
-        rows.append(
-            ("at most", f"{answer.max_concurrency:,.0f} sequences; cache of {answer.kv_capacity_tokens:,.0f} tokens")
-        )
+    if capacity and answer.max_concurrency is not None:
+        cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens" if answer.kv_capacity_tokens is not None else ""
+        rows.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
     return rows
 
 

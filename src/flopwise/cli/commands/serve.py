@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     "--dp", type=options.DEGREE, default=1, show_default=True, help="Attention replicas that share the experts."
 )
 @click.option(
-    "--input", "input_tokens", type=options.TOKENS, default=1024, show_default=True, help="Tokens of a prompt."
+    "--input",
+    "input_tokens",
+    type=options.TOKENS,
+    help="Tokens of a prompt (default: 1024, or what the context holds).",
 )
 @click.option(
-    "--output", "output_tokens", type=options.TOKENS, default=256, show_default=True, help="Tokens of an answer."
+    "--output", "output_tokens", type=options.TOKENS, help="Tokens of an answer (default: 256, or what is left)."
 )
 @click.option(
     "--concurrency", type=options.BATCH, help="Requests in flight, all replicas (default: as many as memory holds)."
@@ -51,13 +54,14 @@ if TYPE_CHECKING:
 def command(**given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
-    TTFT is the time to the first token, TPOT the time for each further one. A deployment that does not fit is estimated
-    all the same; the exit code is then 1.
+    TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
+    Input and output tokens share the bill by the time that prompts and answers take. A deployment that does not fit, or
+    does not sustain --rate, is estimated all the same; the exit code is then 1.
     """
     explained = given.pop("explain")
     answer = question(**given)
     questions.told(answer, document, lines, explained=explained)
-    if not answer.fits:
+    if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
 
 
@@ -95,23 +99,26 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "num_gpus": answer.num_gpus,
         "replicas": replicas,
         "layout": {name: int(getattr(job.layout, name)) for name in ("tp", "pp", "ep", "dp")},
-        **_ranged("ttft_s", found.ttft_s),
-        **_ranged("tpot_s", found.tpot_s),
-        "e2e_s": found.e2e_s,
+        **_ranged("ttft_s", found.ttft_s if answer.keeps_up else None),
+        **_ranged("tpot_s", found.tpot_s if answer.keeps_up else None),
+        "e2e_s": found.e2e_s if answer.keeps_up else None,
+        **_ranged("requests_per_s", found.throughput, replicas),
         **_ranged("output_tokens_per_s", found.output_tokens_per_s, replicas),
         **_ranged("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
-        "tokens_per_s_per_user": None if found.tpot_s is None else 1 / found.tpot_s.value,
+        "tokens_per_s_per_user": None if found.tpot_s is None or not answer.keeps_up else 1 / found.tpot_s.value,
         "total_tokens_per_s": found.total_tokens_per_s * replicas,
-        "requests_per_s": found.requests_per_s * replicas,
         "concurrency": found.concurrency * replicas,
         "max_concurrency": found.max_concurrency * replicas,
-        "kv_capacity_tokens": found.kv_capacity_tokens * replicas,
+        "kv_capacity_tokens": found.kv_capacity_tokens * replicas if job.decodes else None,
         "bound": found.bound,
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
         "lower_bound_s": found.lower_bound_s,
         "usd_per_hour": None if found.usd_per_hour is None else found.usd_per_hour * replicas,
         "usd_per_million_output_tokens": found.usd_per_million_output_tokens,
         "usd_per_million_input_tokens": found.usd_per_million_input_tokens,
+        "usd_per_million_requests": questions.per_million(found.usd_per_hour, found.requests_per_s),
+        "prefill_frac": found.prefill_frac,
+        "joules_per_request": found.joules_per_request,
         "joules_per_output_token": found.joules_per_output_token,
         "price_source": job.cluster.price_source or None,
         "memory": memory_command.document(answer.memory),
@@ -133,18 +140,18 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield heading(
         f"Serving {found.job.model.name}: {replicas}{answer.num_gpus:,} x {found.job.cluster.accelerator.name}", paper
     )
-    if not answer.fits:
-        yield paper.paint("WARNING: weights and one sequence do not fit the memory; nothing would start.", "red")
+    for warning in _warnings(answer):
+        yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
     yield pairs(_speed(answer), paper)
-    if answer.under_load is not None:
+    if answer.under_load is not None and answer.keeps_up:
         yield _load_table(answer.under_load, paper)
     yield heading(f"One step of the engine, bound by {found.bound}", paper)
     yield questions.shares(found.breakdown, units.format_seconds, paper)
     yield pairs([("at least", f"{units.format_seconds(found.lower_bound_s)} at datasheet rates")], paper)
     yield heading("Memory per accelerator", paper)
     yield memory_command.items_table(answer.memory, paper)
-    yield pairs(memory_command.verdict(answer.memory), paper)
+    yield pairs(memory_command.verdict(answer.memory, capacity=False), paper)
     if answer.memory.remedies:
         yield memory_command.remedies_table(answer.memory, paper)
     yield heading("Cost and energy", paper)
@@ -153,31 +160,43 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield questions.assumption_list(answer.assumptions)
 
 
+def _warnings(answer: ServeAnswer) -> Iterator[str]:
+    """What stands in the way."""
+    if not answer.fits:
+        yield "weights and one sequence do not fit the memory; nothing would start."
+    load = answer.under_load
+    if load is not None and not answer.keeps_up:
+        gpus = load.replicas_needed * answer.estimate.num_gpus
+        yield (
+            f"{load.requests_per_s:g} requests/s are {units.format_percent(load.utilisation_frac)} of what it "
+            f"sustains; the queue grows without end. It takes {load.replicas_needed:,} replicas or more "
+            f"({gpus:,} accelerators)."
+        )
+
+
 def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas = answer.estimate, answer.replicas
-    rate = found.output_tokens_per_s
-    rows: list[tuple[str, Any]] = [("TTFT" if found.tpot_s else "latency", _interval(found.ttft_s))]
-    if found.tpot_s is not None:
-        rows += [("TPOT", _interval(found.tpot_s)), ("whole request", units.format_seconds(found.e2e_s))]
-    rows += [
-        (
-            "throughput",
-            f"{rate.value * replicas:,.0f} tokens/s ({rate.low * replicas:,.0f} to {rate.high * replicas:,.0f})",
-        ),
-        ("per accelerator", f"{rate.value / found.num_gpus:,.0f} tokens/s"),
-    ]
-    if found.tpot_s is not None:
-        rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
+    requests, tokens = found.throughput, found.output_tokens_per_s
+    most = f"{found.max_concurrency * replicas:,} in flight"
+    if found.tpot_s is None or tokens is None:
+        ends = f"({requests.low * replicas:,.4g} to {requests.high * replicas:,.4g} in 8 of 10 cases)"
+        return [
+            ("latency", _interval(found.ttft_s)),
+            ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
+            ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
+            ("batch", f"{found.concurrency * replicas:,.0f} inputs at once; at most {most}"),
+        ]
+    ends = f"({tokens.low * replicas:,.0f} to {tokens.high * replicas:,.0f} in 8 of 10 cases)"
+    waits = [("TTFT", _interval(found.ttft_s)), ("TPOT", _interval(found.tpot_s))]
+    whole: list[tuple[str, Any]] = [("whole request", units.format_seconds(found.e2e_s))]
+    alone: list[tuple[str, Any]] = [("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s")]
     return [
-        *rows,
-        (
-            "requests",
-            f"{found.requests_per_s * replicas:,.3g}/s with {found.concurrency * replicas:,.0f} decoding at once",
-        ),
-        (
-            "at most",
-            f"{found.max_concurrency * replicas:,} in flight; cache of {found.kv_capacity_tokens * replicas:,} tokens",
-        ),
+        *(waits + whole if answer.keeps_up else []),
+        ("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"),
+        ("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"),
+        *(alone if answer.keeps_up else []),
+        ("requests", f"{requests.value * replicas:,.3g}/s with {found.concurrency * replicas:,.0f} decoding at once"),
+        ("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"),
     ]
 
 
@@ -195,9 +214,21 @@ def _load_table(load: UnderLoad, paper: Screen) -> str:
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found = answer.estimate
     hourly = None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas
+    if found.tpot_s is None:
+        each = questions.per_million(found.usd_per_hour, found.requests_per_s)
+        return [
+            ("per hour", questions.price(hourly)),
+            ("per million inputs", questions.price(each)),
+            ("energy of an input", questions.energy(found.joules_per_request)),
+        ]
+    prompts = f"prompts take {units.format_percent(found.prefill_frac)} of the time, and of the bill"
     return [
         ("per hour", questions.price(hourly)),
         ("per million output tokens", questions.price(found.usd_per_million_output_tokens)),
-        ("per million input tokens", questions.price(found.usd_per_million_input_tokens)),
+        ("per million input tokens", _with(questions.price(found.usd_per_million_input_tokens), prompts)),
         ("energy of an output token", questions.energy(found.joules_per_output_token)),
     ]
+
+
+def _with(value: str | None, note: str) -> str | None:
+    return None if value is None else f"{value} ({note})"

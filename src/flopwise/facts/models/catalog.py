@@ -1,8 +1,9 @@
 """The catalog of known models (`data/models.jsonl`), and the one door to all of them: `load_model`.
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
-and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for networks known
-by published figures. `FOLDER/models.jsonl` of one's own adds and overrides lines.
+`checkpoint_format` where the weights are not published in 16 bits, and either `config`, in Hugging Face's layout with
+the fields that matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of
+one's own adds and overrides lines.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, Published
+from flopwise.facts.models.checkpoints import named_format
 from flopwise.facts.models.config import model_from_config, read_json
 from flopwise.facts.models.hub import hub_config, is_hub_id
 from flopwise.facts.models.sizes import size_of, typical_model
@@ -46,6 +48,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "kind": (str, "a text"),
     "published": (dict, "an object"),
     "notes": (str, "a text"),
+    "checkpoint_format": (str, "a weight format"),
 }
 _KINDS = ("decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional")
 
@@ -66,7 +69,8 @@ def load_model(
     index = _index(_folder(facts_folder))
     record = _find(spec, index)
     if record is not None:
-        return model_of_record(record)
+        model = model_of_record(record)
+        return replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
     local = _local_config(spec)
     if local is not None:
         name = local.parent.name if local.name == "config.json" else local.stem
@@ -180,6 +184,7 @@ def model_of_record(record: Record) -> Model:
         source=record.get("source") or "",
         date=record.get("date") or "",
         confidence=record.get("confidence") or "",
+        checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
         notes=(*model.notes, *notes),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Model
+from flopwise.facts.models.checkpoints import named_format, published_format
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import Fields
 
@@ -40,7 +41,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, assume_family: st
     notes = model.notes
     if assume_family and assume_family != given:
         notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")
-    return replace(model, name=name, model_type=given or chosen, notes=notes)
+    held_in = published_format(config) or named_format(name)
+    return replace(model, name=name, model_type=given or chosen, notes=notes, checkpoint_format=held_in)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""How long a sequence a model takes: learned positions end, others can be stretched."""
+
+from __future__ import annotations
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model, Table
+
+STRETCH = 16
+"""How many times beyond the length that it is made for a model without learned positions may be asked."""
+
+
+def learned_positions(model: Model) -> int | None:
+    """Rows of the first stack's table of positions; None where positions are computed or relative."""
+    tables = (i for i in model.stacks[0].before if isinstance(i, Table) and i.position)
+    table = next(tables, None)
+    return None if table is None else min(table.rows, model.max_position or table.rows)
+
+
+def longest(model: Model) -> int | None:
+    """The longest sequence that may be asked about; None: any."""
+    learned = learned_positions(model)
+    if learned is not None or not model.max_position:
+        return learned
+    return STRETCH * model.max_position
+
+
+def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:
+    """What is assumed where `tokens` tokens are more than the model is made for.
+
+    Raises:
+        SpecError: learned positions end before, or it is more than `STRETCH` times as long.
+    """
+    most, made = longest(model), model.max_position
+    if most is not None and tokens > most:
+        reason = (
+            "its positions are learned, and end there" if learned_positions(model) else f"{made:,} tokens x {STRETCH}"
+        )
+        raise SpecError(
+            f"{what} of {tokens:,} tokens exceeds the context of {model.name}, made for {made or most:,} ({reason}); "
+            f"shorten it to {most:,} or less"
+        )
+    if made and tokens > made and model.stacks[0].tokens_per_sample is None:
+        return (f"{what} of {tokens:,} tokens is longer than the {made:,} that {model.name} is made for",)
+    return ()
