@@ -16,6 +16,7 @@ _HOMES = {
     "instances": "api.facts",
     "models": "api.facts",
     "plan": "api.plan",
+    "sweep": "api.sweep",
     "memory": "api.memory",
     "train": "api.train",
     "serve": "api.serve",

@@ -49,10 +49,10 @@ def parse_workload(text: str, where: str = "workload", changes: dict[str, Any] |
     Raises:
         SpecError: as `load_workload`.
     """
-    node, data = _yaml(text, where)
+    node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {type(data).__name__}")
-    return _resolved(_merged(data, changes or {}), node, where)
+    return resolved(merged_onto(data, changes or {}), node, where)
 
 
 def workload_from(data: dict[str, Any], where: str = "workload") -> Resolved:
@@ -61,10 +61,10 @@ def workload_from(data: dict[str, Any], where: str = "workload") -> Resolved:
     Raises:
         SpecError: as `load_workload`, without a line.
     """
-    return _resolved(data, None, where)
+    return resolved(data, None, where)
 
 
-def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merged_onto(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`data` with `changes` laid over it, section by section."""
     merged = dict(data)
     for key, value in changes.items():
@@ -73,7 +73,12 @@ def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _resolved(data: dict[str, Any], node: yaml.Node | None, where: str) -> Resolved:
+def resolved(data: dict[str, Any], node: yaml.Node | None, where: str) -> Resolved:
+    """Validate and resolve plain data; `node`, the composed document, gives messages their lines.
+
+    Raises:
+        SpecError: as `load_workload`.
+    """
     try:
         workload = msgspec.convert(data, Workload)
     except msgspec.ValidationError as error:
@@ -90,7 +95,7 @@ def _place(node: yaml.Node | None, where: str, path: list[str]) -> str:
     return where if node is None else f"{where}:{_line(node, path)}"
 
 
-def _yaml(text: str, where: str) -> tuple[yaml.Node | None, Any]:
+def document(text: str, where: str) -> tuple[yaml.Node | None, Any]:
     """The composed tree (for line numbers) and the plain data of a YAML text."""
     if "\0" in text:
         raise SpecError(f"{where}: holds null bytes; a workload is YAML text")

@@ -15,6 +15,7 @@ from flopwise.errors import InfeasibleError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 WORKLOAD_ENDINGS = (".yaml", ".yml")
+SWEEP_ENGINES = ("inline", "processes", "ray")
 SECTIONS: dict[str, str] = {
     "tokens": "data", "samples": "data", "epochs": "data", "seq_len": "data", "global_batch": "data",
     "requests_per_s": "traffic", "concurrency": "traffic", "requests": "traffic", "input_tokens": "traffic",
@@ -69,7 +70,11 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("precision", "precision", "Training precision to search; may be repeated [bf16].", multiple=True)
 @_text("weights", "weight_formats", "Serving weight format to search; may be repeated.", multiple=True)
 @_text("kv-dtype", "kv_dtype", "Serving: type of the KV cache [bf16].")
-@_text("engine", "engine", "Serving engine [vllm].")
+@_text("engine", "engine", "Serving engine [vllm]; and where a sweep runs: processes or ray [inline].", multiple=True)
+@click.option(
+    "--address", type=options.Name("address"), help="Sweep on Ray: the cluster's address [RAY_ADDRESS, or auto]."
+)
+@click.option("--workers", type=options.DEGREE, help="Sweep in processes: how many at once [all cores].")
 @_text("stack", "stack", "Training software.")
 @_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")
 @_text("max-hourly", "max_usd_per_hour", "At most so many USD an hour.")
@@ -91,14 +96,27 @@ def command(
     explain: bool,
     assume_family: str | None,
     facts: Path | None,
+    address: str | None,
+    workers: int | None,
+    engine: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Rank the ways of running a workload over all offers.
 
-    WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it.
+    WORKLOAD is a YAML file, or a model with the workload in options; options given with a file override it. A file with
+    `sweep` or `workloads` holds many: each is planned, and the best of each shown.
     """
     from flopwise.api import plan as api
 
+    flags["engine"], how = _engines(engine, address, workers)
+    many = _points(workload, flags) if workload is not None and from_file is None else None
+    if many is not None:
+        if explain or compare is not None:
+            usage_error("--explain and --compare are for one workload; this file holds a sweep")
+        _sweep(many, output_file, facts=facts, assume_family=assume_family, **how)
+        return
+    if how:
+        usage_error("--engine inline, processes and ray, --address and --workers are for a file that holds a sweep")
     if from_file is not None:
         if workload is not None:
             usage_error("--from shows a plan written before; leave WORKLOAD out")
@@ -115,6 +133,43 @@ def command(
     _show(answer, other, top, facts if explain else None, explain=explain)
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", _reasons(answer))
+
+
+def _engines(
+    names: tuple[str, ...], address: str | None, workers: int | None
+) -> tuple[str | None, dict[str, str | int]]:
+    """The serving engine, and how a sweep is to run: what was asked for alone."""
+    where = [name for name in names if name in SWEEP_ENGINES]
+    serving = [name for name in names if name not in SWEEP_ENGINES]
+    if len(where) > 1 or len(serving) > 1:
+        usage_error("--engine names one serving engine, and one of inline, processes and ray for a sweep")
+    how: dict[str, Any] = {"engine": where[0] if where else None, "address": address, "workers": workers}
+    return (serving[0] if serving else None), {k: v for k, v in how.items() if v is not None}
+
+
+def _points(workload: str, flags: dict[str, Any]) -> Any:
+    """The workloads of a sweep file; None where `workload` is something else."""
+    from flopwise.api import sweep as api
+
+    if not workload.lower().endswith(WORKLOAD_ENDINGS):
+        return None
+    return api.points(workload, _changes(flags))
+
+
+def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
+    import msgspec
+
+    from flopwise.api import sweep as api
+    from flopwise.cli.views import sweep as view
+
+    with Progress(f"planning {len(points)} workloads") as progress:
+        answer = api.sweep(points, advance=progress, **how)
+    if output_file is not None:
+        api.write_sweep(answer, output_file)
+    options.answer(lambda: msgspec.to_builtins(answer), lambda paper: view.blocks(answer, paper))
+    if not any(p.plan is not None and p.plan.plans for p in answer.planned):
+        reasons = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
+        raise InfeasibleError("no workload of the sweep has a plan that meets every target", reasons[:10])
 
 
 def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: bool) -> None:

@@ -1,0 +1,75 @@
+"""`sweep`: many workloads, each planned over all offers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.search.sweep import Planned, Point, Sweep
+
+Advance = Callable[[int, int], None]
+
+
+def points(source: Any, changes: dict[str, Any] | None = None) -> list[Point] | None:
+    """The workloads of a sweep (a file, or plain data with the same keys); None where it is a single workload.
+
+    Raises:
+        SpecError: what is wrong, and where.
+    """
+    from flopwise.search.sweep import load_sweep
+    from flopwise.search.sweep import points as expanded
+
+    if isinstance(source, str | Path):
+        return load_sweep(source, changes)
+    return expanded(source, changes=changes)
+
+
+def sweep(
+    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[Point],
+    *,
+    engine: str = "inline",
+    address: str | None = None,
+    workers: int | None = None,
+    facts: str | Path | None = None,
+    assume_family: str | None = None,
+    advance: Advance | None = None,
+) -> Sweep:
+    """Plan every workload of a sweep: a file, plain data with the same keys, or points read before.
+
+    `engine`: "inline" plans one after the other, "processes" in `workers` processes of this machine, "ray" on the
+    cluster at `address`; the plans are the same. A workload that nothing could satisfy has no plan but reasons.
+
+    Raises:
+        SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
+    """
+    from flopwise.search.engines import run
+    from flopwise.search.sweep import Point, Sweep
+
+    started = time.perf_counter()
+    given = isinstance(source, list) and all(isinstance(p, Point) for p in source)
+    found: Any = source if given and source else points(source)
+    if found is None:
+        raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
+    folder = None if facts is None else str(Path(facts).absolute())
+    planned: dict[int, Planned] = {}
+    running = run(found, engine, facts=folder, assume_family=assume_family, workers=workers, address=address)
+    for number, one in running:
+        planned[number] = one
+        if advance is not None:
+            advance(len(planned), len(found))
+    return Sweep(
+        planned=[planned[i] for i in range(len(found))], engine=engine, elapsed_s=time.perf_counter() - started
+    )
+
+
+def write_sweep(answer: Sweep, path: str | Path) -> None:
+    """Write all plans of a sweep as JSON, the file's folder made where there is none."""
+    import msgspec
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")

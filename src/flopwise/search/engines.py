@@ -1,0 +1,127 @@
+"""Where a sweep is planned: in this process, in several, or on a Ray cluster; the plans are the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import msgspec
+
+from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.search.plan import plan
+from flopwise.search.sweep import Planned, Point
+from flopwise.search.workload import Workload, resolve
+
+Task = Callable[["Shipped"], Planned]
+ENGINES = ("inline", "processes", "ray")
+REACHED_WITHIN_S = 10.0
+
+
+class Shipped(NamedTuple):
+    """A point on its way to a worker: the workload as JSON, which leaves defaults out wherever it is read."""
+
+    name: str
+    varied: dict[str, Any]
+    source: bytes
+
+
+def planned(point: Shipped, facts: str | None, assume_family: str | None) -> Planned:
+    """One workload of a sweep, planned; what makes it impossible is told, not raised."""
+    try:
+        workload = resolve(msgspec.json.decode(point.source, type=Workload))
+        answer = plan(workload, load_facts(facts), assume_family=assume_family)
+    except InfeasibleError as error:
+        return Planned(name=point.name, varied=point.varied, plan=None, reasons=[str(error), *error.reasons])
+    except FlopwiseError as error:
+        return Planned(name=point.name, varied=point.varied, plan=None, reasons=[str(error)])
+    return Planned(name=point.name, varied=point.varied, plan=answer)
+
+
+def run(
+    points: Sequence[Point],
+    engine: str,
+    *,
+    facts: str | None = None,
+    assume_family: str | None = None,
+    workers: int | None = None,
+    address: str | None = None,
+) -> Iterator[tuple[int, Planned]]:
+    """(number, plan) of every point, as they are ready.
+
+    `facts` is a folder that every worker can read. `workers`: processes at once; all cores without it. `address`: of
+    the Ray cluster; without it RAY_ADDRESS, or the one that runs on this machine.
+
+    Raises:
+        SpecError: no such engine, Ray is not installed, or no cluster answers.
+    """
+    how = {"facts": facts, "assume_family": assume_family}
+    task = partial(planned, **how)
+    if address is not None and engine != "ray":
+        raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
+    shipped = [Shipped(p.name, p.varied, msgspec.json.encode(p.workload.source)) for p in points]
+    if engine == "inline":
+        return enumerate(map(task, shipped))
+    if engine == "processes":
+        return _in_processes(shipped, task, min(workers or os.cpu_count() or 1, len(points)))
+    if engine == "ray":
+        return _on_ray(shipped, how, address)
+    raise SpecError(f"engine {engine!r} is unknown; a sweep runs on {', '.join(ENGINES)}")
+
+
+def _in_processes(points: Sequence[Shipped], task: Task, workers: int) -> Iterator[tuple[int, Planned]]:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(task, point): number for number, point in enumerate(points)}
+        try:
+            for done in as_completed(running):
+                yield running[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _on_ray(points: Sequence[Shipped], how: dict[str, Any], address: str | None) -> Iterator[tuple[int, Planned]]:
+    """Assumes: the workers have this version of flopwise installed, and see the same facts folder."""
+    ray = _ray()
+    own = not ray.is_initialized()
+    if own:
+        where = address or os.environ.get("RAY_ADDRESS") or "auto"
+        try:
+            _reached(where)
+            ray.init(address=where, log_to_driver=False, logging_level="error", configure_logging=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            told = str(error).split(". ")[0][:160]
+            raise SpecError(
+                f"no Ray cluster answers at {where} ({told}); start one with `ray start --head`, or give --address"
+            ) from None
+    try:
+        remote = ray.remote(num_cpus=1)(planned)
+        running = {remote.remote(point, **how): number for number, point in enumerate(points)}
+        waiting = list(running)
+        while waiting:
+            (done, *_), waiting = ray.wait(waiting, num_returns=1)
+            yield running[done], ray.get(done)
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _reached(where: str) -> None:
+    """Raise OSError where no one listens: Ray itself tries for minutes."""
+    host, colon, port = where.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_WITHIN_S).close()
+
+
+def _ray() -> Any:
+    try:
+        import ray  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise SpecError(
+            "the engine ray needs Ray: install flopwise with its extra, `pip install 'flopwise[ray]'`"
+        ) from None
+    return ray
