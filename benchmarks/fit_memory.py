@@ -26,7 +26,7 @@ from flopwise.facts.catalog import load_facts
 Constants: TypeAlias = tuple[float, float, float]
 NAMES = ("loss_bytes of eager stacks", "loss_bytes of compiled stacks", "fragmentation_frac")
 GRID = ((10.0, 12.0, 14.0, 16.0), (8.0, 10.0, 12.0, 14.0), (0.03, 0.05, 0.08, 0.12))
-EAGER = ("hf-trainer", "litgpt", "fsdp-eager", "torchtune-eager", "deepspeed-zero3", "fsdp-fused")
+EAGER = ("hf-trainer", "litgpt", "fsdp-eager", "torchtune-eager", "torchtune-2024", "deepspeed-zero3", "fsdp-fused")
 COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
 
 

@@ -25,8 +25,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,13 @@ SMALL = (
     _shape("llama-3b", "llama", 26, 3072, 24, 8, 8192, 32000, 4096),
     _shape("moe-8x350m", "mixtral", 12, 1024, 16, 8, 2816, 32000, 4096, 8, 2),
 )  # fmt: skip
+UNDISTURBED = 0.9
+"""Share of a step's time that an undisturbed process has its core."""
+SLOWER = 1.2
+"""Times that the product between steps may take as long as usual."""
+MOST_TRIES = 4
+LEAST = 3
+"""Undisturbed steps that make a figure."""
 
 
 class Device:
@@ -167,7 +176,57 @@ def peak_of(seen: Any) -> int:
     return max(itertools.accumulate(changes), default=0)
 
 
-def measured(case: Case, device: Device, *, warmup: int, repeats: int) -> Measured:
+class BusyError(Exception):
+    """Other processes left too few steps undisturbed."""
+
+
+class Quiet:
+    """Whether other processes leave a CPU alone: a product of a fixed size is timed between steps.
+
+    A step counts as disturbed when the product took longer than usual before or after it, or when, on one thread, the
+    process did not have its core for most of the step.
+    """
+
+    def __init__(self) -> None:
+        self.left, self.right = torch.ones(512, 256), torch.ones(256, 256)
+        self.usual_s = min(self.product_s() for _ in range(50))
+
+    def product_s(self) -> float:
+        """Seconds of the product, the better of two."""
+        times = []
+        for _ in range(2):
+            start = time.perf_counter()
+            torch.mm(self.left, self.right)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def now(self) -> bool:
+        """Whether the product takes no longer than usual."""
+        found = self.product_s()
+        self.usual_s = min(self.usual_s, found)
+        return found < SLOWER * self.usual_s
+
+
+def timed(step: Callable[[], None], device: Device, repeats: int, quiet: Quiet | None) -> tuple[list[float], int]:
+    """(seconds of `repeats` undisturbed steps, how many were thrown away). Raises BusyError: too few."""
+    clean, every = list[float](), list[float]()
+    alone = torch.get_num_threads() == 1
+    while len(clean) < repeats and len(every) < MOST_TRIES * repeats:
+        before = quiet is None or quiet.now()
+        device.wait()
+        begun, start = time.process_time(), time.perf_counter()
+        step()
+        device.wait()
+        every.append(time.perf_counter() - start)
+        had_core = not alone or time.process_time() - begun > UNDISTURBED * every[-1]
+        if quiet is None or (before and had_core and quiet.now()):
+            clean.append(every[-1])
+    if len(clean) < min(LEAST, repeats):
+        raise BusyError
+    return clean, len(every) - len(clean)
+
+
+def measured(case: Case, device: Device, quiet: Quiet | None, *, warmup: int, repeats: int) -> Measured:
     """Run one case."""
     reserved: int | None = None
     allocated = cpu_peak_bytes(case, device) if device.kind == "cpu" else 0
@@ -177,19 +236,14 @@ def measured(case: Case, device: Device, *, warmup: int, repeats: int) -> Measur
     model, optimizer, tokens = built(case, device)
     for _ in range(warmup):
         one_step(model, optimizer, tokens, case, device)
-    times = []
-    for _ in range(repeats):
-        device.wait()
-        start = time.perf_counter()
-        one_step(model, optimizer, tokens, case, device)
-        device.wait()
-        times.append(time.perf_counter() - start)
+    times, disturbed = timed(partial(one_step, model, optimizer, tokens, case, device), device, repeats, quiet)
     if device.kind == "cuda":
         allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return Measured(
         case=case,
         parameters=sum(p.numel() for p in model.parameters()),
         steps_s=tuple(times),
+        disturbed=disturbed,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
     )
@@ -227,6 +281,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--compile", action="store_true", help="measure every case with torch.compile as well")
     made.add_argument("--only", default="", help="cases whose name contains this")
     made.add_argument("--budget-s", type=float, help="start no case after so many seconds (default: 45 tiny, else 450)")
+    made.add_argument("--busy", action="store_true", help="on a CPU, take steps whatever else is running")
     made.add_argument("--warmup", type=int, default=2)
     made.add_argument("--repeats", type=int, default=5)
     made.add_argument("--threads", type=int, help="threads of a CPU (default: as PyTorch chooses)")
@@ -249,21 +304,26 @@ def main() -> None:
     out = asked.out or Path(__file__).parent / "measurements" / f"{date}-{slug}"
     precisions = tuple(asked.precision or (("fp32",) if device.kind == "cpu" else ("bf16", "fp32")))
     budget_s = asked.budget_s or (45.0 if tiny else 450.0)
+    every = cases(TINY if tiny else SMALL, tiny=tiny, compiled=asked.compile, precisions=precisions)
+    wanted = deque(case for case in every if asked.only in case.name)
+    quiet = Quiet() if device.kind == "cpu" and not asked.busy else None
     start, done, skipped = time.perf_counter(), list[Measured](), list[str]()
-    for case in cases(TINY if tiny else SMALL, tiny=tiny, compiled=asked.compile, precisions=precisions):
-        if asked.only not in case.name:
-            continue
-        if time.perf_counter() - start > budget_s:
-            skipped.append(f"{case.name}: out of time")
-            continue
+    tried = set[Case]()
+    while wanted and time.perf_counter() - start < budget_s:
+        case = wanted.popleft()
         try:
-            found = measured(case, device, warmup=asked.warmup, repeats=asked.repeats)
+            found = measured(case, device, quiet, warmup=asked.warmup, repeats=asked.repeats)
         except torch.OutOfMemoryError:
             skipped.append(f"{case.name}: out of memory")
+            continue
+        except BusyError:  # later, then
+            tried.add(case)
+            wanted.append(case)
             continue
         done.append(found)
         print(f"{case.name}: {found.step_s * 1e3:.1f} ms, {found.allocated_bytes / 2**20:.1f} MiB", flush=True)
         write_all(out, done, skipped, device, gpu, date)
+    skipped += [f"{c.name}: {'other processes were busy' if c in tried else 'out of time'}" for c in wanted]
     if not done:
         sys.exit(f"nothing measured: {'; '.join(skipped) or 'no case has that name'}")
     write_all(out, done, skipped, device, gpu, date)

@@ -53,6 +53,7 @@ class Measured:
     case: Case
     parameters: int
     steps_s: tuple[float, ...]
+    disturbed: int  # steps thrown away because other processes had the core
     allocated_bytes: int
     reserved_bytes: int | None
 
