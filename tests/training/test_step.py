@@ -161,3 +161,19 @@ def test_run_adds_up() -> None:
     watts = run.energy_joules / run.seconds / 8
     assert 500 < watts < 2 * 700  # between most of the limit alone and the limit with host and cooling
     assert np.isfinite(run.goodput_frac)
+
+
+@pytest.mark.parametrize(("kept", "least", "most"), [("operations", 0.4, 0.7), ("alternate", 0.49, 0.51)])
+def test_selective_recompute_runs_what_the_stack_gives_up(kept: Any, least: float, most: float) -> None:
+    """Every other product again, or every other layer: about half of the forward pass."""
+    base = job(recompute=1)
+    lines = dict(estimate(replace(base, recipe=replace(base.recipe, selective=kept))).breakdown)
+    assert least <= lines["recompute"] / lines["forward"] <= most
+
+
+def test_scaled_rows_are_slower_than_scaled_tensors() -> None:
+    base = job()
+    tensor, row = (
+        estimate(replace(base, recipe=replace(base.recipe, precision=p))).step_s for p in ("fp8", "fp8_rowwise")
+    )
+    assert tensor < row < estimate(base).step_s

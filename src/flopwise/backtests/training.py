@@ -115,7 +115,10 @@ def row_layout(row: Mapping[str, str]) -> Layout:
 def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
     """The row's recipe."""
     precision = row.get("precision", "bf16") or "bf16"
-    names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
+    names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "fp8_rowwise", "mxfp8", "nvfp4")
+    notes = row.get("notes", "").lower()
+    if precision == "fp8" and "rowwise" in notes.split(";")[0]:
+        precision = "fp8_rowwise"
     known: dict[str, Precision] = {name: name for name in names}
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
     lora = Lora(rank=16, targets=("q", "k", "v", "o"), base=base) if base else None
@@ -127,6 +130,7 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
         stack=noted_stack(row),
         attention="eager" if row.get("flash_attention", "").lower() == "false" else "flash",
         lora=lora,
+        selective="alternate" if re.search("every 2nd|per-layer ac", notes) else None,
     )
 
 
@@ -135,6 +139,8 @@ def noted_stack(row: Mapping[str, str]) -> str:
     name, notes = row.get("stack") or "fsdp-compile", row.get("notes", "").lower()
     if name == "fsdp-eager" and "+compile" in notes:
         name = "fsdp-compile"
+    if name == "torchtune-eager" and "cumulative flags" in notes and not notes.startswith("+packed"):
+        name = "torchtune-compile"  # the table's second flag, on in all that follow
     return "fsdp-compile-async-tp" if name == "fsdp-compile" and re.search(r"async ?tp", notes) else name
 
 

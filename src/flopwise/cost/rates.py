@@ -38,6 +38,7 @@ PRECISIONS: dict[str, Precision] = {
     "w4a16_mxfp4": Precision("bf16", "bf16", 16, 4.25, quantised=False, unpacked=True),
     "int8": Precision("int8", "int8", 8, 8, quantised=True, unpacked=False),
     "fp8": Precision("fp8", "fp8", 8, 8, quantised=True, unpacked=False),
+    "fp8_rowwise": Precision("fp8", "fp8_block", 8, 8, quantised=True, unpacked=False),
     "fp8_block": Precision("fp8", "fp8_block", 8.25, 8.002, quantised=True, unpacked=False),
     "mxfp8": Precision("fp8", "fp8", 8.25, 8.25, quantised=True, unpacked=False),
     "w4a8_mxfp4_mxfp8": Precision("fp8", "fp8", 8.25, 4.25, quantised=True, unpacked=False),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.workload import Resolved
 
-PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32")
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 FINETUNE_BATCH = 64

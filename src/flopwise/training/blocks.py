@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 ACT_BYTES = 2.0
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 GRADIENT = "/grad"
-LOW_PRECISION = frozenset({"fp8", "mxfp8", "nvfp4"})
+LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "mxfp8", "nvfp4"})
+LIGHT = frozenset({"norm", "pointwise"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Kernels:
     forward_s: Floats
     backward_s: Floats
     attention_s: Floats  # part of forward_s that selective recompute runs again
+    light_s: Floats  # part of forward_s in norms and elementwise operations
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
     model_flops: Floats  # forward + backward without recompute, causal attention
     forward_flops: Floats
@@ -115,6 +117,8 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
         total["forward_flops"] += kernel.work.causal_flops
         if kernel.attends:
             total["attention_s"] += kernel.seconds
+        if kernel.work.kind in LIGHT:
+            total["light_s"] += kernel.seconds
     return Kernels(**total)
 
 
@@ -138,9 +142,11 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         if not works:
             continue
         work = merged(works)
+        adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
+        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISION else context.recipe.precision
         unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
         for part in (work, *backward_works([work], trainable="all" if trained else "none")):
-            dtype = work_dtype(part, context.recipe.precision, in_layers=in_layers)
+            dtype = work_dtype(part, precision, in_layers=in_layers)
             seconds, memory_s, *floors = _seconds(part, dtype, context)
             yield Kernel(
                 part,
@@ -176,15 +182,16 @@ def block_times(items: Sequence[Item], width: int, context: BlockContext, kernel
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
     """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
     recipe = context.recipe
+    groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
     if recipe.lora is None:
-        groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
         return [(group, True) for group in groups]
     carriers = {id(item) for item in adapted(items, recipe.lora)}
     out: list[tuple[Group, bool]] = []
-    for item in items:
-        out.append(((item,), False))
-        if id(item) in carriers and isinstance(item, Linear):
-            out.extend(((part,), True) for part in adapter_items(item, recipe.lora.rank))
+    for group in groups:
+        out.append((group, False))
+        for item in group:
+            if id(item) in carriers and isinstance(item, Linear):
+                out.extend(((part,), True) for part in adapter_items(item, recipe.lora.rank))
     return out
 
 
@@ -238,7 +245,7 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
         timing = eager_attention_s(rates, work, dtype=dtype, act_bytes=wide, score_traffic=traffic)
     else:
         timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide)
-    scale = software.pointwise_traffic if work.kind in {"norm", "pointwise"} else 1.0
+    scale = software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind == "attention" and work.name.endswith(GRADIENT) and context.recipe.attention != "eager":
         seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s

@@ -14,7 +14,7 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.ops.types import Array, Ints
 
-Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]
+Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "recompute")

@@ -113,14 +113,16 @@ def step_table(
         shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
         split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
     )
-    listed = block_list(model)
+    listed, kept = block_list(model), recipe.selective or software.selective
     if kernels is None:
         kernels = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
     weights, starts = _stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
     whole = np.concatenate([[1.0], kind_counts, [1.0]])
-    lines = np.stack([[_stage_lines(block, mode, software) for mode in range(RECOMPUTE_MODES)] for block in blocks])
+    lines = np.stack(
+        [[_stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
+    )
     n = len(inner.tp)
 
     def heaviest(rows: NDArray[np.float64], of: NDArray[np.float64] = weights) -> NDArray[np.float64]:
@@ -182,10 +184,28 @@ def _heaviest_parts(
     return found
 
 
-def _stage_lines(block: BlockTimes, mode: int, software: Software) -> NDArray[np.float64]:
+def again_s(kernels: Kernels, selective: str) -> Floats:
+    """Seconds of what selective recompute runs again of a block's forward pass.
+
+    Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
+    other layer ("alternate"); or all.
+
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2.
+    Assumes: products take about as long as one another.
+    """
+    products = kernels.forward_s - kernels.attention_s - kernels.light_s
+    return {
+        "attention": kernels.attention_s,
+        "operations": kernels.light_s + 0.5 * products,
+        "alternate": 0.5 * kernels.forward_s,
+        "full": kernels.forward_s,
+    }[selective]
+
+
+def _stage_lines(block: BlockTimes, mode: int, software: Software, selective: str) -> NDArray[np.float64]:
     """The parts of `STAGE_PARTS` of one block under one recompute mode; shape (parts, n)."""
     kernels = block.kernels
-    rerun = (0.0 * kernels.forward_s, kernels.attention_s, kernels.forward_s)[mode]
+    rerun = (0.0 * kernels.forward_s, again_s(kernels, selective), kernels.forward_s)[mode]
     passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
     return np.stack(
         [

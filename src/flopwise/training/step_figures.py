@@ -10,14 +10,14 @@ from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
+from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.stages import stage_sums
 from flopwise.training.step import (
-    DTYPE_BYTES,
     STAGE_PARTS,
     StepTable,
     block_list,
     optimizer_traffic_bytes,
-    resident_grad_dtype,
+    sent_grad_bytes,
 )
 from flopwise.training.storage import LINE
 
@@ -28,13 +28,12 @@ class StepFigures:
     def __init__(self, found: TrainEstimate) -> None:
         """Build the step with all its lines."""
         self.found, self.job = found, found.job
-        self.device = Device(self.job.cluster)
         self.software = stack(self.job.recipe.stack)
         self.table: StepTable = single_table(self.job, self.software)
+        self.device: Device = TrainingDevice(self.job.cluster, self.software, self.table.rates)
         layout, recipe = self.job.layout, self.job.recipe
         self.lines = dict(found.breakdown)
         self.gpus = given("GPUs", found.num_gpus)
-        self.reading: Figure | None = None  # of a step's records, where storage is asked about
         self.batch = given("global batch", int(recipe.global_batch), "sequences")
         self.seq = given("sequence length", int(recipe.seq_len), "tokens")
         self.dp, self.micro_batch = given("dp", int(layout.dp)), given("micro-batch", int(layout.micro_batch))
@@ -146,7 +145,11 @@ class StepFigures:
 
     def _again(self) -> Figure:
         """What recompute runs again for one micro-batch."""
-        said = ("nothing is computed again", "attention is computed again", "the whole forward pass is computed again")
+        said = (
+            "nothing is computed again",
+            "what the stack gives up is computed again",
+            "the whole forward pass is computed again",
+        )
         return derived(
             "recompute of a micro-batch",
             self.stage["recompute"],
@@ -237,11 +240,10 @@ class StepFigures:
         if ranks == 1:
             return derived("data parallel", self.lines["data_parallel"], "s", "0 x replicas", given("replicas", 1))
         params = self._params()
-        dtype = resident_grad_dtype(self.job.recipe, self.software)
-        width = self._software(f"bytes of a gradient ({dtype})", DTYPE_BYTES[dtype])
+        width = self._software("bytes of a gradient as sent", sent_grad_bytes(self.job.recipe, self.software))
         size = derived(
             "gradients on a rank",
-            number(params.value) * DTYPE_BYTES[dtype],
+            number(params.value) * number(width.value),
             "B",
             f"{params.name} x {width.name}",
             params,
@@ -252,15 +254,23 @@ class StepFigures:
             zero, "gradients scattered and weights gathered once a step"
         )
         hidden = self._software("share of compute that messages hide behind", self.software.dp_overlap)
+        slowed = self.device.parameter("train_contention")
+        pieces = self._software("messages for a layer", self.software.layer_messages)
         held = (
             size,
             given("ranks", ranks),
             given("ZeRO stage", zero),
             hidden,
+            slowed,
+            pieces,
             *self.device.links(ranks * int(layout.tp)),
         )
         return derived(
-            "data parallel", self.lines["data_parallel"], "s", f"message model: {kind}, less what compute hides", *held
+            "data parallel",
+            self.lines["data_parallel"],
+            "s",
+            f"message model: {kind}, less what compute hides, more what that slows",
+            *held,
         )
 
     def _optimizer(self) -> Figure:

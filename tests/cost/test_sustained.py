@@ -1,0 +1,64 @@
+"""Sustained rates: clocks follow power limits, and never leave what physics and datasheets allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.cost.cluster import cluster
+from flopwise.cost.collectives import all_to_all_s
+from flopwise.cost.rates import rates
+from flopwise.cost.sustained import clock_frac, training_rates
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.software import stack, stack_names
+
+FACTS = load_facts()
+H100 = rates(FACTS.accelerator("H100-SXM-80"))
+H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+
+
+@given(watts=st.floats(50, 2000), more=st.floats(1, 4))
+def test_a_higher_limit_never_lowers_the_clock(watts: float, more: float) -> None:
+    low, high = (clock_frac(replace(H100, tdp_w=w)) for w in (watts, watts * more))
+    assert 0 < low <= high <= 1
+
+
+@given(factor=st.floats(1, 8))
+def test_a_higher_peak_under_the_same_limit_still_helps(factor: float) -> None:
+    faster = replace(H100, peak={d: p * factor for d, p in H100.peak.items()})
+    assert clock_frac(faster) <= clock_frac(H100)
+    assert clock_frac(faster) * factor >= clock_frac(H100) * (1 - 1e-12)
+
+
+def test_the_limit_alone_tells_cards_apart() -> None:
+    """A 500 W H100 sustains less than a 700 W one: by the published limit, for no other reason."""
+    short = rates(FACTS.accelerator("H100-SXM-96-HBM2e"))
+    assert short.tdp_w == 500
+    assert clock_frac(short) == pytest.approx(clock_frac(replace(H100, tdp_w=500.0)))
+    assert clock_frac(short) < clock_frac(H100) - 0.1
+    assert clock_frac(replace(H100, tdp_w=None)) == 1.0
+
+
+@pytest.mark.parametrize("name", stack_names())
+@pytest.mark.parametrize("chip", ["A100-SXM-80", "H100-SXM-80", "B200", "MI300X", "RTX 4090"])
+def test_training_never_beats_datasheets(name: str, chip: str) -> None:
+    alone = rates(FACTS.accelerator(chip))
+    sustained = training_rates(alone, stack(name))
+    for parameter, value in sustained.value.items():
+        if parameter.startswith(("matmul_frac", "attention_frac")):
+            assert 0 < value <= 1, parameter
+        if parameter.startswith("matmul_frac"):
+            assert value <= alone.value[parameter]
+    assert sustained.peak == alone.peak
+
+
+def test_rows_for_several_ranks_of_a_node_cross_the_network_once() -> None:
+    fabric, nbytes = H100_NODES.fabric, 1e9
+    plain = all_to_all_s(fabric, nbytes, 32)
+    once = all_to_all_s(fabric, nbytes, 32, copies=8)
+    distinct = 4 * (1 - (1 - 1 / 4) ** 8) / 8  # of eight copies over four nodes, as many as there are nodes hit
+    assert once / plain == pytest.approx(distinct, rel=0.02)
+    assert all_to_all_s(fabric, nbytes, 8, copies=8) == pytest.approx(all_to_all_s(fabric, nbytes, 8))
