@@ -32,7 +32,11 @@ INSIDE: dict[tuple[str, str], set[str]] = {
     ("memory", "items"): {"name", "bytes"},
     ("memory", "remedies"): {"change", "saves_bytes"},
     ("train", "breakdown"): {"name", "seconds"},
-    ("train", "run"): {"seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules"},
+    ("train", "run"): {
+        "seconds", "gpu_hours", "goodput_frac", "cost_usd", "energy_joules", "tokens", "steps", "breakdown",
+        "checkpoint_bytes", "checkpoint_write_s", "checkpoint_interval_s", "mtbf_s", "interruptions", "notes",
+        "compute_optimal_tokens", "critical_batch_tokens",
+    },
     ("train", "memory"): MEMORY,
     ("plan", "plans"): {
         "rank", "provider", "region", "instance", "num_instances", "gpu", "num_gpus", "purchase", "layout", "seconds",
@@ -86,6 +90,20 @@ def test_a_training_estimate_lies_between_its_bounds(document: dict[str, Any]) -
     assert sum(part["bytes"] for part in document["memory"]["items"]) == pytest.approx(
         document["memory"]["per_gpu_bytes"], rel=1e-6
     )
+
+
+def test_a_run_and_a_comparison_have_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "train Llama-3.1-8B --gpu h100 --gpus 8 --seq 2048 --json"
+    assert cli.main([*line.split(), "--tokens", "1B", "--fsdp"]) == 0
+    run = json.loads(capsys.readouterr().out, parse_constant=_not_json)["run"]
+    assert INSIDE["train", "run"] == run.keys()
+    assert sum(part["seconds"] for part in run["breakdown"]) == pytest.approx(run["seconds"])
+    assert cli.main([*line.split(), "--compare"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=_not_json)
+    assert {"scaling", "reference", "points", "bends", "num_gpus", "global_batch", "assumptions"} <= found.keys()
+    assert {
+        "strategy", "num_gpus", "fits", "layout", "step_s", "efficiency_frac", "samples_per_s", "reason", "memory_bytes"
+    } <= found["points"][0].keys()  # fmt: skip
 
 
 @pytest.mark.parametrize("document", [n for n in ("serve",) if n in commands()], indirect=True)
