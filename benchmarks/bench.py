@@ -29,6 +29,19 @@ MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
 
 
+LARGE = {
+    "405B on 16,384 GPUs": (
+        "Llama-3.1-405B", "--task", "pretrain", "--tokens", "15T", "--seq", "8192", "--global-batch", "2048",
+        "--max-gpus", "16384", "--precision", "bf16", "--precision", "fp8",
+    ),
+    "DeepSeek-V3 on 16,384 GPUs": (
+        "DeepSeek-V3", "--task", "pretrain", "--tokens", "14.8T", "--seq", "4096", "--global-batch", "15360",
+        "--max-gpus", "16384", "--precision", "bf16", "--precision", "fp8",
+    ),
+}  # fmt: skip
+"""Pre-training over all offers, in two precisions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A command line, and the seconds that it may take as a process."""
@@ -72,8 +85,10 @@ def cases() -> list[Case]:
     ]
     every.extend(
         Case(f"plan {workload.stem}", ("plan", str(workload), "--json"), 2.0, 5)
-        for workload in sorted((ROOT / "examples").glob("*.yaml"))
+        for workload in sorted((ROOT / "examples").glob("[0-9]*.yaml"))
     )
+    every.append(Case("plan sweep of 12", ("plan", str(ROOT / "examples" / "sweep.yaml"), "--json"), 12 * 2.0, 3))
+    every.extend(Case(f"plan {name}", ("plan", *argv, "--json"), 3.0, 5) for name, argv in LARGE.items())
     known = {name for section in COMMANDS.values() for name in section}
     return [case for case in every if case.argv[0] in known | {"--help"}]
 

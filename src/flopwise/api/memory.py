@@ -222,7 +222,8 @@ def layout_text(layout: Layout) -> str:
     ]
     zero, parts = int(layout.zero), degrees or ["1 GPU"]
     if zero:
-        parts.append("ZeRO 3 (FSDP)" if zero == 3 else f"ZeRO {zero}")
+        full = f"HSDP over groups of {int(layout.shard)}" if layout.shard else "ZeRO 3 (FSDP)"
+        parts.append(full if zero == 3 else f"ZeRO {zero}")
     if layout.interleave > 1:
         parts.append(f"interleave {int(layout.interleave)}")
     parts.append(f"recompute {RECOMPUTE[int(layout.recompute)]}")

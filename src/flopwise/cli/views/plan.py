@@ -109,7 +109,7 @@ def layout(c: Candidate) -> str:
     held = c.layout
     parts = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
     if held.get("zero"):
-        parts.append(f"zero{held['zero']}")
+        parts.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
     if held.get("interleave", 1) != 1:
         parts.append(f"v{held['interleave']}")
     if "micro_batch" in held:
