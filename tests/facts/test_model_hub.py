@@ -77,6 +77,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
         raise problem
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", download)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_a, **_k: None)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
@@ -117,3 +118,21 @@ def test_what_is_no_hub_id_never_reaches_the_client(monkeypatch: pytest.MonkeyPa
     failing(monkeypatch, AssertionError("the client was asked"))
     with pytest.raises(SpecError):
         load_model(given)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_quietly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import time
+
+    from huggingface_hub import constants
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_url", lambda *_a, **_k: "http://127.0.0.1:9/config.json")
+    began = time.monotonic()
+    with pytest.raises(SpecError, match="the hub cannot be reached"):
+        load_model("someone/elses")
+    assert time.monotonic() - began < 6
+    assert capfd.readouterr() == ("", "")

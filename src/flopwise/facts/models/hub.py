@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.models.config import read_json
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+PATIENCE_S = 4
+"""How long the hub may take to answer."""
+TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "requests", "urllib3"})
+"""Libraries that the hub's client has been built on; their errors are no `OSError` throughout."""
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -19,23 +26,41 @@ def is_hub_id(spec: str) -> bool:
     return bool(HUB_ID.match(spec)) and ".." not in spec and "--" not in spec and len(spec) <= 96
 
 
+def _library(problem: BaseException) -> str:
+    """The package that an error comes from."""
+    return type(problem).__module__.split(".", maxsplit=1)[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The client says nothing of its own: no retries, no progress bars."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars  # noqa: PLC0415
+
+    log, shown = logging.getLogger("huggingface_hub"), not are_progress_bars_disabled()
+    before = log.level
+    log.setLevel(logging.ERROR)
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        if shown:
+            enable_progress_bars()
+
+
 def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
     """The configuration of `model_id`; a cached copy is used as it is, and nothing else with `offline`.
 
     Raises: SpecError: not cached and offline, no network, no such model, a gated model, or no `config.json`.
     """
     # the hub's client is slow to import and needed by nobody who asks for a known model
-    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache  # noqa: PLC0415
+    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415
 
     here_only = offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
     instead = "give a catalog name (flopwise models), a folder or a config.json instead"
     try:
         cached = try_to_load_from_cache(model_id, "config.json")
-        if isinstance(cached, str):
-            return read_json(Path(cached))
-        if here_only:
-            raise SpecError(f"{model_id}: its config.json is not in the hub's cache, and offline mode is on; {instead}")
-        path = hf_hub_download(model_id, "config.json")
+        path = cached if isinstance(cached, str) else None if here_only else _downloaded(model_id)
     except errors.GatedRepoError as problem:
         raise SpecError(
             f"{model_id}: a gated model; accept its licence on the hub and set HF_TOKEN, or {instead}"
@@ -52,6 +77,19 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
         raise SpecError(f"{model_id}: the model has no config.json; {instead}") from problem
     except errors.HFValidationError as problem:
         raise SpecError(f"{model_id}: not a valid hub id ({str(problem)[:120]})") from problem
-    except (errors.HfHubHTTPError, OSError) as problem:
+    except Exception as problem:
+        if not isinstance(problem, OSError | errors.HfHubHTTPError) and _library(problem) not in TRANSPORTS:
+            raise
         raise SpecError(f"{model_id}: the hub cannot be reached ({type(problem).__name__}); {instead}") from problem
+    if path is None:
+        raise SpecError(f"{model_id}: its config.json is not in the hub's cache, and offline mode is on; {instead}")
     return read_json(Path(path))
+
+
+def _downloaded(model_id: str) -> str:
+    """Where the configuration lies after it was fetched."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415
+
+    get_hf_file_metadata(hf_hub_url(model_id, "config.json"), timeout=PATIENCE_S)  # asks once, where a download insists
+    with _quiet():
+        return hf_hub_download(model_id, "config.json", etag_timeout=PATIENCE_S)
