@@ -77,7 +77,10 @@ class ErrorBand:
         return self.median * math.exp(score * math.log(side) / Z90)
 
     def wider(self, factor: float, why: str) -> ErrorBand:
-        """The band with its spread multiplied, for a case far from those measured."""
+        """The band with its spread multiplied, for a case far from those measured.
+
+        Source: judgement: no measurement reaches there. Assumes: the median holds.
+        """
         return replace(
             self,
             low=self.median * (self.low / self.median) ** factor,
@@ -111,6 +114,8 @@ def _bands() -> dict[str, ErrorBand]:
 
 def error_band(name: str) -> ErrorBand:
     """The band of one class of prediction (`serving.tpot.moe`), or of the nearest class above it (`serving.tpot`).
+
+    Source: data/intervals.json, fitted by the backtests. Assumes: a class without rows errs as the class above it.
 
     Raises:
         MissingFactError: no backtest stands behind that class.

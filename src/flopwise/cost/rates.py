@@ -68,7 +68,10 @@ OF_TRAINING = "train_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks."""
+    """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks.
+
+    Source: the accelerator's datasheet and data/calibration. Assumes: large kernels at sustained clocks.
+    """
 
     name: str
     num_sms: float
@@ -108,6 +111,8 @@ class Rates:
 def precision(dtype: str) -> Precision:
     """The entry of `PRECISIONS`.
 
+    Source: PRECISIONS, as the formats are specified. Assumes: scales are stored beside their blocks.
+
     Raises:
         SpecError: no such precision.
     """
@@ -118,7 +123,10 @@ def precision(dtype: str) -> Precision:
 
 
 def families(vendor: str, architecture: str, compute_capability: str | None, kind: str) -> tuple[str, ...]:
-    """Calibration scopes of a device, nearest first: family, relatives, vendor, kind of device, `any`."""
+    """Calibration scopes of a device, nearest first: family, relatives, vendor, kind of device, `any`.
+
+    Source: NVIDIA's compute capabilities; the kinships of `RELATIVES`. Assumes: a family's devices reach like shares.
+    """
     vendor_key = vendor.lower()
     if vendor_key == "nvidia" and kind == "gpu":
         family = NVIDIA_FAMILIES.get(str(compute_capability or ""), architecture.lower())
@@ -131,7 +139,10 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
 def resolved(
     calibration: Calibration, names: Iterable[str], scopes: Sequence[str], who: str
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first."""
+    """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first.
+
+    Source: the calibration's rows. Assumes: the nearest scope with a measurement stands in for those without.
+    """
     values: dict[str, float] = {}
     borrowed: dict[str, list[str]] = {}
     for name in names:

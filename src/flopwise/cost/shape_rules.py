@@ -349,6 +349,9 @@ RULES = (vocabulary, alignment, head_dims, degrees, feed_forward, experts, lengt
 
 
 def findings(case: Case) -> tuple[tuple[Advice, ...], tuple[Fine, ...]]:
-    """What to change, the largest gain first (what software refuses before all), and what is fine."""
+    """What to change, the largest gain first (what software refuses before all), and what is fine.
+
+    Source: each of `RULES` names its own. Assumes: single changes, each beside the model as it is.
+    """
     found = [finding for rule in RULES for finding in rule(case)]
     return sorted_advice(f for f in found if isinstance(f, Advice)), tuple(f for f in found if isinstance(f, Fine))
