@@ -60,7 +60,7 @@ def run(
     Raises:
         SpecError: no such engine, Ray is not installed, or no cluster answers.
     """
-    how = {"facts": facts, "assume_family": assume_family}
+    how: dict[str, Any] = {"facts": facts, "assume_family": assume_family}
     task = partial(planned, **how)
     if address is not None and engine != "ray":
         raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")

@@ -17,10 +17,9 @@ from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.training import Searched, Timed, floor_gpu_s, searched, timed
+from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
-from flopwise.training.step import StepTable
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _options(
         job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus)
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
-        known: dict[int, StepTable] = {}
+        known: Known = {}
         margin = rank.memory_band(recipe).quantile(workload.confidence)
         cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
@@ -127,9 +126,10 @@ def _by_floor(
     """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
     slow: list[tuple[float, NodeKind]] = []
+    flops = floor_flops(job) * tokens
     for node in nodes:
         try:
-            floor_s = floor_gpu_s(job, node, tokens)
+            floor_s = floor_gpu_s(job, node, flops)
         except MissingFactError as error:
             answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error), unit="machines")
             continue

@@ -138,6 +138,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
     layout = job.space.layout(int(result.rows[row]))
     gpus = int(result.num_gpus[row])
     device = node.cluster.accelerator
+    assert result.table is not None
     parts = row_parts(job, result, row)
     train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster)
     energy = None

@@ -67,7 +67,7 @@ class Timed:
     run_s: Floats
     num_gpus: NDArray[np.int64]
     memory_bytes: Floats
-    table: StepTable
+    table: StepTable | None  # None where nothing fits
     considered: int  # candidates that this kind of node could be laid out as
     fitting: int
     smallest_bytes: float  # of the candidates that do not fit
@@ -102,13 +102,17 @@ def searched(
     return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), checkpoint_bytes(table))
 
 
-def node_table(job: Searched, built: Cluster, known: dict[int, StepTable]) -> StepTable:
+Known = dict[tuple[str, float, float], StepTable]
+
+
+def node_table(job: Searched, built: Cluster, known: Known) -> StepTable:
     """The step table of the space on one kind of node; `known` keeps those of the job by device.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    same = known.get(id(built.accelerator))
+    device = (built.rates.name, built.rates.num_sms, built.rates.hbm_bytes_per_s)  # a share of a device is another
+    same = known.get(device)
     table = step_table(
         job.model,
         job.recipe,
@@ -120,7 +124,7 @@ def node_table(job: Searched, built: Cluster, known: dict[int, StepTable]) -> St
         kernels=None if same is None else same.kernels,
         like=next(iter(known.values()), None),
     )
-    known.setdefault(id(built.accelerator), table)
+    known.setdefault(device, table)
     return table
 
 
@@ -138,7 +142,7 @@ def timed(
     job: Searched,
     node: NodeKind,
     tokens: float,
-    known: dict[int, StepTable],
+    known: Known,
     *,
     margin: float = 1.0,
     every: bool = False,
@@ -151,7 +155,7 @@ def timed(
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    table = node_table(job, node.cluster, known)
+    table: StepTable | None = None
     steps = tokens / (float(job.recipe.global_batch) * float(job.recipe.seq_len))
     capacity = node.cluster.accelerator.hbm_bytes / margin
     found: list[tuple[Any, ...]] = []
@@ -172,6 +176,7 @@ def timed(
                 chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
             if not chosen.size:
                 continue
+            table = table or node_table(job, node.cluster, known)
             piece = family.take(chosen)
             good = goodput_frac(piece.num_gpus, job.checkpoint_bytes)
             step = np.where(fits, steps_s(table, job.space, piece), np.inf)
@@ -228,6 +233,7 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
 
 def row_parts(job: Searched, result: Timed, index: int) -> dict[str, float]:
     """The lines of the step of entry `index` of a timed result."""
+    assert result.table is not None
     return parts_of(job.space, result.table, job.space.layout(int(result.rows[index])))
 
 
@@ -273,12 +279,16 @@ def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
     return (steps_s(table, job.space, family) for family in job.space.families)
 
 
-def floor_gpu_s(job: Searched, node: NodeKind, tokens: float) -> float:
-    """Device-seconds that the run takes at least: its operations at the datasheet's peak rate.
+def floor_flops(job: Searched) -> float:
+    """Operations of a token that no layout avoids."""
+    passes = 3.0 if job.recipe.lora is None else 2.0
+    return passes * float(causal_forward_flops(job.model, 1, int(job.recipe.seq_len))) / float(job.recipe.seq_len)
+
+
+def floor_gpu_s(job: Searched, node: NodeKind, flops: float) -> float:
+    """Device-seconds that `flops` operations take at least: at the datasheet's peak rate.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    passes = 3.0 if job.recipe.lora is None else 2.0
-    per_token = float(causal_forward_flops(job.model, 1, int(job.recipe.seq_len))) / float(job.recipe.seq_len)
-    return passes * per_token * tokens / node.cluster.rates.peak_flops_per_s(job.recipe.precision)
+    return flops / node.cluster.rates.peak_flops_per_s(job.recipe.precision)
