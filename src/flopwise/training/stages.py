@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,3 +71,30 @@ def heaviest_stage(
         totals = counts @ layers + np.outer(first, before) + np.outer(last, after)
         out[row] = totals.max(axis=0)
     return out
+
+
+def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins."""
+    every = [
+        np.column_stack([first, counts, last])
+        for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
+    ]
+    return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
+
+
+def heaviest_parts(
+    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n)."""
+    stages = np.tensordot(weights, lines, 1)
+    totals = stages.sum(axis=2)
+    found = np.empty((stages.shape[2], stages.shape[1], len(starts), stages.shape[3]))
+    for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(weights)])):
+        longest = totals[start:stop].argmax(axis=0)
+        found[:, :, row] = np.take_along_axis(stages[start:stop], longest[None, :, None], 0)[0].swapaxes(0, 1)
+    return found
+
+
+def heaviest(starts: NDArray[np.intp], weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest stage's sum over blocks for each pipeline degree; (blocks, n) to (d, n)."""
+    return np.maximum.reduceat(weights @ rows, starts, axis=0)

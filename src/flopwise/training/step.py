@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts, Item, Model
+from flopwise.facts.architecture import Experts, Item, Model, Stack
 from flopwise.facts.software import optimizer
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
 from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
-from flopwise.training.stages import StageSums, stage_sums
+from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -82,6 +82,36 @@ def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
     return [(stack.before, stack.width, False), *kinds, (stack.after, stack.width, False)]
 
 
+def _context(
+    recipe: Recipe, software: Software, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool
+) -> BlockContext:
+    """What all blocks of a table share: the micro-batch and how it is cut."""
+    return BlockContext(
+        recipe=recipe,
+        software=software,
+        rates=rates,
+        fabric=fabric,
+        shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
+        split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
+    )
+
+
+def _standing(
+    stack: Stack,
+    listed: list[tuple[tuple[Item, ...], int, bool]],
+    inner: Inner,
+    recipe: Recipe,
+    software: Software,
+    weights: NDArray[np.float64],
+    starts: NDArray[np.intp],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(dense parameters, experts' parameters, host seconds) of the heaviest stage: what no link changes; (d, n)."""
+    params = [_trainable(items, inner, recipe) for items, _, _ in listed]
+    held = np.minimum(weights, 1.0) if stack.shared_weights else weights
+    dense, expert = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in (0, 1))
+    return dense, expert, np.repeat(heaviest(starts, weights, _host_s(listed, software)), len(inner.tp), axis=1)
+
+
 def step_table(
     model: Model,
     recipe: Recipe,
@@ -105,41 +135,27 @@ def step_table(
     """
     stack = model.stacks[0]
     rates = training_rates(rates, software)
-    context = BlockContext(
-        recipe=recipe,
-        software=software,
-        rates=rates,
-        fabric=fabric,
-        shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
-        split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
-    )
+    context = _context(recipe, software, rates, fabric, inner, sequence_parallel=sequence_parallel)
     listed, kept = block_list(model), recipe.selective or software.selective
     if kernels is None:
         kernels = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
-    weights, starts = _stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
+    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
     whole = np.concatenate([[1.0], kind_counts, [1.0]])
     lines = np.stack(
         [[_stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
     )
     n = len(inner.tp)
-
-    def heaviest(rows: NDArray[np.float64], of: NDArray[np.float64] = weights) -> NDArray[np.float64]:
-        """The largest stage's sum over blocks for each pipeline degree; (blocks, n) to (d, n)."""
-        return np.maximum.reduceat(of @ rows, starts, axis=0)
-
-    def summed(name: str) -> NDArray[np.float64]:
-        return np.stack([getattr(k, name) for k in kernels])
-
+    most = partial(heaviest, starts, weights)
     if like is None:
-        params = [_trainable(items, inner, recipe) for items, _, _ in listed]
-        held = np.minimum(weights, 1.0) if stack.shared_weights else weights
-        dense, expert = (heaviest(np.stack([p[i] for p in params]), held) for i in (0, 1))
-        host = np.repeat(heaviest(_host_s(listed, software)), n, axis=1)
+        dense, expert, host = _standing(stack, listed, inner, recipe, software, weights, starts)
     else:
         dense, expert, host = like.dense_params, like.expert_params, like.host_s
     wire_s = np.stack([b.wire_s for b in blocks])
+    peak_s, traffic_s, memory_s = (
+        np.stack(rows) for rows in zip(*((k.peak_s, k.traffic_s, k.memory_s) for k in kernels), strict=True)
+    )
     return StepTable(
         recipe=recipe,
         software=software,
@@ -149,39 +165,17 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
-        stage_parts=_heaviest_parts(weights, starts, lines),
+        stage_parts=heaviest_parts(weights, starts, lines),
         model_s=np.tensordot(whole, lines, 1).sum(axis=1),
-        memory_s=heaviest(summed("memory_s")),
+        memory_s=most(memory_s),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
         model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
         forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
-        floor_s=np.stack([heaviest(summed("peak_s")), heaviest(summed("traffic_s")), heaviest(wire_s)]),
+        floor_s=np.stack([most(peak_s), most(traffic_s), most(wire_s)]),
         kernels=kernels,
     )
-
-
-def _stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins."""
-    every = [
-        np.column_stack([first, counts, last])
-        for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
-    ]
-    return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
-
-
-def _heaviest_parts(
-    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n)."""
-    stages = np.tensordot(weights, lines, 1)
-    totals = stages.sum(axis=2)
-    found = np.empty((stages.shape[2], stages.shape[1], len(starts), stages.shape[3]))
-    for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(weights)])):
-        longest = totals[start:stop].argmax(axis=0)
-        found[:, :, row] = np.take_along_axis(stages[start:stop], longest[None, :, None], 0)[0].swapaxes(0, 1)
-    return found
 
 
 def again_s(kernels: Kernels, selective: str) -> Floats:
