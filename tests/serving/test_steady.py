@@ -14,7 +14,7 @@ from flopwise.facts.models import load_model
 from flopwise.serving.estimate import ServeJob, estimate, runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import compute_path, layer_weight_bits
+from flopwise.serving.precision import layer_weight_bits, product_path
 from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
 
 FACTS = load_facts()
@@ -96,8 +96,8 @@ def test_requests_beyond_the_memory_wait() -> None:
 
 def test_formats_and_the_units_they_run_on() -> None:
     a100 = cluster(FACTS.accelerator("A100-SXM-80"))
-    assert compute_path(LLAMA, "fp8", H100.rates).dtype == "fp8"
-    path = compute_path(LLAMA, "fp8", a100.rates)
+    assert product_path(LLAMA, "fp8", H100.rates).dtype == "fp8"
+    path = product_path(LLAMA, "fp8", a100.rates)
     assert path.dtype == "int8_wo"
     assert path.note is not None
     assert "fp8" in path.note

@@ -99,10 +99,7 @@ def serve(
     inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
     _check(found, asked)
     replica = asked.tp * asked.pp * asked.dp
-    total = replica if gpus is None else gpus
-    if total % replica:
-        raise SpecError(f"{total} GPUs do not hold whole replicas of {asked.layout_text}: {replica} each")
-    replicas = total // replica
+    replicas = _replicas(asked, replica, gpus)
     if concurrency is not None and rate is not None:
         raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
     each = None if concurrency is None else max(1, -(-concurrency // replicas))
@@ -122,6 +119,14 @@ def serve(
     )
     answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
+
+
+def _replicas(asked: Deployment, replica: int, gpus: int | None) -> int:
+    """How many replicas of `replica` accelerators `gpus` hold; one where nothing is said."""
+    total = replica if gpus is None else gpus
+    if total % replica:
+        raise SpecError(f"{total} GPUs do not hold whole replicas of {asked.layout_text}: {replica} each")
+    return total // replica
 
 
 def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tuple[int, int, tuple[str, ...]]:

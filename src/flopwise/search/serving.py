@@ -15,7 +15,7 @@ from flopwise.facts.software import engine
 from flopwise.search.space import powers_of_two
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, serving_memory
-from flopwise.serving.precision import ComputePath, compute_path
+from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import Steady, closed_loop, open_loop_percentile
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     tp, pp = replica_grid(node, model, workload.max_gpus)
     if not tp.size:
         return None
-    path = compute_path(model, weights, node.cluster.rates)
+    path = product_path(model, weights, node.cluster.rates)
     one_pass = answers_in_one_pass(model, workload)
     output = 0 if one_pass else workload.output_tokens
     memory = serving_memory(

@@ -17,7 +17,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import engine
 from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
-from flopwise.serving.precision import compute_path
+from flopwise.serving.precision import product_path
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop, prompt_load
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def check_context(job: ServeJob) -> tuple[str, ...]:
 
 def runner(job: ServeJob) -> Runner:
     """The job's model, format, engine and device, ready to be asked for step times."""
-    path = compute_path(job.model, job.weights, job.cluster.rates)
+    path = product_path(job.model, job.weights, job.cluster.rates)
     return Runner(
         model=job.model,
         rates=job.cluster.rates,
@@ -350,7 +350,7 @@ def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | N
 
 def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     """What was assumed."""
-    path = compute_path(job.model, job.weights, job.cluster.rates)
+    path = product_path(job.model, job.weights, job.cluster.rates)
     split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
     told = (
         *job.model.notes,

@@ -51,7 +51,7 @@ def layer_weight_bits(model: Model, name: str) -> float:
     return 16.0 * sum(mine[path] for path in inside) / plain
 
 
-def compute_path(model: Model, name: str, rates: Rates) -> ComputePath:
+def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
     """The path of weight format `name` on a device.
 
     Formats that quantise activations use the low-precision units where there are any; others are unpacked to 16 bits.

@@ -17,7 +17,7 @@ from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import compute_path
+from flopwise.serving.precision import product_path
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -42,11 +42,11 @@ class DecodeClock:
     @property
     def dtype(self) -> str:
         """Precision of the products inside the layers."""
-        return compute_path(self.model, self.weights, self.cluster.rates).dtype
+        return product_path(self.model, self.weights, self.cluster.rates).dtype
 
     def runner(self, model: Model | None = None) -> Runner:
         """What times the steps of a model in this format."""
-        path = compute_path(self.model, self.weights, self.cluster.rates)
+        path = product_path(self.model, self.weights, self.cluster.rates)
         return Runner(
             model=model or self.model,
             rates=self.cluster.rates,
