@@ -14,11 +14,10 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.reliability import FailureRecord, SpotRecord, failure_records, spot_record, spot_records
 from flopwise.ops.tensors import parameters
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
+from flopwise.training.goodput import Reliability
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.run import Conditions
 from flopwise.training.stragglers import expected_largest, slowdown
@@ -124,24 +123,6 @@ def test_nothing_bad_shortens_a_run(mtbf: float, worse: float, jitter: float) ->
     plain = run_of(reliability=Reliability(mtbf_gpu_s=mtbf), jitter_frac=jitter)
     worst = run_of(reliability=Reliability(mtbf_gpu_s=mtbf / worse), jitter_frac=jitter * worse)
     assert 0 < worst.goodput_frac <= plain.goodput_frac * 1.001 <= 1.001
-
-
-def test_records_give_the_rates_that_were_published() -> None:
-    records = failure_records()
-    assert 16_384 / records["llama-3"].mtbf_gpu_s * 54 * 86400 == pytest.approx(419)
-    assert records["rsc-1"].mtbf_gpu_s / 16_384 / 3600 == pytest.approx(1.8, abs=0.01)  # the projection of its authors
-    assert DEFAULT_RELIABILITY.mtbf_gpu_s == pytest.approx(records["llama-3"].mtbf_gpu_s)
-    every: list[FailureRecord | SpotRecord] = [*records.values(), *spot_records()]
-    assert all(r.source and r.date and r.confidence for r in every)
-    assert all(0 < r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in spot_records())
-    aws, google = spot_record("aws", "H100-SXM-80"), spot_record("gcp", "L4")
-    assert aws is not None
-    assert google is not None
-    assert google.interruptions_per_s > aws.interruptions_per_s
-    assert spot_record("aws", "T4") is None
-    assert spot_record("lambda", "H100-SXM-80") is None
-    chips = load_facts().accelerators
-    assert all(r.accelerator in chips for r in every if r.accelerator)
 
 
 def test_rules_of_tokens_agree_with_their_papers() -> None:

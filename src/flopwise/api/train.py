@@ -77,6 +77,8 @@ def train(
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
+    from flopwise.facts.catalog import load_facts
+
     place = overridden(machines or Machines(gpu=gpu, facts=facts), fields_of(Machines, said))
     run = overridden(around or Surroundings(), fields_of(Surroundings, said))
     others = fields_of(Machines, said) | fields_of(Surroundings, said)
@@ -89,7 +91,7 @@ def train(
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
     length = run_tokens(tokens, samples, epochs, seq_len, run)
-    conditions, told = run.conditions(cluster)
+    conditions, told = run.conditions(cluster, load_facts(place.facts).folder)
     notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
     return answered(
         found, recipe, layout, cluster, length, laid_out=laid_out, notes=notes, reads=reads, conditions=conditions

@@ -22,7 +22,15 @@ from flopwise.facts.calibration import load_calibration
 from flopwise.facts.offers import Offer, offer_from_row
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
-FOLDER_FILES = ("accelerators.csv", "accelerator_aliases.csv", "instances.csv", "models.jsonl", "storage.csv")
+FOLDER_FILES = (
+    "accelerators.csv",
+    "accelerator_aliases.csv",
+    "instances.csv",
+    "models.jsonl",
+    "storage.csv",
+    "failures.csv",
+    "spot.csv",
+)
 CALIBRATION = "calibration"
 _DATA = Path(__file__).parent.parent / "data"
 _ALIAS_COLUMNS = {"alias": tables.text, "name": tables.text, "note": tables.text}

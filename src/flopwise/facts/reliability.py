@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from flopwise import units
@@ -17,6 +16,7 @@ from flopwise.errors import UnknownNameError, fold
 from flopwise.facts import tables
 
 _DATA = Path(__file__).parent.parent / "data"
+FAILURES, SPOT = "failures.csv", "spot.csv"
 PERIODS_S = {"day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
 _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)
 _ORIGIN: dict[str, tables.Reader] = {
@@ -54,7 +54,7 @@ class FailureRecord:
     failures: float
     source: str
     date: str
-    confidence: str
+    confidence: str = "medium"
     aliases: str = ""
     accelerator: str = ""
     notes: str = ""
@@ -75,7 +75,7 @@ class SpotRecord:
     period: str
     source: str
     date: str
-    confidence: str
+    confidence: str = "medium"
     accelerator: str | None = None
     notes: str = ""
 
@@ -85,34 +85,60 @@ class SpotRecord:
         return -math.log1p(-(self.least_frac + self.most_frac) / 2) / PERIODS_S[self.period]
 
 
-@cache
-def failure_records() -> Mapping[str, FailureRecord]:
-    """All records of failures by name."""
-    rows = tables.read_table(_DATA / "failures.csv", FAILURE_COLUMNS, keys=("name", "gpus", "days", "failures"))
-    return {row.values["name"]: FailureRecord(**row.values) for row in rows}
+def failure_records(folder: Path | None = None) -> Mapping[str, FailureRecord]:
+    """All records of failures by name, those in `folder` laid over the shipped ones.
+
+    Raises:
+        SpecError: a row is wrong; names file, row and column.
+    """
+    return {name: record for where in _places(folder, FAILURES) for name, record in _failures(where).items()}
 
 
-def failure_record(name: str) -> FailureRecord:
+def failure_record(name: str, folder: Path | None = None) -> FailureRecord:
     """The record of that name.
 
     Raises:
         UnknownNameError: there is none; names the nearest.
     """
-    held = failure_records()
-    for record in held.values():
+    held = failure_records(folder)
+    for record in reversed(list(held.values())):
         if fold(name) in {fold(spelling) for spelling in (record.name, *record.aliases.split(";")) if spelling}:
             return record
     raise UnknownNameError("record of failures", name, held, f"allowed: {', '.join(held)}")
 
 
-@cache
-def spot_records() -> tuple[SpotRecord, ...]:
-    """All records of spot interruptions."""
-    rows = tables.read_table(_DATA / "spot.csv", SPOT_COLUMNS, keys=("provider", "least_frac", "most_frac", "period"))
-    return tuple(SpotRecord(**row.values) for row in rows)
+def spot_records(folder: Path | None = None) -> tuple[SpotRecord, ...]:
+    """All records of spot interruptions; one in `folder` replaces the shipped one of its provider and accelerator.
+
+    Raises:
+        SpecError: a row is wrong; names file, row and column.
+    """
+    held = {(r.provider, r.accelerator): r for where in _places(folder, SPOT) for r in _spot(where)}
+    return tuple(held.values())
 
 
-def spot_record(provider: str, accelerator: str) -> SpotRecord | None:
+def spot_record(provider: str, accelerator: str, folder: Path | None = None) -> SpotRecord | None:
     """The record of this provider's accelerator, else of all of its machines; None where nothing is known."""
-    held = [r for r in spot_records() if r.provider == provider and r.accelerator in (accelerator, None)]
+    held = [r for r in spot_records(folder) if r.provider == provider and r.accelerator in (accelerator, None)]
     return next((r for r in held if r.accelerator is not None), held[0] if held else None)
+
+
+def _places(folder: Path | None, file: str) -> list[Path]:
+    own = [folder / file] if folder is not None and (folder / file).is_file() else []
+    return [_DATA / file, *own]
+
+
+def _failures(path: Path) -> dict[str, FailureRecord]:
+    rows = tables.read_table(path, FAILURE_COLUMNS, keys=("name", "gpus", "days", "failures", "source", "date"))
+    return {row.values["name"]: FailureRecord(**row.values) for row in rows}
+
+
+def _spot(path: Path) -> list[SpotRecord]:
+    keys = ("provider", "least_frac", "most_frac", "period", "source", "date")
+    found = []
+    for row in tables.read_table(path, SPOT_COLUMNS, keys=keys):
+        least, most = row.values["least_frac"], row.values["most_frac"]
+        if least > most or not most:
+            raise row.error("most_frac", most, "allowed: above 0, and no less than least_frac")
+        found.append(SpotRecord(**row.values))
+    return found

@@ -1,0 +1,77 @@
+"""Records of failures and spot interruptions: published rates come out again, a folder's rows lie over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import flopwise
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.reliability import (
+    FailureRecord,
+    SpotRecord,
+    failure_record,
+    failure_records,
+    spot_record,
+    spot_records,
+)
+from flopwise.training.goodput import DEFAULT_RELIABILITY
+
+SPOT = "provider,accelerator,least_frac,most_frac,period,source,date\n"
+
+
+def test_records_give_the_rates_that_were_published() -> None:
+    records = failure_records()
+    assert 16_384 / records["llama-3"].mtbf_gpu_s * 54 * 86400 == pytest.approx(419)
+    assert records["rsc-1"].mtbf_gpu_s / 16_384 / 3600 == pytest.approx(1.8, abs=0.01)  # the projection of its authors
+    assert DEFAULT_RELIABILITY.mtbf_gpu_s == pytest.approx(records["llama-3"].mtbf_gpu_s)
+
+
+def test_rows_have_a_source_and_name_what_is_known() -> None:
+    chips = load_facts().accelerators
+    every: list[FailureRecord | SpotRecord] = [*failure_records().values(), *spot_records()]
+    assert all(r.source and r.date and r.confidence for r in every)
+    assert all(r.accelerator in chips for r in every if r.accelerator)
+    providers = {offer.provider for offer in load_facts().offers}
+    assert {r.provider for r in spot_records()} <= providers
+    assert all(0 < r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in spot_records())
+
+
+def test_a_share_a_month_is_a_rate_that_leaves_the_rest() -> None:
+    month = 365.25 / 12 * 86400
+    row = SpotRecord(provider="p", least_frac=0.4, most_frac=0.6, period="month", source="s", date="2026-01-01")
+    assert 2 ** -(row.interruptions_per_s * month / 0.6931471805599453) == pytest.approx(0.5)
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    aws, google = spot_record("aws", "H100-SXM-80"), spot_record("gcp", "L4")
+    assert aws is not None
+    assert google is not None
+    assert google.interruptions_per_s > aws.interruptions_per_s
+    assert spot_record("aws", "T4") is None
+    assert spot_record("lambda", "H100-SXM-80") is None
+    with pytest.raises(UnknownNameError, match="rsc-1"):
+        failure_record("rsc-9")
+
+
+def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
+    (tmp_path / "failures.csv").write_text("name,gpus,days,failures,source,date\nours,512,30,6,logs,2026-01-01\n")
+    (tmp_path / "spot.csv").write_text(SPOT + "aws,H100-SXM-80,0.5,0.5,day,logs,2026-01-01\n")
+    assert failure_record("Ours", tmp_path).mtbf_gpu_s == 512 * 5 * 86400
+    assert failure_record("llama-3", tmp_path) == failure_record("llama3")
+    row = spot_record("aws", "H100-SXM-80", tmp_path)
+    assert row is not None
+    assert row.period == "day"
+    asked = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
+    run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run  # type: ignore[arg-type]
+    assert run is not None
+    assert run.mtbf_s == pytest.approx(512 * 5 * 86400 / 8)
+
+
+@pytest.mark.parametrize("cells", ["0.6,0.5,day", "0,0,day", "0.1,1.0,day", "-0.1,0.2,day", "0.1,0.2,week"])
+def test_rows_that_cannot_be_name_their_place(tmp_path: Path, cells: str) -> None:
+    (tmp_path / "spot.csv").write_text(SPOT + f"aws,L4,{cells},logs,2026-01-01\n")
+    with pytest.raises(SpecError, match="row 2"):
+        spot_records(tmp_path)
