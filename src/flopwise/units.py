@@ -158,8 +158,8 @@ def format_bytes(value: float) -> str:
 
 
 def format_gib(value: float) -> str:
-    """Memory in GiB whatever its size, for columns that are read downwards."""
-    return f"{value / GIB:,.2f} GiB"
+    """Memory in GiB, for columns that are read downwards; what would be next to nothing there, in smaller units."""
+    return format_bytes(value) if 0 < abs(value) < 0.05 * GIB else f"{value / GIB:,.2f} GiB"
 
 
 def format_rate(value: float, unit: str = "B/s") -> str:

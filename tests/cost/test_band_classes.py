@@ -34,3 +34,15 @@ def test_every_class_that_estimates_ask_for_has_a_band(name: str) -> None:
     band = error_band(name)
     assert 0 < band.low < band.median < band.high
     assert band.rows > 0
+
+
+def test_intervals_and_odds_end_where_physics_does() -> None:
+    band = error_band("serving.ttft")
+    low, high = band.interval(1.0)
+    cut = band.interval(1.0, floor=0.9)
+    assert low < 0.9
+    assert cut == (pytest.approx(0.9), pytest.approx(max(high, 0.9)))
+    assert band.interval(1.0, ceiling=low / 2) == (pytest.approx(low / 2), pytest.approx(low / 2))
+    assert float(band.probability_at_most(1.0, 0.8)) > 0
+    assert float(band.probability_at_most(1.0, 0.8, floor=0.9)) == 0
+    assert float(band.probability_at_most(1.0, 0.95, floor=0.9)) == float(band.probability_at_most(1.0, 0.95))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models import load_model, model_from_config
 from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
@@ -288,3 +288,19 @@ def test_frozen_weights_stay_gathered_where_the_software_loads_them_whole(width_
     assert 1.5 * whole < float(held.allocated_bytes) < 1.8 * whole  # a shard, all weights, gradients of two layers
     full = step_memory(model, replace(recipe, stack="hf-trainer"), Layout(dp=2, zero=3, recompute=2))
     assert float(full.allocated_bytes) < 1.0 * whole
+
+
+def test_the_moment_of_the_peak_is_told_and_is_the_largest() -> None:
+    for micro_batch, moment in ((1, "optimizer step"), (16, "loss")):
+        model = load_model("Llama-3.2-1B")
+        recipe = Recipe(seq_len=2048 if micro_batch > 1 else 128, global_batch=micro_batch, stack="hf-trainer")
+        held = step_memory(model, recipe, Layout(micro_batch=micro_batch))
+        assert max(held.moments.values()) == pytest.approx(float(held.total_bytes))
+        assert held.peak == moment
+
+
+def test_devices_without_a_driver_context_hold_tensors_only() -> None:
+    recipe = Recipe(seq_len=2048, global_batch=1)
+    gpu, tpu = (step_memory(load_model("Llama-3.2-1B"), recipe, Layout(), device_kind=kind) for kind in ("gpu", "tpu"))
+    assert tpu.total_bytes == tpu.allocated_bytes == gpu.allocated_bytes
+    assert gpu.total_bytes > gpu.allocated_bytes

@@ -52,6 +52,7 @@ class MemoryAnswer:
     deployment: Deployment | None = None
     concurrency: int = 1  # serving: sequences of one attention replica, and tokens of each
     context: int = 0
+    moments: tuple[tuple[str, float], ...] = ()  # training: bytes at each moment of a step, the fullest first
     kv_capacity_tokens: float | None = None
     max_concurrency: float | None = None
 
@@ -179,7 +180,7 @@ def of_training(
     from flopwise.training.memory import step_memory
     from flopwise.training.remedies import training_remedies
 
-    held = step_memory(model, recipe, layout)
+    held = step_memory(model, recipe, layout, device_kind="gpu" if chip is None else chip.kind)
     total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
     fits = None if capacity is None else total <= capacity
     band = memory_band("full" if recipe.lora is None else "adapters")
@@ -191,7 +192,7 @@ def of_training(
         per_gpu_bytes=total,
         low_bytes=float(low),
         high_bytes=float(high),
-        items=tuple((name, float(size)) for name, size in held.items.items()),
+        items=tuple((name, float(size)) for name, size in held.items.items() if size),
         worst_rank=held.worst_rank,
         host_bytes=float(held.host_bytes),
         accelerator=chip,
@@ -210,6 +211,7 @@ def of_training(
         ),
         assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
         training=(recipe, layout, held),
+        moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
     )
 
 

@@ -99,6 +99,22 @@ class Engine:
     source: str = ""
 
 
+BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
+"""Kinds of device without captured graphs, a caching allocator, or a driver context worth counting."""
+GRAPHS, CONTEXT = "captured graphs", "driver context and communicators"
+"""Names of what a device's software takes, in tables of memory."""
+
+FITTED = {
+    "pointwise_traffic": "Bytes that norms and elementwise operations move, over reading and writing each tensor once.",
+    "cast_passes": "Passes over operands and results of a product in low precision, to cast and transpose them.",
+    "tp_overlap": "Share of tensor-parallel messages hidden behind compute.",
+    "ep_overlap": "Share of expert all-to-alls hidden behind compute.",
+    "dp_overlap": "Share of compute that gradient and weight messages may hide behind.",
+    "message_frac": "Share of the links' rate that messages between replicas reach.",
+}
+"""Columns of data/stacks.csv that `benchmarks/fit_training.py` fits, one value for stacks that are alike, and what they
+mean."""
+
 Row = TypeVar("Row", Optimizer, Stack, Engine)
 
 

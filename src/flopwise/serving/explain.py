@@ -8,7 +8,7 @@ import numpy as np
 
 from flopwise.cost.energy import DEFAULT_POWER, device_watts
 from flopwise.facts.formats import cache_elem_bytes, weight_format
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.software import CONTEXT, GRAPHS, Engine, engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import (
     COUNTED,
@@ -23,7 +23,7 @@ from flopwise.origin import (
 from flopwise.provenance import Figure, assumption, derived, fact, given
 from flopwise.serving.estimate import ServeEstimate, runner
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
-from flopwise.serving.memory import CONTEXT, GRAPHS, generates
+from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
 from flopwise.units import HOUR_S
 

@@ -14,7 +14,7 @@ import numpy as np
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
 from flopwise.facts.formats import Format, cache_elem_bytes, weight_format
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine, engine
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
@@ -133,11 +133,6 @@ class _Cache:
         )
         total: Floats = np.asarray(batch) * size * self.share
         return total
-
-
-BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
-"""Devices without captured graphs, and whose driver keeps no context worth counting."""
-GRAPHS, CONTEXT = "captured graphs", "driver context and communicators"
 
 
 def serving_memory(

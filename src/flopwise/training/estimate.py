@@ -156,7 +156,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
     band = training_band(job)
     low, high = band.interval(per_gpu)
     lower, upper = step_bounds(job, table, software)
-    memory = step_memory(job.model, recipe, layout)
+    memory = step_memory(job.model, recipe, layout, device_kind=job.cluster.accelerator.kind)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     return TrainEstimate(
         job=job,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flopwise.facts.architecture import Model
+from flopwise.facts.software import BARE_KINDS, CONTEXT
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.peak import Evaluation, Parts, pipeline_stages
+from flopwise.training.peak import MOMENT_NAMES, Evaluation, Parts, pipeline_stages
 from flopwise.training.table import MemoryTable
 
 _STAGES = ("first pipeline stage", "middle pipeline stage", "last pipeline stage")
@@ -24,8 +25,14 @@ class Memory:
     reserved_bytes: Floats  # what PyTorch's allocator holds: without context and NCCL
     allocated_bytes: Floats  # what tensors take: without fragmentation
     host_bytes: Floats  # offloaded, per GPU
+    moments: dict[str, Floats]  # `total_bytes` at each moment of a step, the largest of which counts
     worst_stage: Array | int  # 0 first, 1 middle, 2 last pipeline stage; -1: there is one stage only
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def peak(self) -> str:
+        """The fullest moment of a single layout, in words."""
+        return max(self.moments, key=lambda name: float(np.ravel(self.moments[name])[0]))
 
     @property
     def worst_rank(self) -> str:
@@ -73,6 +80,12 @@ def _items(parts: Parts) -> tuple[dict[str, Floats], Floats]:
     return items, fixed + peak
 
 
+def _at_moments(parts: Parts) -> list[Floats]:
+    """Bytes of one stage at each moment."""
+    fixed, totals = _totals(parts)
+    return [fixed + total for total in totals]
+
+
 def peak_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
     """`step_memory(...).total_bytes`, and the most that any stage holds through the step; for searches: no items.
 
@@ -93,10 +106,13 @@ def peak_bytes(table: MemoryTable, layout: Layout) -> Floats:
     return peak_and_states(table, layout)[0]
 
 
-def step_memory(model: Model, recipe: Recipe, layout: Layout, *, table: MemoryTable | None = None) -> Memory:
+def step_memory(
+    model: Model, recipe: Recipe, layout: Layout, *, table: MemoryTable | None = None, device_kind: str = "gpu"
+) -> Memory:
     """Bytes on the fullest GPU of each candidate of `layout`, item by item, at the fullest moment of a step.
 
-    `table` keeps what depends on the model and the recipe alone; pass one when asking about many layouts.
+    `table` keeps what depends on the model and the recipe alone; pass one when asking about many layouts. Devices of
+    the kinds in `BARE_KINDS` have neither a driver's context nor a caching allocator.
 
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054) for states under ZeRO; Korthikanti et al. 2022 (arXiv 2205.05198)
     for activations in flight under 1F1B and interleaving; data/stacks.csv for what the software adds.
@@ -108,23 +124,30 @@ def step_memory(model: Model, recipe: Recipe, layout: Layout, *, table: MemoryTa
     stages = pipeline_stages(table, layout)
     every = [run.parts(stage) for stage in stages]
     (best, best_total), host = _items(every[0]), every[0].host
+    moments = _at_moments(every[0])
     worst: Floats = np.where(np.asarray(layout.pp) == 1, -1, 0)
     for number, parts in enumerate(every[1:], start=1):
         items, total = _items(parts)
         larger = total > best_total
         best = {name: np.where(larger, items[name], best[name]) for name in items}
+        moments = [np.where(larger, now, before) for now, before in zip(_at_moments(parts), moments, strict=True)]
         host = np.where(larger, parts.host, host)
         worst = np.where(larger, 2 if number == len(every) - 1 else 1, worst)
         best_total = np.maximum(total, best_total)
-    fragmentation = best_total * table.software.fragmentation_frac
-    best |= {"allocator": fragmentation, "CUDA context and NCCL": table.software.context_bytes}
+    bare = device_kind in BARE_KINDS
+    spare, context = (0.0, 0.0) if bare else (table.software.fragmentation_frac, table.software.context_bytes)
+    fragmentation = best_total * spare
+    best |= {"allocator": fragmentation, CONTEXT: context}
     stage_of = np.broadcast_to(worst, shape)
     return Memory(
         items={name: _plain(value, shape) for name, value in best.items()},
-        total_bytes=_plain(best_total + fragmentation + table.software.context_bytes, shape),
+        total_bytes=_plain(best_total + fragmentation + context, shape),
         reserved_bytes=_plain(best_total + fragmentation, shape),
         allocated_bytes=_plain(best_total, shape),
         host_bytes=_plain(host, shape),
+        moments={
+            name: _plain(now * (1.0 + spare) + context, shape) for name, now in zip(MOMENT_NAMES, moments, strict=True)
+        },
         worst_stage=stage_of if shape else int(stage_of),
         assumptions=table.assumptions,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.facts.software import optimizer, stack
+from flopwise.facts.software import CONTEXT, optimizer, stack
 from flopwise.origin import number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.layout import RECOMPUTE
@@ -30,7 +30,7 @@ _SAID = {
     "optimizer step": "temporary tensors of the optimizer",
     "communication buffers": "buckets of the software",
     "allocator": "reserved beyond what tensors take",
-    "CUDA context and NCCL": "context, workspaces and communicators",
+    CONTEXT: "context, workspaces and communicators",
 }
 
 
@@ -93,5 +93,5 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
         "gathered layers": (software("layers gathered at once", row.gathered_units, ""), *shards),
         "communication buffers": (software("buckets", row.buffer_bytes),),
         "allocator": (software("share reserved beyond tensors", row.fragmentation_frac, "frac"),),
-        "CUDA context and NCCL": (software("context", row.context_bytes),),
+        CONTEXT: (software("context", row.context_bytes),),
     }

@@ -20,6 +20,8 @@ _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scatter
 
 MOMENTS = ("loss", "layer", "end", "step", "load")
 """When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
+MOMENT_NAMES = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
+"""The same for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

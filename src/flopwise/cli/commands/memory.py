@@ -84,6 +84,7 @@ def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]
         "high_bytes": answer.high_bytes,
         "items": [{"name": name, "bytes": size} for name, size in answer.items],
         "worst_rank": answer.worst_rank,
+        "moments": [{"name": name, "bytes": size} for name, size in answer.moments],
         "host_bytes": answer.host_bytes,
         "capacity_bytes": answer.capacity_bytes,
         "usable_bytes": answer.usable_bytes,
@@ -144,6 +145,11 @@ def verdict(answer: MemoryAnswer, *, capacity: bool = True) -> list[tuple[str, A
     rows: list[tuple[str, Any]] = [
         ("total", f"{units.format_gib(answer.per_gpu_bytes)} ({low} to {high} in 8 of 10 cases)")
     ]
+    if answer.moments:
+        (name, _), *others = answer.moments
+        backward = next(((n, b) for n, b in others if "backward" in n), None)
+        beside = "" if backward is None or "backward" in name else f"; {backward[0]}: {units.format_gib(backward[1])}"
+        rows.append(("peak", f"{name}{beside}"))
     if answer.host_bytes:
         rows.append(("in host memory", units.format_gib(answer.host_bytes)))
     if answer.capacity_bytes is not None and answer.margin_bytes is not None:
