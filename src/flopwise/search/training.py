@@ -138,6 +138,15 @@ def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
     return np.broadcast_to(total, family.shape)
 
 
+def _merged(found: list[tuple[Any, ...]], *, every: bool) -> list[Any]:
+    """The pieces' columns as one; of what is fastest for a number of GPUs only the fastest, unless `every` is kept."""
+    merged = [np.concatenate(arrays) for arrays in zip(*found, strict=True)] if found else [np.empty(0)] * 5
+    if every or not found:
+        return merged
+    keep = np.unique(np.concatenate([_least_per_count(merged[3], merged[k]) for k in (1, 2)]))
+    return [a[keep] for a in merged]
+
+
 def timed(
     job: Searched,
     node: NodeKind,
@@ -184,10 +193,7 @@ def timed(
             gpus = np.broadcast_to(piece.num_gpus, piece.shape)
             columns = tuple(a.reshape(family.choices, -1) for a in (rows, step, steps * step / good, gpus, memory))
             found.append(_finite(columns) if every else _fastest(columns))
-    merged = [np.concatenate(arrays) for arrays in zip(*found, strict=True)] if found else [np.empty(0)] * 5
-    if not every and found:
-        keep = np.unique(np.concatenate([_least_per_count(merged[3], merged[k]) for k in (1, 2)]))
-        merged = [a[keep] for a in merged]
+    merged = _merged(found, every=every)
     return Timed(
         rows=merged[0].astype(np.intp),
         step_s=merged[1],

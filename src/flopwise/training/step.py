@@ -7,7 +7,7 @@ is a table with one entry: the same formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -112,6 +112,11 @@ def _standing(
     return dense, expert, np.repeat(heaviest(starts, weights, _host_s(listed, software)), len(inner.tp), axis=1)
 
 
+def _rows(found: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.float64]:
+    """One column of every block: (blocks, n)."""
+    return np.stack([getattr(one, name) for one in found])
+
+
 def step_table(
     model: Model,
     recipe: Recipe,
@@ -137,12 +142,10 @@ def step_table(
     rates = training_rates(rates, software)
     context = _context(recipe, software, rates, fabric, inner, sequence_parallel=sequence_parallel)
     listed, kept = block_list(model), recipe.selective or software.selective
-    if kernels is None:
-        kernels = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
+    kernels = kernels or [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
-    kind_counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).astype(float)
-    whole = np.concatenate([[1.0], kind_counts, [1.0]])
+    whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
     lines = np.stack(
         [[_stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
     )
@@ -152,10 +155,6 @@ def step_table(
         dense, expert, host = _standing(stack, listed, inner, recipe, software, weights, starts)
     else:
         dense, expert, host = like.dense_params, like.expert_params, like.host_s
-    wire_s = np.stack([b.wire_s for b in blocks])
-    peak_s, traffic_s, memory_s = (
-        np.stack(rows) for rows in zip(*((k.peak_s, k.traffic_s, k.memory_s) for k in kernels), strict=True)
-    )
     return StepTable(
         recipe=recipe,
         software=software,
@@ -167,13 +166,15 @@ def step_table(
         inner=inner,
         stage_parts=heaviest_parts(weights, starts, lines),
         model_s=np.tensordot(whole, lines, 1).sum(axis=1),
-        memory_s=most(memory_s),
+        memory_s=most(_rows(kernels, "memory_s")),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
         model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
         forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
-        floor_s=np.stack([most(peak_s), most(traffic_s), most(wire_s)]),
+        floor_s=np.stack(
+            [most(_rows(kernels, "peak_s")), most(_rows(kernels, "traffic_s")), most(_rows(blocks, "wire_s"))]
+        ),
         kernels=kernels,
     )
 
