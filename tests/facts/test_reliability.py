@@ -65,7 +65,7 @@ def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     assert row is not None
     assert row.period == "day"
     asked = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
-    run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run  # type: ignore[arg-type]
+    run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run
     assert run is not None
     assert run.mtbf_s == pytest.approx(512 * 5 * 86400 / 8)
 
