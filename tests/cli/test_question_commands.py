@@ -278,6 +278,30 @@ def test_roofline_takes_published_figures_of_models_without_layers(document: Cal
     assert any("published" in text or "activations" in text for text in one["assumptions"])
 
 
+def test_roofline_of_published_figures_is_a_limit_and_no_estimate(
+    document: Callable[[str], dict[str, Any]], run: Run
+) -> None:
+    line = "roofline ResNet-50 --gpu h100 --batch 256 --training --price 2"
+    found, (_, out, _) = document(line), run(line)
+    assert found["partial"]
+    assert (found["samples_per_s"], found["cost_usd"], found["energy_joules"]) == (None, None, None)
+    assert found["samples_per_s_at_most"] == pytest.approx(256 / found["seconds"])
+    assert "upper limit" in out
+    assert "at most" in out
+    whole = document("roofline Llama-3.1-8B --gpu h100")
+    assert (whole["partial"], whole["samples_per_s_at_most"]) == (False, None)
+    assert whole["samples_per_s"] > 0
+    assert any("no bf16 units" in text for text in document("roofline Llama-3.2-1B --gpu t4")["assumptions"])
+
+
+@pytest.mark.parametrize(("gpus", "told"), [(8, False), (16, True)])
+def test_the_network_is_assumed_only_for_jobs_of_several_nodes(
+    document: Callable[[str], dict[str, Any]], gpus: int, told: bool
+) -> None:
+    found = document(f"train Llama-3.1-8B --gpu a100-80gb --gpus {gpus} --fsdp --price 1")
+    assert any("network between nodes" in text for text in found["assumptions"]) == told
+
+
 def test_explain_gives_the_tree_and_the_ranked_changes(document: Callable[[str], dict[str, Any]], run: Run) -> None:
     found = document("explain serve Llama-3.1-8B --gpu h100 --concurrency 32 --weights fp8")
     assert {"provenance", "assumptions", "sensitivities"} <= found.keys()

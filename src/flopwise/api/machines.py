@@ -51,6 +51,7 @@ class Machines:
             MissingFactError: a fact that the links need is not known.
         """
         from flopwise.cost.cluster import cluster
+        from flopwise.cost.fabric import UNKNOWN_NETWORK
         from flopwise.facts.catalog import load_facts
 
         if num_gpus < 1:
@@ -73,6 +74,9 @@ class Machines:
             usd_per_gpu_hour=self.usd_per_gpu_hour,
             ambiguous=found.note,
         )
+        if num_gpus <= built.gpus_per_node:  # no job of one node rests on what joins nodes
+            inside = tuple(told for told in built.assumptions if not told.startswith(UNKNOWN_NETWORK))
+            built = replace(built, assumptions=inside)
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
             built = replace(built, assumptions=(*built.rates.assumptions, *((found.note,) if found.note else ())))
         return _priced(built, offer, self)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class RooflineAnswer:
     """Seconds of the whole work on all accelerators together; None where a price or a power limit is not known.
 
-    `lower_bound_s` is at datasheet rates; `compute_s`, `memory_s` and `seconds` at the achieved fractions.
+    `lower_bound_s` is at datasheet rates; `compute_s`, `memory_s` and `seconds` at the achieved fractions. With
+    `partial` the traffic of activations is not known and left out: the time is the least, and what follows from it is
+    a limit, no estimate; `cost_usd`, `energy_joules` and `samples_per_s` are then None.
     """
 
     what: str
@@ -44,6 +46,10 @@ class RooflineAnswer:
     energy_joules: float | None
     samples: int | None
     samples_per_s: float | None
+    partial: bool
+    cost_usd_at_least: float | None
+    energy_joules_at_least: float | None
+    samples_per_s_at_most: float | None
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -81,15 +87,15 @@ def roofline(
     if batch < 1:
         raise SpecError(f"batch {batch}; give 1 or more")
     notes: tuple[str, ...] = ()
-    what, samples, nbytes = "work", None, bytes
+    what, samples, nbytes, partial = "work", None, bytes, False
     if model is not None:
         found = loaded(model, assume_family=assume_family, offline=offline, facts=place.facts)
         flops, nbytes, what, notes = _pass_of(found, batch, seq, training=training)
-        samples = batch
+        samples, partial = batch, not found.stacks
     if flops is None and nbytes is None:
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     cluster = place.cluster(gpus)
-    work = _Piece(flops=flops or 0.0, nbytes=nbytes or 0.0, dtype=dtype, what=what, samples=samples)
+    work = _Piece(flops=flops or 0.0, nbytes=nbytes or 0.0, dtype=dtype, what=what, samples=samples, partial=partial)
     return _answered(work, cluster, efficiency, gpus, notes)
 
 
@@ -102,6 +108,7 @@ class _Piece:
     dtype: str
     what: str
     samples: int | None
+    partial: bool
 
 
 def _pass_of(model: Model, batch: int, seq: int | None, *, training: bool) -> tuple[float, float, str, tuple[str, ...]]:
@@ -147,6 +154,7 @@ def _answered(
         raise SpecError("the work is nothing: neither FLOP nor bytes")
     cost, energy = _paid(cluster, gpus, seconds, in_compute=compute_s >= memory_s)
     given = efficiency is not None
+    rate, sure = None if work.samples is None else work.samples / seconds, not work.partial
     even = ("the work divides evenly over the accelerators",) if gpus > 1 else ()
     return RooflineAnswer(
         what=work.what,
@@ -167,10 +175,14 @@ def _answered(
         ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
         utilisation_frac=work.flops / (peak * gpus * seconds),
         bandwidth_frac=work.nbytes / (bandwidth * gpus * seconds),
-        cost_usd=cost,
-        energy_joules=energy,
+        cost_usd=cost if sure else None,
+        energy_joules=energy if sure else None,
         samples=work.samples,
-        samples_per_s=None if work.samples is None else work.samples / seconds,
+        samples_per_s=rate if sure else None,
+        partial=work.partial,
+        cost_usd_at_least=cost if work.partial else None,
+        energy_joules_at_least=energy if work.partial else None,
+        samples_per_s_at_most=rate if work.partial else None,
         settings=(("accelerators", f"{gpus:,} x {chip.name}"), ("price", price_text(cluster))),
         assumptions=(*notes, *cluster.assumptions, *even),
     )
@@ -179,6 +191,7 @@ def _answered(
 def _rates(work: _Piece, cluster: Cluster) -> tuple[float, tuple[float, float], tuple[str, ...]]:
     """Peak FLOP/s, calibrated fractions of compute and memory bandwidth, and what was assumed."""
     from flopwise.cost.rates import PRECISIONS
+    from flopwise.serving.precision import substituted
 
     rates = cluster.rates
     told: tuple[str, ...] = ()
@@ -188,6 +201,8 @@ def _rates(work: _Piece, cluster: Cluster) -> tuple[float, tuple[float, float], 
     else:
         peak, matmul_frac = cluster.accelerator.peak_flops_per_s(work.dtype), rates.value["matmul_frac.bf16"]
         told = (f"{work.dtype}: the achieved fraction of 16-bit products stands in",)
+    instead = substituted(work.dtype, rates)
+    told = told if instead is None else (*told, instead)
     return peak, (matmul_frac, rates.read_bytes_per_s / rates.hbm_bytes_per_s), told
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.offers import Offer
 
+UNKNOWN_NETWORK = "network between nodes is not known"
+"""How the assumption begins that only jobs of several nodes rest on."""
 UNBOUNDED = 2**40
 """Devices on the outermost level: as many as are asked for."""
 
@@ -162,6 +164,6 @@ def fabric(
         chip = accelerator
         scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
         node_bytes_per_s = table.find("link_default_bytes_per_s", (*scopes, "any")).value
-        told += (f"network between nodes is not known; {8e-9 * node_bytes_per_s:.0f} Gbit/s per device assumed",)
+        told += (f"{UNKNOWN_NETWORK}; {8e-9 * node_bytes_per_s:.0f} Gbit/s per device assumed",)
     level, notes = _level(node_kind, UNBOUNDED, float(node_bytes_per_s), table)
     return Fabric(levels=(*levels, level), assumptions=told + notes)

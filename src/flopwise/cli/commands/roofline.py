@@ -96,15 +96,27 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
     )
     seconds, least = units.format_seconds(answer.seconds), units.format_seconds(answer.lower_bound_s)
     used, moved = units.format_percent(answer.utilisation_frac), units.format_percent(answer.bandwidth_frac)
+    limit = "at least " if answer.partial else ""
     rows: list[tuple[str, Any]] = [
-        ("time", f"{seconds}, bound by {answer.bound} (at least {least} at datasheet rates)"),
+        ("time", f"{limit}{seconds}, bound by {answer.bound} (at least {least} at datasheet rates)"),
         ("utilisation", f"{used} of peak compute, {moved} of memory bandwidth"),
     ]
-    if answer.samples_per_s is not None:
-        rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
-    rows += [
-        ("cost", questions.price(answer.cost_usd)),
-        ("energy", questions.energy(answer.energy_joules)),
-    ]
+    if answer.partial:
+        rows = [*rows[:1], *_limits(answer)]
+    else:
+        if answer.samples_per_s is not None:
+            rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
+        rows += [("cost", questions.price(answer.cost_usd)), ("energy", questions.energy(answer.energy_joules))]
     yield pairs(rows, paper)
     yield questions.assumption_list(answer.assumptions)
+
+
+def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
+    """What follows from a time that is only the least."""
+    cost, energy = questions.price(answer.cost_usd_at_least), questions.energy(answer.energy_joules_at_least)
+    return [
+        ("note", "an upper limit of speed: what activations move is not known and left out; convolutions run below it"),
+        ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),
+        ("cost", None if cost is None else f"at least {cost}"),
+        ("energy", None if energy is None else f"at least {energy}"),
+    ]
