@@ -37,6 +37,8 @@ from flopwise.training.estimate import TrainJob, single_parts, single_table
 
 Array = NDArray[np.float64]
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
+LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "training_left_out.csv"
+"""Predicted / measured - 1 of every run by constants that have not seen its source."""
 ELBOW = 0.10  # log error from which the loss grows linearly
 STEP = 0.02  # of a logarithm, for derivatives
 ROUNDS = 8
@@ -218,8 +220,10 @@ def report(model: Model, plain: Array, unseen: Array) -> None:
         print(f"  {name:26s} {len(members):4d}  plain {told(plain[members])}; left out {told(unseen[members])}")
 
 
-def write(point: Array) -> None:
-    """Put the values where the package reads them."""
+def write(model: Model, point: Array, unseen: Array) -> None:
+    """Put the values where the package reads them, and the errors of left-out sources where the report does."""
+    lines = ["id,error", *(f"{r.id},{math.expm1(e):.4f}" for r, e in zip(model.runs, unseen, strict=True))]
+    LEFT_OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
     values = dict(zip(KNOBS, np.exp(point), strict=True))
     file = DATA / "calibration" / "training.json"
     rows = json.loads(file.read_text(encoding="utf-8"))
@@ -256,9 +260,10 @@ def main() -> None:
     point, slopes = fit(model, start, given.rounds)
     for knob, value in zip(KNOBS, np.exp(point), strict=True):
         print(f"  {knob.name:28s} {','.join(knob.scopes)[:40]:40s} {value:.4g} (prior {knob.prior:.4g})")
-    report(model, model.errors(point), left_out(model, point, slopes))
+    unseen = left_out(model, point, slopes)
+    report(model, model.errors(point), unseen)
     if given.write:
-        write(point)
+        write(model, point, unseen)
 
 
 def now(knob: Knob) -> float:

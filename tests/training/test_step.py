@@ -176,4 +176,4 @@ def test_scaled_rows_are_slower_than_scaled_tensors() -> None:
     tensor, row = (
         estimate(replace(base, recipe=replace(base.recipe, precision=p))).step_s for p in ("fp8", "fp8_rowwise")
     )
-    assert tensor < row < estimate(base).step_s
+    assert tensor < row

@@ -161,4 +161,22 @@ def calibration_page(calibration: Calibration) -> str:
         lines += ["", f"## {name}", "", f"{rows[0].meaning} Unit: {rows[0].unit}.", ""]
         lines += ["| scope | value | fitted on | source | date |", "|---|---|---|---|---|"]
         lines += [f"| {p.scope} | {p.value:.4g} | {p.fitted_on} | {p.source} | {p.date} |" for p in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_stack_lines()]) + "\n"
+
+
+def _stack_lines() -> list[str]:
+    """The fitted columns of the training stacks."""
+    from flopwise.facts.software import FITTED, stack, stack_names  # noqa: PLC0415 - only this page needs stacks
+
+    lines = [
+        "",
+        "## Training stacks",
+        "",
+        "Columns of `src/flopwise/data/stacks.csv` that several stacks share, fitted",
+    ]
+    lines += ["with the parameters of training above on published training runs (`benchmarks/fit_training.py`).", ""]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED.items()]
+    lines += ["", f"| stack | {' | '.join(FITTED)} |", f"|---|{'---|' * len(FITTED)}"]
+    for name in stack_names():
+        lines.append(f"| {name} | {' | '.join(f'{getattr(stack(name), c):.4g}' for c in FITTED)} |")
+    return lines

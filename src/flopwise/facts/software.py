@@ -67,6 +67,7 @@ class Stack:
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
     launch_s: float  # host time to launch one operation
+    optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     attention_kernel: Literal["fa2", "cudnn"]  # flash kernels of its own build, or cuDNN's as Transformer Engine has
     cast_passes: float  # passes over inputs, weights and results of a product in low precision, to cast and transpose
     layer_messages: float  # collectives for one layer's weights or gradients across replicas

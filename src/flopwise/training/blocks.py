@@ -217,7 +217,8 @@ def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
     if dtype not in LOW_PRECISION:
         return 0.0
     moved = (work.in_elems + work.weight_elems + work.out_elems) * (ACT_BYTES + 1.0)
-    return context.software.cast_passes * moved / context.rates.read_bytes_per_s
+    directions = 2.0 if dtype == "fp8_rowwise" else 1.0  # scales of rows do not serve the transposed operand
+    return directions * context.software.cast_passes * moved / context.rates.read_bytes_per_s
 
 
 def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:

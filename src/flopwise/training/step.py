@@ -24,6 +24,8 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
 from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
+from flopwise.training.layout import shard_ranks
+from flopwise.training.offload import host_update_s, states_transfer_s, weights_transfer_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
 
 if TYPE_CHECKING:
@@ -263,7 +265,10 @@ def step_parts(
     parts["pipeline_bubble"] = np.maximum(table.model_s[recompute, inner] - stage_s, 0.0) / interleave * (pp > 1)
     parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
-    parts["optimizer"] = _optimizer_s(table, inner, degree, layout)
+    owned = _owned_params(table, inner, degree, layout)
+    parts["optimizer"] = _optimizer_s(table, owned, layout)
+    if layout.offload_optimizer or layout.offload_parameters:
+        parts["offload"] = _offload_s(table, layout, owned, stage, parts["optimizer"], num_micro)
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
 
@@ -335,11 +340,6 @@ def _data_parallel_s(
     return found + exposed(across, backward) if hybrid else found
 
 
-def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
-    """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
-    return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
-
-
 def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
     """The type in which gradients are kept and reduced."""
     chosen = recipe.grad_dtype or software.grad_dtype
@@ -359,23 +359,48 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     its 16-bit copy written.
 
     Source: counting the tensors of the update rule (`data/optimizers.csv`).
-    Assumes: one fused pass.
+    Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
     """
     row = optimizer(recipe.optimizer)
     state = 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
     master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
     weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
-    return 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
+    once = 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
+    return software.optimizer_passes * once
 
 
-def _optimizer_s(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
-    """Seconds to read gradients and states and write states and weights.
-
-    Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`).
-    Assumes: memory-bound, at the sustained memory bandwidth; sharded over the replicas from ZeRO 1 on.
-    """
-    params = table.dense_params[degree, inner] + table.expert_params[degree, inner]
+def _owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
+    """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on."""
     group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
     share = np.where(np.asarray(layout.zero) > 0, group, 1)
-    moved = params / share * optimizer_traffic_bytes(table.recipe, table.software)
-    return moved / table.rates.read_bytes_per_s
+    return (table.dense_params[degree, inner] + table.expert_params[degree, inner]) / share
+
+
+def _optimizer_s(table: StepTable, owned: Floats, layout: Layout) -> Floats:
+    """Seconds to read gradients and states and write states and weights of the parameters that a rank owns.
+
+    Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`); on the host: `host_update_s`.
+    Assumes: memory-bound, at the sustained memory bandwidth.
+    """
+    traffic = optimizer_traffic_bytes(table.recipe, table.software)
+    if layout.offload_optimizer:
+        return host_update_s(owned, traffic, table.fabric)
+    return owned * traffic / table.rates.read_bytes_per_s
+
+
+def _offload_s(
+    table: StepTable, layout: Layout, owned: Floats, stage: NDArray[np.float64], update_s: Floats, num_micro: Floats
+) -> Floats:
+    """Exposed transfers between device and host, per step; `stage`: the parts of one micro-batch.
+
+    Source and assumptions: `states_transfer_s`, `weights_transfer_s`.
+    """
+    forward_s, backward_s, rerun_s, *_ = stage
+    total: Floats = 0.0
+    if layout.offload_optimizer:
+        grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
+        total = states_transfer_s(owned, grad_bytes, ACT_BYTES, table.rates, backward_s + rerun_s, update_s)
+    if layout.offload_parameters:
+        passes = forward_s, backward_s + rerun_s
+        total = total + weights_transfer_s(owned, ACT_BYTES, table.rates, *passes, num_micro)
+    return total
