@@ -81,6 +81,7 @@ class Rates:
     value: Mapping[str, float] = field(repr=False)
     assumptions: tuple[str, ...] = ()
     tdp_w: float | None = None
+    pcie_bytes_per_s: float | None = None  # between device and host, one direction
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Datasheet rate of a `PRECISIONS` entry.
@@ -179,4 +180,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         value=value,
         assumptions=assumptions,
         tdp_w=accelerator.tdp_w,
+        pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
     )

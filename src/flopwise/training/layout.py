@@ -124,3 +124,8 @@ class Recipe:
 def as_column(value: Ints, size: tuple[int, ...]) -> Array:
     """`value` broadcast to `size`, for callers that need columns of one length."""
     return np.broadcast_to(np.asarray(value), size)
+
+
+def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
+    """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
+    return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)

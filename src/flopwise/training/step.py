@@ -25,7 +25,7 @@ from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
 from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
 from flopwise.training.layout import shard_ranks
-from flopwise.training.offload import host_update_s, states_transfer_s, weights_transfer_s
+from flopwise.training.offload import host_update_s, offload_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
 
 if TYPE_CHECKING:
@@ -268,7 +268,9 @@ def step_parts(
     owned = _owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, layout)
     if layout.offload_optimizer or layout.offload_parameters:
-        parts["offload"] = _offload_s(table, layout, owned, stage, parts["optimizer"], num_micro)
+        grad_bytes = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)]
+        widths = grad_bytes, ACT_BYTES
+        parts["offload"] = offload_s(layout, owned, widths, stage, table.rates, parts["optimizer"], num_micro)
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
 
@@ -386,21 +388,3 @@ def _optimizer_s(table: StepTable, owned: Floats, layout: Layout) -> Floats:
     if layout.offload_optimizer:
         return host_update_s(owned, traffic, table.fabric)
     return owned * traffic / table.rates.read_bytes_per_s
-
-
-def _offload_s(
-    table: StepTable, layout: Layout, owned: Floats, stage: NDArray[np.float64], update_s: Floats, num_micro: Floats
-) -> Floats:
-    """Exposed transfers between device and host, per step; `stage`: the parts of one micro-batch.
-
-    Source and assumptions: `states_transfer_s`, `weights_transfer_s`.
-    """
-    forward_s, backward_s, rerun_s, *_ = stage
-    total: Floats = 0.0
-    if layout.offload_optimizer:
-        grad_bytes = DTYPE_BYTES[resident_grad_dtype(table.recipe, table.software)]
-        total = states_transfer_s(owned, grad_bytes, ACT_BYTES, table.rates, backward_s + rerun_s, update_s)
-    if layout.offload_parameters:
-        passes = forward_s, backward_s + rerun_s
-        total = total + weights_transfer_s(owned, ACT_BYTES, table.rates, *passes, num_micro)
-    return total

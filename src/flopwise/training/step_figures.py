@@ -10,6 +10,8 @@ from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
+from flopwise.training.layout import shard_ranks
+from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_bytes_per_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.stages import stage_sums
 from flopwise.training.step import (
@@ -90,6 +92,7 @@ class StepFigures:
             "pipeline_p2p": self._hops,
             "data_parallel": self._gradients,
             "optimizer": self._optimizer,
+            "offload": self._offload,
             "launch": self._launch,
             LINE: self._storage,
         }
@@ -282,10 +285,22 @@ class StepFigures:
             f"{COUNTED}: states read and written, gradient read, weights read and written",
             given("optimizer", self.job.recipe.optimizer),
         )
-        share = given("shards", int(layout.dp) * int(layout.cp) if int(layout.zero) > 0 else 1)
+        ranks = int(layout.dp) * int(layout.cp)
+        share = given("shards", int(shard_ranks(layout.shard, ranks)) if int(layout.zero) > 0 else 1)
+        if layout.offload_optimizer:
+            host = given(
+                "host memory, of each device", HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric), "B/s"
+            )
+            formula = f"{params.name} / {share.name} x {moved.name} / {host.name}"
+            return derived("optimizer", self.lines["optimizer"], "s", formula, params, share, moved, host)
         rate = self.device.memory_rate()
         formula = f"{params.name} / {share.name} x {moved.name} / {rate.name}"
         return derived("optimizer", self.lines["optimizer"], "s", formula, params, share, moved, rate)
+
+    def _offload(self) -> Figure:
+        rate = given("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")
+        formula = "gradients down and weights up, less what backward, update and prefetching hide"
+        return derived("offload", self.lines["offload"], "s", formula, self._params(), rate)
 
     def _launch(self) -> Figure:
         host = derived(

@@ -1,0 +1,61 @@
+"""Offloading: what PCIe and the host add to a step."""
+
+from dataclasses import replace
+
+import pytest
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import MissingFactError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.provenance import walk
+from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.explain import train_figure
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.offload import host_update_s
+
+
+def trained(layout: Layout, gpu: str = "a100-80gb", batch: int = 64) -> TrainEstimate:
+    built = cluster(load_facts().accelerator(gpu))
+    recipe = Recipe(seq_len=1024, global_batch=batch, stack="deepspeed")
+    return estimate(TrainJob(model=load_model("gpt2-xl"), recipe=recipe, layout=layout, cluster=built))
+
+
+def test_host_updates_a_billion_parameters_in_a_quarter_of_a_second() -> None:
+    """ZeRO-Offload (arXiv:2101.06840), table 4: CPU-Adam takes 0.22 s for 1e9 and 2.57 s for 10e9 parameters."""
+    fabric = replace(cluster(load_facts().accelerator("v100")).fabric)
+    alone = replace(fabric, levels=fabric.levels[-1:])
+    for params, measured in ((1e9, 0.22), (2e9, 0.51), (4e9, 1.03), (8e9, 2.41), (10e9, 2.57)):
+        assert float(host_update_s(params, 28.0, alone)) == pytest.approx(measured, rel=0.2)
+
+
+def test_states_on_the_host_cost_time_and_save_memory() -> None:
+    plain, away = (trained(Layout(dp=8, zero=2, offload_optimizer=o)) for o in (False, True))
+    lines = dict(away.breakdown)
+    assert sum(lines.values()) == pytest.approx(away.step_s)
+    assert away.step_s > plain.step_s
+    assert away.memory.total_bytes < plain.memory.total_bytes
+    assert lines["optimizer"] > 5 * dict(plain.breakdown)["optimizer"]
+    assert "offload" not in dict(plain.breakdown)
+
+
+def test_weights_on_the_host_come_up_for_every_micro_batch() -> None:
+    few = Layout(dp=1, zero=3, micro_batch=1, offload_parameters=True)
+    many = dict(trained(replace(few), batch=64).breakdown)["offload"]
+    assert many == pytest.approx(2 * dict(trained(few, batch=32).breakdown)["offload"])
+    hidden = dict(trained(replace(few, micro_batch=32), batch=64).breakdown)["offload"]
+    assert hidden < many
+
+
+def test_an_unknown_link_is_a_missing_fact() -> None:
+    facts = load_facts()
+    unknown = next(a for a in facts.accelerators.values() if not a.pcie_bytes_per_s and "bf16" in a.peak)
+    with pytest.raises(MissingFactError, match="PCIe"):
+        trained(Layout(dp=1, offload_optimizer=True), gpu=unknown.name)
+
+
+def test_the_tree_explains_the_line() -> None:
+    away = trained(Layout(dp=8, zero=3, offload_optimizer=True, offload_parameters=True))
+    assert {"offload", "PCIe, pinned memory", "host memory, of each device"} <= {
+        f.name for f in walk(train_figure(away))
+    }
