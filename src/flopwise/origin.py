@@ -115,6 +115,16 @@ class Device:
         rate, bandwidth = self.product_rate(dtype), self.memory_rate()
         return derived(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, bandwidth)
 
+    def power(self, watts: float) -> tuple[Figure, Figure, Figure, Figure]:
+        """(draw of a device at `watts`, share of the host, power limit, PUE): what energy is made of."""
+        limit = self.datasheet("tdp_w", "W")
+        formula = "power model: shares of the power limit by what the time goes to"
+        shares = power_shares(("compute", "memory", "communication", "idle"))
+        draw = derived("draw of a GPU", watts, "W", formula, limit, *shares)
+        around = 0.0 if self.chip.kind == "cpu" else DEFAULT_POWER.host
+        host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
+        return draw, host, limit, power_shares(("pue",))[0]
+
     def link(self, level: Level) -> Figure:
         """The rate that large messages reach on one kind of link."""
         key = f"link {level.kind}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.energy import DEFAULT_POWER, device_watts
+from flopwise.cost.energy import device_watts
 from flopwise.facts.formats import cache_elem_bytes, weight_format
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine, engine
 from flopwise.ops.cache import kv_bytes_per_token
@@ -16,11 +16,10 @@ from flopwise.origin import (
     estimate_of,
     interval,
     number,
-    power_shares,
     price,
     total,
 )
-from flopwise.provenance import Figure, assumption, derived, fact, given
+from flopwise.provenance import Figure, derived, fact, given
 from flopwise.serving.estimate import ServeEstimate, runner
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
 from flopwise.serving.memory import generates
@@ -304,22 +303,10 @@ class _Tree:
         return number(self.input.value)
 
     def _energy(self, name: str, joules: float) -> Figure:
-        chip = self.job.cluster.accelerator
-        limit = self.device.datasheet("tdp_w", "W")
         whole = sum(s for _, s in self.found.breakdown)
         compute, memory, messages = (s / whole for _, s in self.found.breakdown[:3])
-        watts = number(device_watts(number(limit.value), compute, memory, messages))
-        draw = derived(
-            "draw of a GPU",
-            watts,
-            "W",
-            "power model: shares of the limit by what time goes to",
-            limit,
-            *power_shares(("compute", "memory", "communication", "idle")),
-        )
-        around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
-        host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
-        pue = power_shares(("pue",))[0]
+        limit_w = number(self.device.datasheet("tdp_w", "W").value)
+        draw, host, limit, pue = self.device.power(number(device_watts(limit_w, compute, memory, messages)))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"
         return derived(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
 

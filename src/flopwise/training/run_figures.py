@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import isinf
 
-from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.money import num_instances
-from flopwise.origin import COUNTED, number, power_shares, price, total
+from flopwise.origin import COUNTED, number, price, total
 from flopwise.provenance import Figure, assumption, derived, given
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import Goodput, write_rate_bytes_per_s
@@ -219,18 +218,6 @@ class RunFigures(StepFigures):
     def _energy(self, run: Run, time: Figure) -> list[Figure]:
         if run.energy_joules is None:
             return []
-        chip = self.job.cluster.accelerator
-        limit = self.device.datasheet("tdp_w", "W")
-        draw = derived(
-            "draw of a GPU",
-            job_watts(self.job, self.lines, self.table),
-            "W",
-            "power model: shares of the power limit by what the time goes to",
-            limit,
-            *power_shares(("compute", "memory", "communication", "idle")),
-        )
-        around = 0.0 if chip.kind == "cpu" else DEFAULT_POWER.host
-        host = assumption("power share host", around, "", "see flopwise.cost.energy.PowerModel")
-        pue = power_shares(("pue",))[0]
+        draw, host, limit, pue = self.device.power(job_watts(self.job, self.lines, self.table))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x {time.name}"
         return [derived("energy", run.energy_joules, "J", formula, self.gpus, draw, host, limit, pue, time)]
