@@ -219,7 +219,7 @@ What keeps training rows off, and why no constant mends it:
 - Mixtures of experts: the same model on the same GPUs gained up to 1.4 times between releases of one stack a few months
   apart, at the same layout; release dates are no input.
 - BigScience at tp 8 with micro-batches of 1 and 2 (+17 to +38 %): at tp 4 and below, and at micro-batch 4, the same
-  table is met within 6 %; its second iteration was read.
+  table is met within 13 %; its second iteration was read.
 - torchao's runs without compile (+20 %): neither the card nor the micro-batch is published.
 - DeepSpeed ZeRO 3 on 384 and more GPUs: one source knows how slow its gathers are; left out, they are too fast.
 - MI300X, RTX 4090 and power-limited B200: one source each; left out, families stand in for one another.
