@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from flopwise import units
@@ -113,7 +114,11 @@ def spot_records(folder: Path | None = None) -> tuple[SpotRecord, ...]:
     Raises:
         SpecError: a row is wrong; names file, row and column.
     """
-    held = {(r.provider, r.accelerator): r for where in _places(folder, SPOT) for r in _spot(where)}
+    held = {
+        (r.provider, r.accelerator): r
+        for where in _places(folder, SPOT)
+        for r in _spot(where, where.stat().st_mtime_ns)
+    }
     return tuple(held.values())
 
 
@@ -133,7 +138,10 @@ def _failures(path: Path) -> dict[str, FailureRecord]:
     return {row.values["name"]: FailureRecord(**row.values) for row in rows}
 
 
-def _spot(path: Path) -> list[SpotRecord]:
+@lru_cache(maxsize=8)
+def _spot(path: Path, changed: int) -> list[SpotRecord]:
+    """The rows of a file as it was when it was `changed`: plans ask for them often."""
+    del changed
     keys = ("provider", "least_frac", "most_frac", "period", "source", "date")
     found = []
     for row in tables.read_table(path, SPOT_COLUMNS, keys=keys):

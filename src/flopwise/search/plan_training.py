@@ -17,12 +17,15 @@ from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
+from flopwise.search.spot import conditions, interrupted, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
@@ -48,7 +51,7 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     wanted, told = recipes(workload, model)
     answer.assumptions += told
     nodes = node_kinds(workload, facts, answer.ruled_out)
-    options = _options(workload, model, wanted, nodes, answer, advance)
+    options = _options(workload, model, wanted, nodes, answer, advance, facts.folder)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
     for option in options:
@@ -67,6 +70,7 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     _count_missed(missed, answer)
     ordered = sorted(picked.values(), key=lambda entry: entry[0])
     answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
+    answer.assumptions += sentences(answer.plans, facts.folder)
     front = rank.front_rows(options, workload)
     thin = front if len(front) <= FRONT else [front[i] for i in np.linspace(0, len(front) - 1, FRONT).astype(int)]
     answer.front = [
@@ -78,7 +82,7 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
             rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)
         ]
     elif ordered:
-        answer.levers = levers(workload, ordered[0][1], answer)
+        answer.levers = levers(workload, ordered[0][1], answer, facts.folder)
     return answer
 
 
@@ -89,6 +93,7 @@ def _options(
     nodes: list[NodeKind],
     answer: Answer,
     advance: Advance | None,
+    folder: Path | None = None,
 ) -> list[Option]:
     """Every recipe on every kind of node and way to buy it."""
     options: list[Option] = []
@@ -114,7 +119,7 @@ def _options(
             _count_unfit(job, node, result, answer)
             if result.rows.size:
                 band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
-                found = [Option(job, node, result, priced, band) for priced in node.priced]
+                found = [Option(job, node, interrupted(job, node, result, p, folder), p, band) for p in node.priced]
                 cheapest = min(cheapest, float(found[0].cost_usd.min()))
                 options += found
     return options
@@ -171,7 +176,7 @@ def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]
         answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
-def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
+def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None = None) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen = answer.plans[0]
     layout = _layout(chosen)
@@ -181,6 +186,7 @@ def levers(workload: Resolved, best: Option, answer: Answer) -> list[Lever]:
         layout=layout,
         cluster=best.node.cluster,
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
+        conditions=conditions(chosen.purchase, chosen.provider, chosen.gpu, best.node.count, folder),
     )
     reference = _outcome(base, chosen)
     found: list[Lever] = []
@@ -227,6 +233,9 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             node_bytes_per_s=workload.inter_node_bytes_per_s,
         ),
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
+        conditions=conditions(
+            chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts.folder
+        ),
     )
 
 
