@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.api.plan import plan
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -16,8 +17,8 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.facts.software import stack
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.space import Limits, inner_combinations, layouts
-from flopwise.search.training import Searched, fastest, searched, timed
+from flopwise.search.space import OFFLOADS, Limits, inner_combinations, layouts
+from flopwise.search.training import Searched, fastest, offloaded, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
 from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
@@ -96,6 +97,40 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
         assert kept.step_s[ours].min() == every.step_s[all_of_it].min()
         assert kept.run_s[ours].min() == every.run_s[all_of_it].min()
     assert kept.rows.size <= 2 * np.unique(every.num_gpus).size
+
+
+@pytest.mark.parametrize("parts", OFFLOADS)
+def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: tuple[str, ...]) -> None:
+    node = eight("p5.48xlarge")
+    job = offloaded(whole("sharded"), parts)
+    result = timed(job, node, TOKENS, {}, every=True)
+    rng = np.random.default_rng(5)
+    for pick in rng.choice(result.rows.size, size=40):
+        layout = job.space.layout(int(result.rows[pick]))
+        assert layout.offload_optimizer
+        assert layout.offload_parameters == ("parameters" in parts)
+        assert layout.zero == 3 or not layout.offload_parameters
+        train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster, tokens=TOKENS)
+        single = estimate(train)
+        assert result.step_s[pick] == pytest.approx(single.step_s, rel=1e-9)
+        assert result.memory_bytes[pick] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
+        assert float(single.memory.host_bytes) <= node.host_bytes
+    poor = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=int(8e9))) for p in node.priced))
+    held = timed(job, poor, TOKENS, {}, every=True)
+    assert 0 < held.rows.size < result.rows.size
+    for row in held.rows[:: max(1, held.rows.size // 20)]:
+        memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
+        assert float(memory.host_bytes) <= 1e9
+
+
+def test_nothing_is_offloaded_where_something_fits_without() -> None:
+    workload = {"model": "Llama-3.1-70B", "task": "finetune", "data": {"tokens": "10M", "seq_len": 2048}}
+    for gpu, away in (("b200", False), ("h100", True)):
+        limits = {"gpus": [gpu], "providers": ["lambda", "aws", "coreweave"], "max_gpus": 8}
+        plans = plan({**workload, "constraints": limits}).plans
+        assert any("offload" in p.layout for p in plans) == away
+        for one in plans:
+            assert one.num_gpus <= 8
 
 
 def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:

@@ -35,6 +35,11 @@ class NodeKind:
     networked: bool  # the network between instances is known; without it a job stays on one
 
     @property
+    def host_bytes(self) -> float:
+        """Host memory of each device, the least of the instances'; 0 where it is not known."""
+        return min(float(p.offer.ram_bytes or 0) for p in self.priced) / self.count
+
+    @property
     def name(self) -> str:
         """A representative instance."""
         return self.priced[0].offer.instance

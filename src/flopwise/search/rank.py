@@ -160,6 +160,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
             "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
             "optimizer": job.recipe.optimizer,
+            **({"offload": list(job.space.offload)} if job.space.offload else {}),
         },
         seconds=float(result.run_s[row]),
         usd_per_hour=float(option.usd_per_hour[row]),

@@ -25,6 +25,8 @@ Index = NDArray[np.intp]
 MODES = (0, 1, 2)
 """Recompute modes: none, selective, full."""
 INTERLEAVES = (1, 2, 4)
+OFFLOADS = (("optimizer",), ("optimizer", "parameters"))
+"""What may live in host memory where nothing fits otherwise, the quicker first."""
 HYBRID_GPUS = (8, 64)
 """GPUs that hold one copy of the weights in HSDP: a node, or a rail group of eight of them."""
 MAX_PP = 64
@@ -114,6 +116,7 @@ class Space:
     inner: Inner
     degrees: Column
     families: tuple[Family, ...]
+    offload: tuple[str, ...] = ()  # what lives in host memory: optimizer, parameters
     ruled_out: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -147,7 +150,17 @@ class Space:
             micro_batch=inner.micro_batch[i],
             interleave=choice(family.interleaves, 1),
             recompute=choice(family.recomputes, 2),
+            offload_optimizer="optimizer" in self.offload,
+            offload_parameters="parameters" in self.offload,
         )
+
+    def offloaded(self, parts: tuple[str, ...]) -> Space:
+        """The same meshes with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
+        families = self.families
+        if "parameters" in parts:
+            whole = (replace(f, shardings=tuple(s for s in f.shardings if s.zero == 3)) for f in families)
+            families = tuple(f for f in whole if f.shardings)
+        return replace(self, families=families, offload=parts)
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""

@@ -7,15 +7,15 @@ everything that a plan weighs, so only the fastest for each number of GPUs go on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.facts.software import BARE_KINDS, stack
 from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import (
     MAX_MICRO_BATCH,
@@ -31,7 +31,7 @@ from flopwise.search.space import (
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import peak_bytes
+from flopwise.training.memory import host_bytes, peak_bytes
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -56,6 +56,7 @@ class Searched:
     space: Space
     memory_bytes: tuple[Floats, ...]
     checkpoint_bytes: float  # whatever the layout
+    host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,30 @@ def searched(
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
     space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes)
     table = MemoryTable(model, recipe)
-    memory = []
+    memory = _evaluated(space, lambda layout: peak_bytes(table, layout))
+    return Searched(model, recipe, stack(recipe.stack), space, memory, checkpoint_bytes(table))
+
+
+def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:
+    """The same job with `parts` in host memory."""
+    space, table = job.space.offloaded(parts), MemoryTable(job.model, job.recipe)
+    return replace(
+        job,
+        space=space,
+        memory_bytes=_evaluated(space, lambda layout: peak_bytes(table, layout)),
+        host_bytes=_evaluated(space, lambda layout: host_bytes(table, layout)),
+    )
+
+
+def _evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
+    """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
+    found = []
     for family in space.families:
-        total = np.empty(family.shape)
+        whole = np.empty(family.shape)
         for part in family.chunks(CHUNK):
-            total[..., part] = peak_bytes(table, space.columns(family.take(part)))
-        memory.append(total)
-    return Searched(model, recipe, stack(recipe.stack), space, tuple(memory), checkpoint_bytes(table))
+            whole[..., part] = bytes_of(space.columns(family.take(part)))
+        found.append(whole)
+    return tuple(found)
 
 
 Known = dict[tuple[str, float, float], StepTable]
@@ -175,8 +193,10 @@ def timed(
         considered += meshes.size * family.choices
         for part in family.take(meshes).chunks(CHUNK):
             chosen = meshes[part]
-            memory = job.memory_bytes[number][..., chosen]
+            memory = _held_bytes(job.memory_bytes[number][..., chosen], job.software, node.cluster.accelerator.kind)
             fits = memory <= capacity
+            if job.host_bytes:
+                fits &= job.host_bytes[number][..., chosen] <= node.host_bytes
             usable = fits.any(axis=(0, 1, 2))
             fitting += int(np.count_nonzero(fits))
             if not fits.all():
@@ -205,6 +225,13 @@ def timed(
         fitting=fitting,
         smallest_bytes=0.0 if np.isinf(smallest) else smallest,
     )
+
+
+def _held_bytes(memory: Floats, software: Software, device_kind: str) -> Floats:
+    """Memory on devices of a kind: some have neither a driver's context nor a caching allocator."""
+    if device_kind not in BARE_KINDS:
+        return memory
+    return (memory - software.context_bytes) / (1.0 + software.fragmentation_frac)
 
 
 def _allowed(space: Space, family: Family, node: NodeKind) -> Index:
@@ -271,12 +298,13 @@ def fastest(
     if not job.space.size:
         return None
     capacity = built.accelerator.hbm_bytes
-    fitting = sum(int((m <= capacity).sum()) for m in job.memory_bytes)
+    held = [_held_bytes(m, job.software, built.accelerator.kind) for m in job.memory_bytes]
+    fitting = sum(int((m <= capacity).sum()) for m in held)
     if fitting:
         table = node_table(job, built, {})
-        values = [np.where(m <= capacity, s, np.inf) for m, s in zip(job.memory_bytes, _steps(job, table), strict=True)]
+        values = [np.where(m <= capacity, s, np.inf) for m, s in zip(held, _steps(job, table), strict=True)]
     else:
-        values = list(job.memory_bytes)
+        values = held
     row = int(np.concatenate([v.ravel() for v in values]).argmin())
     return job.space.layout(row), job.space.size, fitting
 

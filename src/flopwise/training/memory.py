@@ -106,6 +106,15 @@ def peak_bytes(table: MemoryTable, layout: Layout) -> Floats:
     return peak_and_states(table, layout)[0]
 
 
+def host_bytes(table: MemoryTable, layout: Layout) -> Floats:
+    """Bytes of host memory that the stage which offloads most needs, per GPU. Source and assumptions: `step_memory`."""
+    run = Evaluation(table, layout)
+    most: Floats = 0.0
+    for stage in pipeline_stages(table, layout):
+        most = np.maximum(most, run.parts(stage).host)
+    return _plain(most, layout.shape())
+
+
 def step_memory(
     model: Model, recipe: Recipe, layout: Layout, *, table: MemoryTable | None = None, device_kind: str = "gpu"
 ) -> Memory:

@@ -116,6 +116,8 @@ def layout(c: Candidate) -> str:
         parts.append(f"mb{held['micro_batch']}")
     if held.get("recompute", "none") != "none":
         parts.append(f"recompute {held['recompute']}")
+    if held.get("offload"):
+        parts.append(f"offload {'+'.join(held['offload'])}")
     if "replicas" in held:
         parts += [f"{held['replicas']} replicas", f"batch {held['max_batch']}"]
     parts.append(str(held.get("precision") or held.get("weights")))
