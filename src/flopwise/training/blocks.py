@@ -313,3 +313,21 @@ def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: Blo
     wire = (cp - 1) * nbytes / context.fabric.link_bytes_per_s
     exposed = np.maximum(0.0, seconds - attention_s)
     return np.where(cp > 1, exposed, 0.0), np.where(cp > 1, wire, 0.0)
+
+
+def again_s(kernels: Kernels, selective: str) -> Floats:
+    """Seconds of what selective recompute runs again of a block's forward pass.
+
+    Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
+    other layer ("alternate"); or all.
+
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2.
+    Assumes: products take about as long as one another.
+    """
+    products = kernels.forward_s - kernels.attention_s - kernels.light_s
+    return {
+        "attention": kernels.attention_s,
+        "operations": kernels.light_s + 0.5 * products,
+        "alternate": 0.5 * kernels.forward_s,
+        "full": kernels.forward_s,
+    }[selective]

@@ -19,14 +19,16 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Experts, Item, Model, Stack
 from flopwise.facts.software import optimizer
+from flopwise.ops.flops import stack_shape
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
-from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
+from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, again_s, block_kernels, block_times
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
+from flopwise.training.towers import tower_items, with_towers
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -85,7 +87,14 @@ def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
 
 
 def _context(
-    recipe: Recipe, software: Software, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool
+    recipe: Recipe,
+    software: Software,
+    rates: Rates,
+    fabric: Fabric,
+    inner: Inner,
+    shape: Shape,
+    *,
+    sequence_parallel: bool,
 ) -> BlockContext:
     """What all blocks of a table share: the micro-batch and how it is cut."""
     return BlockContext(
@@ -93,7 +102,7 @@ def _context(
         software=software,
         rates=rates,
         fabric=fabric,
-        shape=Shape(batch=inner.micro_batch, query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
+        shape=shape,
         split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
     )
 
@@ -142,9 +151,12 @@ def step_table(
     """
     stack = model.stacks[0]
     rates = training_rates(rates, software)
-    context = _context(recipe, software, rates, fabric, inner, sequence_parallel=sequence_parallel)
+    shape = stack_shape(model, stack, inner.micro_batch, recipe.seq_len)
+    context = _context(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
     listed, kept = block_list(model), recipe.selective or software.selective
-    kernels = kernels or [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
+    if kernels is None:
+        first, *others = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
+        kernels = [with_towers(first, model, context), *others]
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
@@ -154,7 +166,9 @@ def step_table(
     n = len(inner.tp)
     most = partial(heaviest, starts, weights)
     if like is None:
-        dense, expert, host = _standing(stack, listed, inner, recipe, software, weights, starts)
+        (first_items, width, inside), *rest = listed
+        held = [((*first_items, *tower_items(model)), width, inside), *rest]
+        dense, expert, host = _standing(stack, held, inner, recipe, software, weights, starts)
     else:
         dense, expert, host = like.dense_params, like.expert_params, like.host_s
     return StepTable(
@@ -179,24 +193,6 @@ def step_table(
         ),
         kernels=kernels,
     )
-
-
-def again_s(kernels: Kernels, selective: str) -> Floats:
-    """Seconds of what selective recompute runs again of a block's forward pass.
-
-    Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
-    other layer ("alternate"); or all.
-
-    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2.
-    Assumes: products take about as long as one another.
-    """
-    products = kernels.forward_s - kernels.attention_s - kernels.light_s
-    return {
-        "attention": kernels.attention_s,
-        "operations": kernels.light_s + 0.5 * products,
-        "alternate": 0.5 * kernels.forward_s,
-        "full": kernels.forward_s,
-    }[selective]
 
 
 def _stage_lines(block: BlockTimes, mode: int, software: Software, selective: str) -> NDArray[np.float64]:

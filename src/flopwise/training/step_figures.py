@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flopwise.facts.software import stack
-from flopwise.ops.work import Shape, Split
+from flopwise.ops.flops import stack_shape
+from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
@@ -22,6 +23,7 @@ from flopwise.training.step import (
     sent_grad_bytes,
 )
 from flopwise.training.storage import LINE
+from flopwise.training.towers import tower_blocks, tower_context
 
 
 class StepFigures:
@@ -62,7 +64,7 @@ class StepFigures:
             software=self.software,
             rates=self.table.rates,
             fabric=self.job.cluster.fabric,
-            shape=Shape(batch=one[3], query=recipe.seq_len, context=recipe.seq_len, encoder=recipe.seq_len),
+            shape=stack_shape(self.job.model, self.job.model.stacks[0], one[3], recipe.seq_len),
             split=Split(tp=one[0], cp=one[1], ep=one[2], sequence_parallel=layout.sequence_parallel),
         )
 
@@ -72,10 +74,15 @@ class StepFigures:
         kinds = model.stacks[0].kinds
         names = ["before the layers", *(kind.name for kind in kinds), "after the layers"]
         blocks = [list(kernels_of(items, context, in_layers=inside)) for items, _, inside in block_list(model)]
+        towers = list(tower_blocks(model))
+        for block in towers:
+            names.append(block.name)
+            own = tower_context(model, block.stack, context)
+            blocks.append(list(kernels_of(block.items, own, in_layers=block.in_layers)))
         forward = [sum(number(k.seconds) for k in block if k.forward) for block in blocks]
         sums = stage_sums(model.stacks[0].order, len(kinds), self.table.degrees)
         rows = [
-            [float(first), *map(float, counts), float(last)]
+            [float(first), *map(float, counts), float(last), *(float(first) * tower.count for tower in towers)]
             for counts, first, last in zip(sums.counts[0], sums.has_first[0], sums.has_last[0], strict=True)
         ]
         target = self.stage["forward"]

@@ -1,0 +1,63 @@
+"""Models of two stacks: a step runs both, so it takes at least what all their operations take at the peak rate."""
+
+import pytest
+
+from flopwise.cost.cluster import cluster
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model, model_names
+from flopwise.ops.flops import causal_forward_flops
+from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.explain import train_figure
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.towers import tower_items
+
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
+
+
+def job(name: str, **layout: int) -> TrainJob:
+    model = load_model(name)
+    seq = min(model.max_position or 512, 512)
+    shape = {"dp": 2, "zero": 1, "micro_batch": 4, **layout}
+    return TrainJob(model=model, recipe=Recipe(seq_len=seq, global_batch=64), layout=Layout(**shape), cluster=H100)  # type: ignore[arg-type]
+
+
+TOWERED = ["whisper-large-v3", "t5-base", "flan-t5-xxl", "CLIP ViT-L/14"]
+
+
+@pytest.mark.parametrize("name", TOWERED)
+def test_no_step_beats_the_peak_rate(name: str) -> None:
+    found = job(name)
+    result = estimate(found)
+    floor_s = 3 * float(causal_forward_flops(found.model, 64, int(found.recipe.seq_len))) / 2 / 989.4e12
+    assert result.step_s > floor_s
+    assert result.lower_bound_s > 0.9 * floor_s  # the stem's products have no gradient towards pixels or sound
+    assert result.mfu_frac < 0.8
+
+
+def test_towers_make_the_first_stage_heavier() -> None:
+    assert tower_items(load_model("t5-base"))
+    assert not tower_items(load_model("Llama-3.1-8B"))
+    whole = estimate(job("t5-base"))
+    cut = estimate(job("t5-base", pp=2, dp=1, zero=0))
+    assert dict(cut.breakdown)["pipeline_bubble"] > 0
+    assert cut.step_s > whole.step_s
+
+
+@pytest.mark.parametrize("name", ["t5-base", "whisper-large-v3"])
+def test_the_tree_lists_the_towers(name: str) -> None:
+    from flopwise.provenance import walk
+
+    names = {figure.name for figure in walk(train_figure(estimate(job(name))))}
+    assert any("encoder" in n for n in names)
+
+
+def test_every_catalog_model_with_layers_trains_below_the_peak() -> None:
+    fast = []
+    for name in model_names():
+        model = load_model(name)
+        if not model.stacks or model.stacks[0].num_layers > 100:
+            continue
+        result = estimate(job(name))
+        if not (result.mfu_frac < 0.9 and result.lower_bound_s <= result.step_s * (1 + 1e-9)):
+            fast.append((name, result.mfu_frac))
+    assert fast == []
