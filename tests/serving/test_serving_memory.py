@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import model_from_config
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import (
@@ -18,7 +20,7 @@ from flopwise.serving.memory import (
     serving_memory,
     weights_per_gpu,
 )
-from flopwise.serving.remedies import serving_remedies
+from flopwise.serving.remedies import runnable_formats, serving_remedies
 
 
 def model_of(model_type: str = "llama", **config: Any) -> Model:
@@ -158,3 +160,10 @@ def test_one_capacity_whatever_is_asked_and_it_is_the_most_that_fits(
 def test_devices_without_graphs_or_contexts_are_charged_for_none(kind: str, items: int) -> None:
     held = serving_memory(LLAMA_8B, context=1024, device_kind=kind)
     assert sum(float(size) > 0 for size in held.items.values()) == items
+
+
+def test_remedies_take_formats_that_the_device_has_kernels_for() -> None:
+    old, new = (rates(load_facts().accelerator(name)) for name in ("V100-SXM2-32", "H100-SXM-80"))
+    assert "fp8" in runnable_formats(LLAMA_8B, new)
+    assert set(runnable_formats(LLAMA_8B, old)).isdisjoint({"fp8", "nvfp4"})
+    assert "awq" in runnable_formats(LLAMA_8B, old)

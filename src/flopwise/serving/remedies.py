@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.formats import cache_elem_bytes, weight_format
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import ServingLayout, serving_memory
+from flopwise.serving.precision import product_path
 
-_LOWER_WEIGHTS = ("fp8", "awq", "nvfp4", "Q4_K_M")
+if TYPE_CHECKING:
+    from flopwise.cost.rates import Rates
+
+LOWER_WEIGHTS = ("fp8", "awq", "nvfp4", "Q4_K_M")
 _LOWER_CACHE = ("fp8", "q4_0")
+
+
+def runnable_formats(model: Model, rates: Rates) -> tuple[str, ...]:
+    """Those of `LOWER_WEIGHTS` that a device has kernels for."""
+
+    def runs(name: str) -> bool:
+        try:
+            product_path(model, name, rates)
+        except MissingFactError:
+            return False
+        return True
+
+    return tuple(name for name in LOWER_WEIGHTS if runs(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +53,12 @@ def serving_remedies(
     weights: str = "bf16",
     kv_dtype: str = "bf16",
     engine_name: str = "vllm",
+    weight_formats: Sequence[str] = LOWER_WEIGHTS,
     **how: Any,
 ) -> list[Remedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
 
-    Keyword arguments: as `serving_memory`.
+    `weight_formats`: those to try, that the device has kernels for. Other keyword arguments: as `serving_memory`.
     """
     asked: dict[str, Any] = {
         "layout": layout, "concurrency": concurrency, "context": context, "weights": weights, "kv_dtype": kv_dtype,
@@ -46,7 +66,7 @@ def serving_remedies(
     }  # fmt: skip
     changes: list[tuple[str, dict[str, Any]]] = []
     size = weight_bytes(model, weights)
-    for name in _LOWER_WEIGHTS:
+    for name in weight_formats:
         gguf = weight_format(name).kind == "gguf"
         if gguf == (engine_name == "llama.cpp") and weight_bytes(model, name) < size:
             changes.append((f"weights in {name}", {"weights": name}))
