@@ -40,6 +40,17 @@ def distinct(*columns: Ints) -> tuple[list[Array], Array]:
     return rows[::-1], inverse
 
 
+def runs(*columns: Array) -> tuple[Array, Array]:
+    """Where runs of neighbouring rows that are alike begin, and the run of each row; columns of shape (n,).
+
+    Source: comparing neighbours. Assumes: nothing; rows that are alike but apart make two runs.
+    """
+    new = np.ones(columns[0].shape, dtype=bool)
+    if new.size > 1:
+        new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
 def keep_freed_memory() -> None:
     """Have the C library keep the memory of columns that are done with, not hand it back after each operation.
 

@@ -229,6 +229,9 @@ def layouts(
     experts = (dp * inner.cp[i]) % inner.ep[i] == 0 if limits.experts > 1 else np.ones_like(batch)
     ruled_out["ep does not divide dp x cp"] = int((batch & ~experts).sum())
     kept = np.flatnonzero(batch & experts)
+    micros = max(1, np.unique(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
+    order = (i[kept] // micros * len(degrees) + d[kept]) * (len(replicas) + 1) + r[kept]
+    kept = kept[np.argsort(order, kind="stable")]
     meshes = Family(
         inner_index=i[kept],
         degree_index=d[kept],

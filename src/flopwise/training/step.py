@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts, Item, Model, Stack
+from flopwise.facts.architecture import Experts, Item, Model
 from flopwise.facts.software import optimizer
+from flopwise.ops.columns import runs
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Floats, Ints
@@ -107,9 +108,14 @@ def _context(
     )
 
 
+def _kernels(model: Model, context: BlockContext) -> list[Kernels]:
+    """The kernels of every block; those of the towers stand before the layers."""
+    first, *others = [block_kernels(items, context, in_layers=inside) for items, _, inside in block_list(model)]
+    return [with_towers(first, model, context), *others]
+
+
 def _standing(
-    stack: Stack,
-    listed: list[tuple[tuple[Item, ...], int, bool]],
+    model: Model,
     inner: Inner,
     recipe: Recipe,
     software: Software,
@@ -117,8 +123,10 @@ def _standing(
     starts: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """(dense parameters, experts' parameters, host seconds) of the heaviest stage: what no link changes; (d, n)."""
+    (first, width, inside), *others = block_list(model)
+    listed = [((*first, *tower_items(model)), width, inside), *others]
     params = [_trainable(items, inner, recipe) for items, _, _ in listed]
-    held = np.minimum(weights, 1.0) if stack.shared_weights else weights
+    held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
     dense, expert = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in (0, 1))
     return dense, expert, np.repeat(heaviest(starts, weights, _host_s(listed, software)), len(inner.tp), axis=1)
 
@@ -154,9 +162,7 @@ def step_table(
     shape = stack_shape(model, stack, inner.micro_batch, recipe.seq_len)
     context = _context(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
     listed, kept = block_list(model), recipe.selective or software.selective
-    if kernels is None:
-        first, *others = [block_kernels(items, context, in_layers=inside) for items, _, inside in listed]
-        kernels = [with_towers(first, model, context), *others]
+    kernels = kernels or _kernels(model, context)
     blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
@@ -166,9 +172,7 @@ def step_table(
     n = len(inner.tp)
     most = partial(heaviest, starts, weights)
     if like is None:
-        (first_items, width, inside), *rest = listed
-        held = [((*first_items, *tower_items(model)), width, inside), *rest]
-        dense, expert, host = _standing(stack, held, inner, recipe, software, weights, starts)
+        dense, expert, host = _standing(model, inner, recipe, software, weights, starts)
     else:
         dense, expert, host = like.dense_params, like.expert_params, like.host_s
     return StepTable(
@@ -286,25 +290,25 @@ def _p2p_s(
     return np.where(pp > 1, 2 * hop * (num_micro * interleave + pp - 1), 0.0)
 
 
-def _data_parallel_s(
-    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout, num_micro: Floats
-) -> Floats:
-    """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
+def _messages_s(
+    table: StepTable,
+    inner: NDArray[np.intp],
+    degree: NDArray[np.intp],
+    dp: Ints,
+    shard: Ints,
+    *,
+    hybrid: bool,
+) -> tuple[NDArray[np.float64], ...]:
+    """Seconds of messages across replicas, hidden or not: all-reduce, reduce-scatter, all-gather, and between groups.
 
-    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
-    scatters gradients once a micro-batch; where it shards over fewer ranks than there are (HSDP), the groups add up
-    their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
-    layer's share never hides.
+    Source: `flopwise.cost.collectives`. Assumes: a message for each of `layer_messages` parts of each layer.
     """
     tp, cp, ep = table.inner.tp[inner], table.inner.cp[inner], table.inner.ep[inner]
-    zero, ranks = np.asarray(layout.zero), layout.dp * cp
+    ranks = dp * cp
     grad_bytes = sent_grad_bytes(table.recipe, table.software)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
-    stage = table.stage_parts[:, np.asarray(layout.recompute), degree, inner]
-    forward, backward = stage[0], stage[1] + stage[2]
-    hybrid = bool(np.any(layout.shard))
-    group = shard_ranks(layout.shard, ranks)
-    whole: Floats = 0.0
+    group = shard_ranks(shard, ranks)
+    whole: Floats = np.zeros(inner.shape)
     reduce_, gather, across = whole, whole, whole
 
     def sent(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
@@ -322,6 +326,28 @@ def _data_parallel_s(
         whole = whole + sent(all_reduce_s, grads, every, stride)
         if hybrid:
             across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
+    return whole, reduce_, gather, across
+
+
+def _data_parallel_s(
+    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout, num_micro: Floats
+) -> Floats:
+    """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
+
+    ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
+    scatters gradients once a micro-batch; where it shards over fewer ranks than there are (HSDP), the groups add up
+    their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
+    layer's share never hides.
+    """
+    zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
+    stage = table.stage_parts[:, np.asarray(layout.recompute), degree, inner]
+    forward, backward = stage[0], stage[1] + stage[2]
+    dp, shard = np.broadcast_to(layout.dp, inner.shape), np.asarray(layout.shard)
+    key = table.inner
+    first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp)  # the same whatever the micro-batch
+    groups = shard[..., first] if shard.ndim else shard
+    messages = _messages_s(table, inner[first], degree[first], dp[first], groups, hybrid=hybrid)
+    whole, reduce_, gather, across = (m[..., again] for m in messages)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]
 
