@@ -21,14 +21,13 @@ from flopwise.ops.work import Shape, Split
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout
 from flopwise.training.step import (
-    DTYPE_BYTES,
     Inner,
     StepTable,
     block_list,
-    resident_grad_dtype,
     step_parts,
     step_table,
 )
+from flopwise.training.widths import DTYPE_BYTES, resident_grad_dtype
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

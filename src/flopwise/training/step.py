@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Experts, Item, Model
-from flopwise.facts.software import optimizer
 from flopwise.ops.columns import runs
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.tensors import sharded_parameters
-from flopwise.ops.types import Floats, Ints
+from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
 from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, again_s, block_kernels, block_times
@@ -30,6 +29,7 @@ from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
 from flopwise.training.towers import tower_items, with_towers
+from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.intp]
 STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
-DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
 RECOMPUTE_MODES = 3  # none, selective, full
 
 
@@ -169,7 +168,6 @@ def step_table(
     lines = np.stack(
         [[_stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
     )
-    n = len(inner.tp)
     most = partial(heaviest, starts, weights)
     if like is None:
         dense, expert, host = _standing(model, inner, recipe, software, weights, starts)
@@ -190,8 +188,8 @@ def step_table(
         host_s=host,
         dense_params=dense,
         expert_params=expert,
-        model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
-        forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), np.zeros(n)),
+        model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), 0.0 * inner.tp),
+        forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), 0.0 * inner.tp),
         floor_s=np.stack(
             [most(_rows(kernels, "peak_s")), most(_rows(kernels, "traffic_s")), most(_rows(blocks, "wire_s"))]
         ),
@@ -298,7 +296,7 @@ def _messages_s(
     shard: Ints,
     *,
     hybrid: bool,
-) -> tuple[NDArray[np.float64], ...]:
+) -> tuple[Array, ...]:
     """Seconds of messages across replicas, hidden or not: all-reduce, reduce-scatter, all-gather, and between groups.
 
     Source: `flopwise.cost.collectives`. Assumes: a message for each of `layer_messages` parts of each layer.
@@ -326,7 +324,7 @@ def _messages_s(
         whole = whole + sent(all_reduce_s, grads, every, stride)
         if hybrid:
             across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
-    return whole, reduce_, gather, across
+    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across))
 
 
 def _data_parallel_s(
@@ -362,35 +360,6 @@ def _data_parallel_s(
         full = num_micro * (exposed(gather, forward) + exposed(gather + reduce_, backward))
         found = np.where(zero < 3, found, full)
     return found + exposed(across, backward) if hybrid else found
-
-
-def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
-    """The type in which gradients are kept and reduced."""
-    chosen = recipe.grad_dtype or software.grad_dtype
-    return "bf16" if chosen == "compute" else chosen
-
-
-def sent_grad_bytes(recipe: Recipe, software: Software) -> float:
-    """Bytes of one gradient as it is sent between replicas."""
-    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
-    return resident if software.reduce_dtype == "resident" else min(resident, DTYPE_BYTES[software.reduce_dtype])
-
-
-def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
-    """Bytes that one step reads and writes for each trained parameter.
-
-    States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and
-    its 16-bit copy written.
-
-    Source: counting the tensors of the update rule (`data/optimizers.csv`).
-    Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
-    """
-    row = optimizer(recipe.optimizer)
-    state = 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
-    master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
-    weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
-    once = 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
-    return software.optimizer_passes * once
 
 
 def _owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:

@@ -19,11 +19,10 @@ from flopwise.training.step import (
     STAGE_PARTS,
     StepTable,
     block_list,
-    optimizer_traffic_bytes,
-    sent_grad_bytes,
 )
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
+from flopwise.training.widths import optimizer_traffic_bytes, sent_grad_bytes
 
 
 class StepFigures:
@@ -82,7 +81,7 @@ class StepFigures:
         forward = [sum(number(k.seconds) for k in block if k.forward) for block in blocks]
         sums = stage_sums(model.stacks[0].order, len(kinds), self.table.degrees)
         rows = [
-            [float(first), *map(float, counts), float(last), *(float(first) * tower.count for tower in towers)]
+            [float(first), *map(float, counts), float(last), *(float(first) * tower.times for tower in towers)]
             for counts, first, last in zip(sums.counts[0], sums.has_first[0], sums.has_last[0], strict=True)
         ]
         target = self.stage["forward"]

@@ -1,0 +1,43 @@
+"""How wide gradients travel, and what the optimizer moves for each parameter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flopwise.facts.software import optimizer
+from flopwise.training.blocks import ACT_BYTES
+
+if TYPE_CHECKING:
+    from flopwise.facts.software import Stack as Software
+    from flopwise.training.layout import Recipe
+
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
+
+
+def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
+    """The type in which gradients are kept and reduced."""
+    chosen = recipe.grad_dtype or software.grad_dtype
+    return "bf16" if chosen == "compute" else chosen
+
+
+def sent_grad_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes of one gradient as it is sent between replicas."""
+    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
+    return resident if software.reduce_dtype == "resident" else min(resident, DTYPE_BYTES[software.reduce_dtype])
+
+
+def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes that one step reads and writes for each trained parameter.
+
+    States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and
+    its 16-bit copy written.
+
+    Source: counting the tensors of the update rule (`data/optimizers.csv`).
+    Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
+    """
+    row = optimizer(recipe.optimizer)
+    state = 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
+    master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
+    weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
+    once = 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
+    return software.optimizer_passes * once
