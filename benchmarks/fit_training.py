@@ -233,14 +233,14 @@ def write(model: Model, point: Array, unseen: Array) -> None:
                 row |= {"value": float(f"{value:.4g}"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     table = DATA / "stacks.csv"
-    with table.open(encoding="utf-8", newline="") as lines:
-        cells = list(csv.DictReader(lines))
+    with table.open(encoding="utf-8", newline="") as source:
+        cells = list(csv.DictReader(source))
     for knob, value in values.items():
         for cell in cells:
             if knob.column and cell["name"] in knob.scopes:
                 cell[knob.name] = f"{value:.4g}"
-    with table.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, list(cells[0]), lineterminator="\n")
+    with table.open("w", encoding="utf-8", newline="") as target:
+        writer = csv.DictWriter(target, list(cells[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(cells)
 

@@ -35,7 +35,8 @@ def test_probe_measure_and_predict_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert "GFLOP/s" in _run("probe_cpu.py", "--out", str(tmp_path), "--name", "this machine", "--rounds", "1")
     told = _run(
-        "measure_training.py", "--tiny", "--device", "cpu", "--gpu", "this machine", "--only", "256-b2-s128-fp32-flash-keep",
+        "measure_training.py", "--tiny", "--device", "cpu", "--gpu", "this machine", "--only",
+        "256-b2-s128-fp32-flash-keep",
         "--warmup", "1", "--repeats", "3", "--budget-s", "6", "--busy", "--out", str(tmp_path),
     )  # fmt: skip
     assert "skipped" in told

@@ -19,8 +19,8 @@ def backtest(
 ) -> Backtest:
     """Predictions for every row of a measurement file, with errors and the coverage of the intervals.
 
-    `kind` is one of weights, memory, kernels, training, gpu-hours, io, serving; rows that cannot be predicted are skipped
-    with a reason. What a row measured is never used to predict it.
+    `kind` is one of weights, memory, kernels, training, gpu-hours, io, serving; rows that cannot be predicted are
+    skipped with a reason. What a row measured is never used to predict it.
 
     Raises:
         SpecError: the file cannot be read or lacks a column that the kind needs.

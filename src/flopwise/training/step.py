@@ -188,8 +188,8 @@ def step_table(
         host_s=host,
         dense_params=dense,
         expert_params=expert,
-        model_flops=sum((k.model_flops * c for k, c in zip(kernels, whole, strict=True)), 0.0 * inner.tp),
-        forward_flops=sum((k.forward_flops * c for k, c in zip(kernels, whole, strict=True)), 0.0 * inner.tp),
+        model_flops=np.tensordot(whole, _rows(kernels, "model_flops"), 1),
+        forward_flops=np.tensordot(whole, _rows(kernels, "forward_flops"), 1),
         floor_s=np.stack(
             [most(_rows(kernels, "peak_s")), most(_rows(kernels, "traffic_s")), most(_rows(blocks, "wire_s"))]
         ),

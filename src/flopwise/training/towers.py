@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class TowerBlock(NamedTuple):
-    """One kind of layer of a tower, or what stands before or after its layers, `count` times."""
+    """One kind of layer of a tower, or what stands before or after its layers, as often as `times` says."""
 
     name: str
     stack: Stack
     items: tuple[Item, ...]
-    count: int
+    times: int
     in_layers: bool
 
 
@@ -52,11 +52,11 @@ def with_towers(first: Kernels, model: Model, context: BlockContext) -> Kernels:
     """
     for block in tower_blocks(model):
         found = block_kernels(block.items, tower_context(model, block.stack, context), in_layers=block.in_layers)
-        sums = {f.name: getattr(first, f.name) + block.count * getattr(found, f.name) for f in fields(Kernels)}
+        sums = {f.name: getattr(first, f.name) + block.times * getattr(found, f.name) for f in fields(Kernels)}
         first = Kernels(**sums)
     return first
 
 
 def tower_items(model: Model) -> tuple[Item, ...]:
     """Every item of the towers, as often as it occurs."""
-    return tuple(item for block in tower_blocks(model) for _ in range(block.count) for item in block.items)
+    return tuple(item for block in tower_blocks(model) for _ in range(block.times) for item in block.items)

@@ -35,8 +35,8 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
-    KIND is weights, memory, kernels, training, gpu-hours, io or serving; FILE a CSV with the columns of that kind. A row
-    that cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
+    KIND is weights, memory, kernels, training, gpu-hours, io or serving; FILE a CSV with the columns of that kind. A
+    row that cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
     """
     from flopwise.api.backtest import backtest
 
