@@ -30,7 +30,7 @@ This page is made from the commands' own help by `python docs/generate.py`.
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    context = click.Context(app, info_name="flopwise")
+    context = click.Context(app, info_name="flopwise", **app.context_settings)  # the help option is made once
     for section, summaries in COMMANDS.items():
         parts.append(f"## {section}\n")
         for name in summaries:
