@@ -22,7 +22,7 @@ from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import Option
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import layer_weight_bits
+from flopwise.serving.precision import layer_weight_bits, substitute
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -63,12 +63,14 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
 
 
 def formats(workload: Resolved, model: Model) -> list[str]:
-    """The weight formats to search: those asked for, else 16 bits, and fp8 for models that generate."""
+    """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too."""
     asked = workload.source.constraints.weight_formats or (
         [workload.source.precision] if workload.source.precision else []
     )
     if asked:
         return [weight_format(name).name for name in asked]
+    if model.checkpoint_format is not None:
+        return [weight_format(model.checkpoint_format).name]
     return ["bf16"] if answers_in_one_pass(model, workload) else ["bf16", "fp8"]
 
 
@@ -87,9 +89,8 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
         answer.assumptions.append("the model answers in one pass: TTFT and latency are the whole request")
     wanted = formats(workload, model)
     if not workload.source.constraints.weight_formats and not answers_in_one_pass(model, workload):
-        answer.assumptions.append(
-            "weights in bf16 and fp8 were searched (constraints.weight_formats); check quality in fp8"
-        )
+        care = "; check quality in fp8" if wanted == ["bf16", "fp8"] else ", as published"
+        answer.assumptions.append(f"weights in {' and '.join(wanted)} were searched (constraints.weight_formats){care}")
     nodes = node_kinds(workload, facts, answer.ruled_out)
     options = _options(workload, model, nodes, wanted, answer, advance)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, Floats]]] = {}
@@ -163,15 +164,10 @@ def _read_s(model: Model, node: NodeKind, weights: str) -> float:
 def _found(
     workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, answer: Answer
 ) -> Deployments | None:
-    """Deployments on one node; in fp32 where it has no 16-bit units; None (and a count) where a rate is not known."""
+    """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
     try:
-        return deployments(model, workload, node, weights, kv_dtype)
+        return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)
     except MissingFactError as error:
-        if weights == "bf16":
-            try:
-                return deployments(model, workload, node, "fp32", kv_dtype)
-            except MissingFactError:
-                pass
         answer.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
 

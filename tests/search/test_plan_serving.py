@@ -1,0 +1,67 @@
+"""Plans of services: what is searched, what is told of misses and levers."""
+
+import pytest
+
+from flopwise.facts.catalog import load_facts
+from flopwise.search.answer import Plan
+from flopwise.search.plan import plan
+from flopwise.search.workload_file import workload_from
+
+FACTS = load_facts()
+
+
+def planned(model: str, **more: object) -> Plan:
+    base = {"task": "serve", "traffic": {"requests_per_s": 2, "input_tokens": 500, "output_tokens": 100}}
+    return plan(workload_from({"model": model, **base, **more}), FACTS)
+
+
+def test_weights_as_published_are_searched() -> None:
+    answer = planned("gpt-oss-20b", constraints={"gpus": ["h100"]})
+    assert {c.layout["weights"] for c in answer.plans} == {"mxfp4"}
+    assert {c.layout["weights"] for c in planned("Llama-3.1-8B", constraints={"gpus": ["h100"]}).front} <= {
+        "bf16",
+        "fp8",
+    }
+
+
+def test_a_device_without_bfloat16_runs_what_it_has() -> None:
+    answer = planned("Llama-3.2-1B", constraints={"gpus": ["t4"], "weight_formats": ["bf16"]})
+    assert {c.layout["weights"] for c in answer.plans} == {"fp16"}
+
+
+def test_misses_say_by_how_much() -> None:
+    answer = planned("Llama-3.1-70B", targets={"tpot": {"p95": "1ms"}})
+    assert not answer.plans
+    assert answer.misses[0].shortfall["tpot"] > 1
+    assert any("reading the weights once" in r.reason for r in answer.ruled_out)
+
+
+def test_levers_change_one_thing() -> None:
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100"], "weight_formats": ["bf16"]})
+    by_name = {lever.change: lever for lever in answer.levers}
+    cache = by_name["KV cache fp8"]
+    assert cache.memory is not None
+    assert cache.memory < 1
+    assert cache.cost == pytest.approx(1.0, abs=0.5)
+    traffic = by_name["twice the traffic"]
+    assert traffic.memory == pytest.approx(1.0)
+
+
+def test_a_decoder_asked_for_embeddings_answers_in_one_pass() -> None:
+    answer = plan(
+        workload_from(
+            {"model": "Llama-3.1-8B", "task": "encode", "traffic": {"requests_per_s": 5, "input_tokens": 256}}
+        ),
+        FACTS,
+    )
+    assert answer.plans[0].figures["tpot_s"] is None
+
+
+def test_more_traffic_never_costs_less() -> None:
+    costs = [
+        planned("Llama-3.1-8B", traffic={"requests_per_s": r, "input_tokens": 500, "output_tokens": 100})
+        .plans[0]
+        .cost_usd
+        for r in (1, 20, 400)
+    ]
+    assert costs == sorted(costs)
