@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -150,8 +151,6 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
     trained = number(row, "trainable_params_m")
     if stated or trained is None or method in SMALL_METHODS:
         return lora
-    from dataclasses import replace  # noqa: PLC0415
-
     one = trainable_parameters(model, replace(lora, rank=1))
     return replace(lora, rank=max(1, round(trained * 1e6 / one)))
 
