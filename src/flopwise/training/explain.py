@@ -96,10 +96,8 @@ class _Tree(RunFigures):
         if self.reading is not None:
             leaves.append(self.reading)
             floor_text = f"max({self.reading.name}, {floor_text})"
-        formula = f"min({self.step.name}, {floor_text})"
-        lower = derived(
-            "lower bound of the step", self.found.lower_bound_s, "s", formula, self.step, self.num_micro, *leaves
-        )
+        name = "lower bound of the step"
+        lower = derived(name, self.found.lower_bound_s, "s", floor_text, self.num_micro, *leaves)
         upper = derived(
             "upper bound of the step",
             self.found.upper_bound_s,
