@@ -1,0 +1,1 @@
+"""Serving simulated request by request: traffic, engine steps, percentiles."""

@@ -1,0 +1,173 @@
+"""When requests arrive: one function for each process, from a rate, a duration and a seeded generator to seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.errors import SpecError
+from flopwise.units import DAY_S
+
+Seconds = NDArray[np.float64]
+Rng = np.random.Generator
+
+MOST_REQUESTS = 50_000_000
+"""Requests that one trace may hold: 2.4 GB of columns."""
+GRID = 4096
+"""Points a period on which the integral of a varying rate is looked up."""
+MOST_PEAK = 50.0
+"""Peak over mean that a daily profile may have."""
+
+
+def _checked(rate_per_s: float, duration_s: float) -> float:
+    """The number of requests to expect.
+
+    Raises:
+        SpecError: a rate or a duration that cannot be, or too many requests to hold.
+    """
+    for name, value in (("rate", rate_per_s), ("duration", duration_s)):
+        if not (math.isfinite(value) and value > 0):
+            raise SpecError(f"{name} {value:g} is out of range; allowed: above 0")
+    expected = rate_per_s * duration_s
+    if expected > MOST_REQUESTS:
+        raise SpecError(
+            f"{rate_per_s:g} requests/s for {duration_s:g} s are {expected:.3g} requests; allowed: up to "
+            f"{MOST_REQUESTS:,} (shorten the duration)"
+        )
+    return expected
+
+
+def uniform(rate_per_s: float, duration_s: float, rng: Rng) -> Seconds:
+    """Equal gaps; shape (rate x duration,). Raises: SpecError: rate or duration not above 0. Source: definition."""
+    del rng
+    count = max(1, round(_checked(rate_per_s, duration_s)))
+    return np.arange(count) / rate_per_s
+
+
+def poisson(rate_per_s: float, duration_s: float, rng: Rng) -> Seconds:
+    """Independent arrivals at a constant rate; shape (number that came,), ascending seconds in [0, duration).
+
+    Source: given their number, the arrivals of a Poisson process are uniform order statistics (Ross, Stochastic
+    Processes, theorem 2.3.1).
+    Raises: SpecError: rate or duration not above 0.
+    """
+    count = int(rng.poisson(_checked(rate_per_s, duration_s)))
+    return np.sort(rng.random(count)) * duration_s
+
+
+def gamma(rate_per_s: float, duration_s: float, rng: Rng, *, cv: float = 2.0) -> Seconds:
+    """Bursts: gaps of a gamma distribution whose standard deviation is `cv` times their mean; cv 1 is Poisson.
+
+    Source: BurstGPT (arXiv:2401.17644) section 4 finds gamma gaps with cv above 1 in a chat service's traffic.
+    Assumes: gaps are independent; the first is one of the stationary process only in the limit of many.
+    Raises: SpecError: rate, duration or cv not above 0.
+    """
+    expected = _checked(rate_per_s, duration_s)
+    if not (math.isfinite(cv) and 0 < cv <= 100):
+        raise SpecError(f"burstiness (cv) {cv:g} is out of range; allowed: above 0, up to 100 (1 is Poisson)")
+    shape = cv**-2
+    found: list[Seconds] = []
+    at, batch = 0.0, int(expected + 6 * cv * math.sqrt(expected)) + 16
+    while at < duration_s:
+        found.append(at + np.cumsum(rng.gamma(shape, 1.0 / (shape * rate_per_s), batch)))
+        at = float(found[-1][-1])
+    arrivals = np.concatenate(found)
+    return arrivals[arrivals < duration_s]
+
+
+def concentration(peak_over_mean: float) -> float:
+    """The k of exp(k cos x) whose highest value is `peak_over_mean` times its mean, e^k / I0(k).
+
+    Source: von Mises distribution; solved by bisection. Raises: SpecError: below 1 or beyond `MOST_PEAK`.
+    """
+    if not 1 <= peak_over_mean <= MOST_PEAK:
+        raise SpecError(f"peak over mean {peak_over_mean:g} is out of range; allowed: 1 to {MOST_PEAK:g}")
+    low, high = 0.0, 1.0
+    while _peak(high) < peak_over_mean:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _peak(middle) < peak_over_mean else (low, middle)
+    return high
+
+
+def _peak(k: float) -> float:
+    angles = np.linspace(0, 2 * math.pi, GRID, endpoint=False)
+    return float(1.0 / np.exp(k * (np.cos(angles) - 1.0)).mean())
+
+
+def profile(hourly: Seconds, period_s: float) -> tuple[Seconds, Seconds]:
+    """(seconds, expected share of the period's arrivals until then) of a rate given at equal steps, repeating.
+
+    Source: the integral of straight lines between the steps.
+    """
+    steps = np.append(hourly, hourly[0])
+    area = np.concatenate([[0.0], np.cumsum((steps[:-1] + steps[1:]) / 2)])
+    return np.linspace(0.0, period_s, steps.size), area / area[-1]
+
+
+def varying(
+    rate_per_s: float, duration_s: float, rng: Rng, *, shape: Seconds, period_s: float = DAY_S, weekend: float = 1.0
+) -> Seconds:
+    """A Poisson process whose rate repeats `shape` every period around the mean `rate_per_s`.
+
+    `shape`: relative rates at equal steps of the period, at least one above 0. `weekend`: the rate of each sixth and
+    seventh period over that of the others.
+
+    Source: time rescaling: arrivals of a unit Poisson process through the inverse of the integrated rate (Cinlar 1975,
+    section 4.7).
+    Raises: SpecError: rate or duration not above 0, or a shape without a rate.
+    """
+    _checked(rate_per_s, duration_s)
+    shape = np.asarray(shape, dtype=float)
+    if not (shape.size and np.isfinite(shape).all() and (shape >= 0).all() and shape.any()):
+        raise SpecError("a traffic profile needs rates of 0 and above, one of them above 0")
+    if not (math.isfinite(weekend) and 0 <= weekend <= 10):
+        raise SpecError(f"weekend {weekend:g} is out of range; allowed: 0 to 10 times the rate of other days")
+    seconds, share = profile(shape, period_s)
+    periods = math.ceil(duration_s / period_s)
+    weights = np.where(np.arange(periods) % 7 >= 5, weekend, 1.0) / ((5 + 2 * weekend) / 7 if periods >= 7 else 1.0)
+    at = (seconds[None, :-1] + np.arange(periods)[:, None] * period_s).ravel()
+    ends = np.cumsum(weights)
+    held = (share[None, :-1] * weights[:, None] + (ends - weights)[:, None]).ravel()
+    at, held = np.append(at, periods * period_s), np.append(held, ends[-1])
+    mean = rate_per_s * period_s
+    until = float(np.interp(duration_s, at, held)) * mean
+    count = int(rng.poisson(until))
+    arrivals: Seconds = np.interp(np.sort(rng.random(count)) * until, held * mean, at)
+    return arrivals
+
+
+def diurnal(
+    rate_per_s: float,
+    duration_s: float,
+    rng: Rng,
+    *,
+    peak_over_mean: float = 2.0,
+    peak_hour: float = 14.0,
+    weekend: float = 1.0,
+) -> Seconds:
+    """A day's wave around the mean rate: a Poisson process with one peak a day, `peak_over_mean` times the mean.
+
+    Source: exp(k cos x) as the shape of a day (von Mises); `varying`.
+    Raises: SpecError: peak over mean below 1, or an hour outside the day.
+    """
+    if not 0 <= peak_hour <= 24:
+        raise SpecError(f"peak hour {peak_hour:g} is out of range; allowed: 0 to 24")
+    hours = np.arange(GRID) / GRID * 24
+    k = concentration(peak_over_mean)
+    shape = np.exp(k * (np.cos((hours - peak_hour) / 24 * 2 * math.pi) - 1.0))
+    return varying(rate_per_s, duration_s, rng, shape=shape, weekend=weekend)
+
+
+PROCESSES: dict[str, Callable[..., Seconds]] = {
+    "poisson": poisson,
+    "gamma": gamma,
+    "uniform": uniform,
+    "diurnal": diurnal,
+    "profile": varying,
+}
+"""Arrival processes by the name that a user gives."""

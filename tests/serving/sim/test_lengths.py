@@ -1,0 +1,58 @@
+"""Length distributions have the mean and the spread that they are asked for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError
+from flopwise.serving.sim.lengths import Lengths, empirical, lognormal
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@given(st.integers(50, 5000), st.floats(0.1, 2.0))
+def test_lognormal_lengths_have_their_mean_and_spread(mean: int, cv: float) -> None:
+    drawn = lognormal(mean, 200_000, np.random.default_rng(5), cv=cv)
+    assert drawn.mean() == pytest.approx(mean, rel=0.04)
+    assert drawn.std() / drawn.mean() == pytest.approx(cv, rel=0.2)
+    assert drawn.min() >= 1
+
+
+@given(st.integers(200, 5000), st.floats(1.05, 3.5))
+def test_a_lognormal_may_be_given_by_its_95th_percentile(mean: int, ratio: float) -> None:
+    drawn = lognormal(mean, 200_000, np.random.default_rng(5), p95=mean * ratio)
+    assert np.quantile(drawn, 0.95) == pytest.approx(mean * ratio, rel=0.05)
+
+
+def test_empirical_pairs_stay_together() -> None:
+    prompts, outputs = np.arange(1, 50), np.arange(1, 50) * 7
+    drawn = empirical(prompts, outputs, 1000, rng())
+    assert (drawn[1] == drawn[0] * 7).all()
+    assert np.unique(drawn[0]).size > 40
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "low", "high"),
+    [("512", 512, 512, 512), ("200:800", 500, 200, 800), ("lognormal:512:cv=0.5", 512, 1, 10_000)],
+)
+def test_lengths_as_users_write_them(text: str, mean: float, low: int, high: int) -> None:
+    drawn = Lengths.parse(text).draw(50_000, rng())
+    assert drawn.mean() == pytest.approx(mean, rel=0.02)
+    assert drawn.min() >= low
+    assert drawn.max() <= high
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-5", "nan", "800:200", "lognormal:x", "lognormal:512:p95=100", "lognormal:512:q=2", "1:2:3"]
+)
+def test_lengths_that_cannot_be_are_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(SpecError, match=r"allowed|below"):
+        Lengths.parse(text)
+
+
+def test_an_empirical_distribution_needs_pairs() -> None:
+    with pytest.raises(SpecError, match="pairs"):
+        empirical(np.array([1]), np.array([1, 2]), 5, rng())
