@@ -218,6 +218,7 @@ def of_training(
 def layout_text(layout: Layout) -> str:
     """The layout on one line; degrees of 1 are left out."""
     from flopwise.training.layout import RECOMPUTE
+    from flopwise.training.schedules import NAMES
 
     degrees = [
         f"{name} {int(getattr(layout, name))}" for name in ("dp", "tp", "pp", "cp", "ep") if getattr(layout, name) > 1
@@ -226,6 +227,8 @@ def layout_text(layout: Layout) -> str:
     if zero:
         full = f"HSDP over groups of {int(layout.shard)}" if layout.shard else "ZeRO 3 (FSDP)"
         parts.append(full if zero == 3 else f"ZeRO {zero}")
+    if layout.schedule:
+        parts.append(f"{NAMES[int(layout.schedule)]} schedule")
     if layout.interleave > 1:
         parts.append(f"interleave {int(layout.interleave)}")
     parts.append(f"recompute {RECOMPUTE[int(layout.recompute)]}")

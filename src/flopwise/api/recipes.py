@@ -40,13 +40,14 @@ class Method:
     zero: int | None = None
     fsdp: bool = False
     interleave: int | None = None
+    schedule: str | None = None  # 1f1b, interleaved, gpipe, zero-bubble
     sequence_parallel: bool = True
     offload: tuple[str, ...] = ()
 
     @property
     def laid_out(self) -> bool:
         """Whether the question says how the model is spread; else the best layout is looked for."""
-        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.interleave)
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.interleave, self.schedule)
         return self.fsdp or any(d is not None for d in degrees) or bool(self.offload)
 
     def recipe(self, seq_len: int, global_batch: int) -> Recipe:
@@ -115,13 +116,39 @@ class Method:
             ep=self.ep or 1,
             zero=zero,
             micro_batch=self.micro_batch or 1,
-            interleave=self.interleave or 1,
+            interleave=self.chunks,
+            schedule=self._schedule(),
             recompute=RECOMPUTE.index(recompute),
             sequence_parallel=self.sequence_parallel,
             offload_optimizer="optimizer" in self.offload,
             offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )
+
+    def _schedule(self) -> int:
+        """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""
+        from flopwise.training.schedules import schedule_code
+
+        if self.schedule is None:
+            return 0
+        code = schedule_code(self.schedule)
+        if (self.pp or 1) == 1:
+            raise SpecError(f"schedule {self.schedule} needs pipeline stages; give pp above 1")
+        return code
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages of a rank: as said, or the fewest that make a schedule interleaved."""
+        from flopwise.training.schedules import ALIASES
+
+        name = (self.schedule or "").strip().lower()
+        if name == "1f1b" and (self.interleave or 1) > 1:
+            raise SpecError(f"schedule 1f1b runs one chunk a stage, not {self.interleave}; say interleaved")
+        if name not in ALIASES or not name.startswith("interleaved"):
+            return self.interleave or 1
+        if self.interleave == 1:
+            raise SpecError("schedule interleaved needs at least 2 virtual stages a rank; leave interleave 1 out")
+        return self.interleave or 2
 
     def _zero(self) -> int:
         if self.fsdp and self.zero not in (None, 3):
@@ -190,7 +217,7 @@ def _check_degrees(how: Method, model: Model, seq_len: int, dp: int) -> None:
     check_tensor_parallel(model, how.tp or 1)
     check_expert_parallel(model, how.ep or 1)
     check_pipeline(model, how.pp or 1)
-    cp, ep, pp, interleave = how.cp or 1, how.ep or 1, how.pp or 1, how.interleave or 1
+    cp, ep, pp, interleave = how.cp or 1, how.ep or 1, how.pp or 1, how.chunks
     if seq_len % cp:
         raise SpecError(f"cp {cp} does not divide the sequence of {seq_len} tokens")
     if dp * cp % ep:

@@ -53,6 +53,11 @@ layout_options = grouped(
     click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations computed again."),
     click.option("--interleave", type=options.DEGREE, help="Virtual stages of each pipeline rank."),
     click.option(
+        "--schedule",
+        type=options.Name("name"),
+        help="Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble.",
+    ),
+    click.option(
         "--sequence-parallel/--no-sequence-parallel", default=True, help="Cut norms and residuals inside a tp group."
     ),
     click.option(
@@ -156,7 +161,7 @@ def method(given: dict[str, Any]) -> Method:
     names = (
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
         "lora_targets", "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave",
-        "sequence_parallel",
+        "schedule", "sequence_parallel",
     )  # fmt: skip
     return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
 

@@ -23,6 +23,7 @@ from flopwise.search.spot import conditions, interrupted, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, offloaded, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -264,7 +265,11 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
 def _layout(chosen: Candidate) -> Layout:
     kept = {name: chosen.layout[name] for name in COLUMNS if name in chosen.layout}
     away = {f"offload_{part}": True for part in chosen.layout.get("offload", ())}
-    return Layout(**{**kept, **away, "recompute": RECOMPUTE.index(chosen.layout["recompute"])})
+    said = {
+        "recompute": RECOMPUTE.index(chosen.layout["recompute"]),
+        "schedule": schedule_code(chosen.layout["schedule"]),
+    }
+    return Layout(**{**kept, **away, **said})
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:

@@ -15,6 +15,7 @@ from flopwise.search.pareto import pareto_front
 from flopwise.search.training import Searched, Timed, row_parts
 from flopwise.training.estimate import TrainJob, job_watts
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
+from flopwise.training.schedules import NAMES
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
@@ -157,6 +158,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
         purchase=option.priced.purchase,
         layout={
             **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
+            "schedule": NAMES[int(layout.schedule)],
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
             "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
             "optimizer": job.recipe.optimizer,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ACT_BYTES = 2.0
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
-GRADIENT = "/grad"
+GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
 LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "mxfp8", "nvfp4"})
 LIGHT = frozenset({"norm", "pointwise"})
 
@@ -45,9 +45,12 @@ class Kernels:
     backward_s: Floats
     attention_s: Floats  # part of forward_s that selective recompute runs again
     light_s: Floats  # part of forward_s in norms and elementwise operations
+    weight_s: Floats  # part of backward_s in gradients of weights
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
     model_flops: Floats  # forward + backward without recompute, causal attention
     forward_flops: Floats
+    attention_flops: Floats  # part of forward_flops in attention
+    light_flops: Floats  # part of forward_flops in norms and elementwise operations
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
@@ -112,13 +115,17 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
         total["model_flops"] += kernel.work.causal_flops
         if not kernel.forward:
             total["backward_s"] += kernel.seconds
+            if kernel.work.name.endswith(WEIGHT_GRADIENT):
+                total["weight_s"] += kernel.seconds
             continue
         total["forward_s"] += kernel.seconds
         total["forward_flops"] += kernel.work.causal_flops
         if kernel.attends:
             total["attention_s"] += kernel.seconds
+            total["attention_flops"] += kernel.work.causal_flops
         if kernel.work.kind in LIGHT:
             total["light_s"] += kernel.seconds
+            total["light_flops"] += kernel.work.causal_flops
     return Kernels(**total)
 
 
@@ -324,10 +331,18 @@ def again_s(kernels: Kernels, selective: str) -> Floats:
     Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2.
     Assumes: products take about as long as one another.
     """
-    products = kernels.forward_s - kernels.attention_s - kernels.light_s
+    return _again(kernels.forward_s, kernels.attention_s, kernels.light_s, selective)
+
+
+def again_flops(kernels: Kernels, selective: str) -> Floats:
+    """Operations of what selective recompute runs again. Source and assumptions: as `again_s`."""
+    return _again(kernels.forward_flops, kernels.attention_flops, kernels.light_flops, selective)
+
+
+def _again(forward: Floats, attention: Floats, light: Floats, selective: str) -> Floats:
     return {
-        "attention": kernels.attention_s,
-        "operations": kernels.light_s + 0.5 * products,
-        "alternate": 0.5 * kernels.forward_s,
-        "full": kernels.forward_s,
+        "attention": attention,
+        "operations": light + 0.5 * (forward - attention - light),
+        "alternate": 0.5 * forward,
+        "full": forward,
     }[selective]

@@ -17,6 +17,7 @@ from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
+from flopwise.training.schedules import any_of
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.storage import LINE, Reads
 
@@ -100,6 +101,8 @@ def check(job: TrainJob) -> None:
         raise SpecError(
             f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
         )
+    if int(layout.interleave) > 1 and any_of(layout.schedule, lambda s: s.keeps_losses):
+        raise SpecError(f"schedule gpipe runs one chunk of layers a stage, not interleave {layout.interleave}")
     if int(recipe.seq_len) % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
@@ -218,8 +221,16 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
     causal = float(causal_forward_flops(job.model, batch, seq))
     full = float(forward_flops(job.model, batch, seq))
     available = step_s * gpus * table.rates.peak_flops_per_s(recipe.precision)
-    again = {0: 0.0, 1: 0.0, 2: causal}[int(layout.recompute)]
+    again = causal * again_frac(table, layout)
     return passes * causal / available, passes * full / available, (passes * causal + again) / available
+
+
+def again_frac(table: StepTable, layout: Layout) -> float:
+    """Of the operations of a forward pass, what recompute runs again.
+
+    Source: `flopwise.training.blocks.again_flops`. Assumes: causal attention counted as computed.
+    """
+    return float(table.again_flops[int(layout.recompute), 0] / table.forward_flops[0])
 
 
 def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:

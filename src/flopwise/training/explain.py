@@ -5,7 +5,8 @@ from __future__ import annotations
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.provenance import Figure, derived, given
-from flopwise.training.estimate import TrainEstimate
+from flopwise.training.estimate import TrainEstimate, again_frac
+from flopwise.training.layout import RECOMPUTE
 from flopwise.training.memory_figures import memory_figure
 from flopwise.training.run_figures import RunFigures
 
@@ -58,7 +59,13 @@ class _Tree(RunFigures):
         )
         peak = self.device.datasheet(f"peak {recipe.precision}", "FLOP/s")
         below = f"({self.step.name} x GPUs x {peak.name})"
-        again = given("passes again", 1.0 if self.mode == 2 else 0.0)
+        again = derived(
+            "passes again",
+            again_frac(self.table, self.job.layout),
+            "",
+            f"{COUNTED}: of a forward pass, what recompute runs again",
+            given("recompute", RECOMPUTE[self.mode]),
+        )
         held = (self.step, self.gpus, peak)
         return [
             derived("MFU", found.mfu_frac, "frac", f"passes x causal forward FLOP / {below}", passes, causal, *held),
@@ -80,7 +87,6 @@ class _Tree(RunFigures):
                 again,
                 causal,
                 *held,
-                note="selective recompute is not counted",
             ),
         ]
 

@@ -17,7 +17,7 @@ from flopwise.ops.types import Array, Ints
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "recompute")
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute")
 """Fields of a `Layout` that may be arrays."""
 RECOMPUTE = ("none", "selective", "full")
 """Names of the values of `Layout.recompute`."""
@@ -45,6 +45,7 @@ class Layout:
     shard: Ints = 0  # ranks over which ZeRO shards, replicated beyond them (HSDP); 0: all of dp x cp
     micro_batch: Ints = 1  # sequences in one forward pass of one replica
     interleave: Ints = 1  # virtual stages (model chunks) a pipeline rank
+    schedule: Ints = 0  # place in `schedules.SCHEDULES`: 0 is 1F1B, or interleaved where interleave > 1
     recompute: Ints = 0  # 0 none, 1 selective, 2 full
     sequence_parallel: bool = True  # norms and residuals are cut along the sequence inside a tp group
     offload_optimizer: bool = False  # states and master weights live in host memory

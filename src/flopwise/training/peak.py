@@ -12,6 +12,7 @@ import numpy as np
 from flopwise.facts.software import optimizer
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
+from flopwise.training.schedules import Pipe, any_of, having, in_flight
 from flopwise.training.table import MemoryTable
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -44,6 +45,7 @@ class Stage:
     first: Floats  # 1.0 where it holds the embedding
     last: Floats  # 1.0 where it holds head and loss
     in_flight: Floats
+    losses: Floats = 1.0  # micro-batches whose logits it holds
 
     @property
     def layers(self) -> Array:
@@ -67,6 +69,10 @@ def _where(share: Floats, value: Floats) -> Floats:
     if isinstance(share, float):
         return value if share else 0.0
     return share * value
+
+
+def _is_one(value: Floats) -> bool:
+    return isinstance(value, float) and value == 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +129,26 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     waiting = np.maximum(
         np.asarray(table.recipe.global_batch) / (np.asarray(layout.dp) * 1.0 * layout.micro_batch), 1.0
     )
-    turned = turns.max() > 1
-    chunks = np.where(pp > 1, turns * 1.0, 1.0) if turned else 1.0
+    pipe = Pipe(depth, turns, waiting)
+    plain = turns.max() == 1 and not np.any(layout.schedule)
 
-    def in_flight(behind: Floats) -> Floats:
+    def kept(behind: Floats) -> Floats:
         """Micro-batches that a stage holds with `behind` stages after it."""
-        plain: Floats = np.minimum(behind + 1.0, waiting)
-        if not turned:
-            return plain
-        mixed = np.minimum(2.0 * behind + (chunks - 1.0) * depth + 1.0, waiting * chunks) / chunks
-        return np.where(chunks > 1.0, mixed, plain)
+        held = in_flight(layout.schedule, behind, pipe)
+        return held if plain else np.where(pp > 1, held, 1.0)
 
+    losses: Floats = 1.0
+    if any_of(layout.schedule, lambda schedule: schedule.keeps_losses):
+        losses = np.where(pp > 1, 1.0 + having(layout.schedule, lambda s: s.keeps_losses) * (waiting - 1.0), 1.0)
     each, left = layers // pp, layers % pp
     uneven = bool(left.any())
     zero = np.zeros_like(pp)
     on_first = each + (left > np.maximum(pp - 2, 0)) if uneven else each
-    stages = [Stage(zero, on_first, 1.0, alone, in_flight(depth - 1.0))]
+    stages = [Stage(zero, on_first, 1.0, alone, kept(depth - 1.0))]
     if pp.max() > 2 and (kinds > 1 or uneven):
         start, stop = (np.where(pp > 2, x, zero) for x in (on_first, on_first + each + (left > 0)))
-        stages.append(Stage(start, stop, 0.0, 0.0, in_flight(np.maximum(depth - 2.0, 0.0))))
-    stages.append(Stage(layers - each, zero + layers, alone, 1.0, in_flight(0.0 * depth) if turned else 1.0))
+        stages.append(Stage(start, stop, 0.0, 0.0, kept(np.maximum(depth - 2.0, 0.0))))
+    stages.append(Stage(layers - each, zero + layers, alone, 1.0, 1.0 if plain else kept(0.0 * depth), losses))
     return stages
 
 
@@ -278,11 +284,12 @@ class Evaluation:
             kept = kept - np.take(flat, self.mode + lower)
         if self.sums.has_towers:
             kept = kept + stage.first * self._at("tower_activations")
-        if not isinstance(stage.in_flight, float) or stage.in_flight != 1.0:
+        if not _is_one(stage.in_flight):
             kept = kept * stage.in_flight
         if self.layout.offload_activations:
             kept = kept * np.minimum(1.0, 2.0 / stage.layers)
-        return plus(kept, _where(stage.last, self._at("end_activations")), 1.0) * self.micro_batch
+        ends = _where(stage.last, self._at("end_activations"))
+        return plus(kept, ends if _is_one(stage.losses) else ends * stage.losses, 1.0) * self.micro_batch
 
     def _loss(self, stage: Stage) -> Floats:
         """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
@@ -304,7 +311,8 @@ class Evaluation:
     ) -> tuple[dict[str, Floats], ...]:
         """What each of MOMENTS adds to what stands."""
         compute, working = self.table.elem_bytes, self._working
-        activations = self._activations(stage)
+        activations, loss = self._activations(stage), self._loss(stage)
+        others: Floats = 0.0 if _is_one(stage.losses) else loss * (0.5 * (stage.losses - 1.0))  # without gradients
         early = gradients if self.row.lasting_gradients else gradients * self.lasting
         gathered: Floats = 0.0
         undone: Floats = 0.0
@@ -331,10 +339,10 @@ class Evaluation:
             loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
         copies = "16-bit copies of weights"
         return (
-            {"activations": activations, "logits and loss": self._loss(stage), "gradients": early,
+            {"activations": activations, "logits and loss": loss + others, "gradients": early,
              "gathered layers": gathered, copies: cast},
-            {"activations": activations, "working set of one layer": working, "gradients": early,
-             "gathered layers": undone, copies: cast},
+            {"activations": activations, "logits and loss": others, "working set of one layer": working,
+             "gradients": early, "gathered layers": undone, copies: cast},
             {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast},
             {"gradients": gradients, "optimizer step": step},
             {"weights while loading": loading},

@@ -83,11 +83,14 @@ def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp
 
 
 def heaviest_parts(
-    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64]
+    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64], summed: int
 ) -> NDArray[np.float64]:
-    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n)."""
+    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n).
+
+    The first `summed` parts add up to a stage's time; others come along.
+    """
     stages = np.tensordot(weights, lines, 1)
-    totals = stages.sum(axis=2)
+    totals = stages[:, :, :summed].sum(axis=2)
     found = np.empty((stages.shape[2], stages.shape[1], len(starts), stages.shape[3]))
     for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(weights)])):
         longest = totals[start:stop].argmax(axis=0)

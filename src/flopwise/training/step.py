@@ -24,9 +24,11 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
-from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, again_s, block_kernels, block_times
+from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
+from flopwise.training.recompute import RECOMPUTE_MODES, STAGE_PARTS, flops_again, stage_lines
+from flopwise.training.schedules import Others, Pipe, any_of, bubble_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
 from flopwise.training.towers import tower_items, with_towers
 from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
 
 Index = NDArray[np.intp]
-STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
-RECOMPUTE_MODES = 3  # none, selective, full
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,10 @@ class StepTable:
     degrees: NDArray[np.int64]
     inner: Inner
     stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage
+    stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
     model_s: NDArray[np.float64]  # (3, n): all stages one after the other
+    weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
+    again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
     memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
     host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
     dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
@@ -166,8 +169,9 @@ def step_table(
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
     lines = np.stack(
-        [[_stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
+        [[stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
     )
+    parts = heaviest_parts(weights, starts, lines, len(STAGE_PARTS))
     most = partial(heaviest, starts, weights)
     if like is None:
         dense, expert, host = _standing(model, inner, recipe, software, weights, starts)
@@ -182,41 +186,31 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
-        stage_parts=heaviest_parts(weights, starts, lines),
-        model_s=np.tensordot(whole, lines, 1).sum(axis=1),
+        stage_parts=parts[:-1],
+        stage_weight_s=parts[-1],
         memory_s=most(_rows(kernels, "memory_s")),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
-        model_flops=np.tensordot(whole, _rows(kernels, "model_flops"), 1),
-        forward_flops=np.tensordot(whole, _rows(kernels, "forward_flops"), 1),
         floor_s=np.stack(
             [most(_rows(kernels, "peak_s")), most(_rows(kernels, "traffic_s")), most(_rows(blocks, "wire_s"))]
         ),
         kernels=kernels,
+        **_whole_model(whole, lines, kernels, kept),
     )
 
 
-def _stage_lines(block: BlockTimes, mode: int, software: Software, selective: str) -> NDArray[np.float64]:
-    """The parts of `STAGE_PARTS` of one block under one recompute mode; shape (parts, n)."""
-    kernels = block.kernels
-    rerun = (0.0 * kernels.forward_s, again_s(kernels, selective), kernels.forward_s)[mode]
-    passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
-    return np.stack(
-        [
-            kernels.forward_s,
-            kernels.backward_s,
-            rerun,
-            passes * _exposed(block.tp_s, software.tp_overlap, kernels.forward_s),
-            passes * block.cp_s,
-            passes * _exposed(block.ep_s, software.ep_overlap, kernels.forward_s),
-        ]
-    )
-
-
-def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
-    """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
-    return message_s - np.minimum(overlap * message_s, compute_s)
+def _whole_model(
+    times: NDArray[np.float64], lines: NDArray[np.float64], kernels: list[Kernels], selective: str
+) -> dict[str, NDArray[np.float64]]:
+    """Sums over all blocks, each as many `times` as it occurs: seconds and operations of one micro-batch."""
+    return {
+        "model_s": np.tensordot(times, lines[:, :, :-1], 1).sum(axis=1),
+        "weight_s": np.tensordot(times, lines[:, 0, -1], 1),
+        "again_flops": np.tensordot(times, np.stack([flops_again(kernel, selective) for kernel in kernels]), 1),
+        "model_flops": np.tensordot(times, _rows(kernels, "model_flops"), 1),
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
+    }
 
 
 def _host_s(listed: list[tuple[tuple[Item, ...], int, bool]], software: Software) -> NDArray[np.float64]:
@@ -244,14 +238,14 @@ def step_parts(
 ) -> dict[str, Floats]:
     """Seconds of one optimizer step by line; the values add up to the step.
 
-    `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, recompute,
-    shard). Everything broadcasts: a search gives meshes and choices on axes of their own, and what depends on the mesh
-    alone is evaluated once a mesh.
+    `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, schedule,
+    recompute, shard). Everything broadcasts: a search gives meshes and choices on axes of their own, and what depends
+    on the mesh alone is evaluated once a mesh.
 
-    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2 for the bubble (p - 1)(f + b) / v; Rajbhandari et al.
+    Source: `flopwise.training.schedules` for what a pipeline leaves idle; Rajbhandari et al.
     2019 (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and
     FSDP.
-    Assumes: every micro-batch is alike; stages run 1F1B, interleaved when interleave > 1.
+    Assumes: every micro-batch is alike.
     """
     recipe, pp, dp = table.recipe, table.degrees[degree], layout.dp
     interleave, recompute = layout.interleave, np.asarray(layout.recompute)
@@ -260,7 +254,11 @@ def step_parts(
     stage = table.stage_parts[:, recompute, degree, inner]
     stage_s = stage.sum(axis=0)
     parts: dict[str, Floats] = dict(zip(STAGE_PARTS, stage * num_micro, strict=True))
-    parts["pipeline_bubble"] = np.maximum(table.model_s[recompute, inner] - stage_s, 0.0) / interleave * (pp > 1)
+    others = Others(np.maximum(table.model_s[recompute, inner] - stage_s, 0.0), 0.0)
+    if any_of(layout.schedule, lambda schedule: schedule.splits_backward):
+        others = others._replace(weight_s=table.weight_s[inner] - table.stage_weight_s[recompute, degree, inner])
+    pipe = Pipe(pp, interleave, num_micro)
+    parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
     parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = _owned_params(table, inner, degree, layout)

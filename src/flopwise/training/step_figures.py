@@ -14,12 +14,10 @@ from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_bytes_per_s
 from flopwise.training.rate_figures import TrainingDevice
+from flopwise.training.recompute import STAGE_PARTS
+from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text
 from flopwise.training.stages import stage_sums
-from flopwise.training.step import (
-    STAGE_PARTS,
-    StepTable,
-    block_list,
-)
+from flopwise.training.step import StepTable, block_list
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
 from flopwise.training.widths import optimizer_traffic_bytes, sent_grad_bytes
@@ -206,18 +204,24 @@ class StepFigures:
         busiest = derived(
             "busiest stage", sum(self.stage.values()), "s", f"{KERNEL}: one micro-batch on the busiest stage"
         )
-        turns = given("interleave", int(self.job.layout.interleave))
-        formula = "max(all stages - busiest stage, 0) / interleave"
-        return derived(
-            "pipeline bubble",
-            self.lines["pipeline_bubble"],
+        layout = self.job.layout
+        code, chunks = int(layout.schedule), int(layout.interleave)
+        others = derived(
+            OTHERS,
+            max(number(whole.value) - number(busiest.value), 0.0),
             "s",
-            formula,
+            f"max({whole.name} - {busiest.name}, 0)",
             whole,
             busiest,
-            turns,
-            source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
         )
+        held = [others, given("interleave", chunks), given("stages", pp), self.num_micro]
+        row = tuple(SCHEDULES.values())[code]
+        if row.splits_backward:
+            weights = float(self.table.weight_s[0] - self.table.stage_weight_s[self.mode, 0, 0])
+            held.append(derived(WEIGHTS, weights, "s", f"{KERNEL}: what fills the bubble"))
+        plenty = number(self.num_micro.value) >= pp  # the formulas of papers hold
+        formula = row.formula if plenty else f"{KERNEL}: {schedule_text(code, chunks)}, fewer micro-batches than stages"
+        return derived("pipeline bubble", self.lines["pipeline_bubble"], "s", formula, *held, source=row.source)
 
     def _hops(self) -> Figure:
         layout = self.job.layout

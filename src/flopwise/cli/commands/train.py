@@ -117,9 +117,12 @@ def question(**given: Any) -> TrainAnswer:
 
 def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on."""
+    from flopwise.training.schedules import NAMES
+
     found = answer.estimate
-    layout = {name: int(getattr(found.job.layout, name)) for name in
+    layout: dict[str, Any] = {name: int(getattr(found.job.layout, name)) for name in
               ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")}  # fmt: skip
+    layout["schedule"] = NAMES[int(found.job.layout.schedule)]
     plain: dict[str, Any] = {
         "model": found.job.model.name,
         "gpu": found.job.cluster.accelerator.name,

@@ -112,6 +112,8 @@ def layout(c: Candidate) -> str:
         parts.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
     if held.get("interleave", 1) != 1:
         parts.append(f"v{held['interleave']}")
+    if held.get("schedule", "1f1b") != "1f1b":
+        parts.append(str(held["schedule"]))
     if "micro_batch" in held:
         parts.append(f"mb{held['micro_batch']}")
     if held.get("recompute", "none") != "none":
