@@ -192,6 +192,24 @@ def test_help_loads_nothing_heavy() -> None:
     }  # fmt: skip
 
 
+SLOW = {
+    "numpy.ma", "logging", "importlib.resources", "shutil", "zipfile", "msgspec", "yaml", "huggingface_hub",
+    "flopwise.serving", "flopwise.backtests", "flopwise.training.explain", "flopwise.search.plan",
+    "flopwise.search.scaling", "fractions",
+}  # fmt: skip
+"""What the answer to a plain question has no use for, and its start would wait for."""
+
+
+def test_a_question_loads_nothing_that_it_does_not_ask() -> None:
+    arrays = _loaded("import numpy")
+    for argv in (
+        ["train", "Llama-3.1-8B", "--gpu", "h100", "--gpus", "64"],
+        ["memory", "Llama-3.1-8B", "--gpu", "h100"],
+    ):
+        loaded = _loaded(f"from flopwise.cli import main\nassert main({argv!r}) in (0, 1)")
+        assert not (loaded - arrays) & SLOW, argv
+
+
 def test_listing_facts_needs_no_arrays() -> None:
     assert not _loaded("from flopwise.cli import main\nassert main(['gpus', 'h100']) == 0") & {
         "numpy",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.models import load_model, model_names, model_rows
+from flopwise.facts.models import catalog, load_model, model_names, model_rows
 
 LINES = [
     json.loads(line)
@@ -200,3 +200,10 @@ def test_a_binary_catalog_is_refused(tmp_path: Path) -> None:
     (folder / "models.jsonl").write_bytes(bytes(range(256)))
     with pytest.raises(SpecError, match="cannot be read as text"):
         load_model("Llama-3.1-8B", facts_folder=folder)
+
+
+def test_a_name_to_the_letter_means_the_record_that_any_spelling_of_it_finds() -> None:
+    index = catalog._index(None)
+    for record in index.records:
+        assert catalog._shipped_record(record["name"]) == record == index.find(record["name"])
+    assert catalog._shipped_record('GPT-2"') is None

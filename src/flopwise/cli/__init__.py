@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+
+_OBJECTS_BEFORE_COLLECTION = 50_000
+"""Loading modules and facts makes fewer; Python's own threshold has it search them all for cycles several times."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 answered, 1 no feasible answer, 2 bad input (`flopwise.cli.run`)."""
+    if argv is None:  # the process is this one run: what it makes lives to its end
+        gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     from flopwise.cli.run import run
 
-    return run(argv)
+    code = run(argv)
+    if argv is None:
+        gc.freeze()
+    return code

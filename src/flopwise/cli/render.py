@@ -7,7 +7,6 @@ characters (lines, blocks, µ) plain ones stand for them; control characters fro
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -56,7 +55,11 @@ def screen(stream: TextIO | None = None) -> Screen:
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     color = terminal and not os.environ.get("NO_COLOR")
-    width = max(shutil.get_terminal_size((100, 24)).columns, 40) if stream.isatty() else None
+    width = None
+    if stream.isatty():
+        import shutil
+
+        width = max(shutil.get_terminal_size((100, 24)).columns, 40)
     return Screen(width=width, unicode=encoding.startswith("utf"), color=color)
 
 

@@ -10,10 +10,10 @@ import json
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 
 import numpy as np
 
+from flopwise.data import DATA
 from flopwise.errors import MissingFactError
 from flopwise.ops.types import Floats
 
@@ -104,7 +104,7 @@ def _normal_cdf(score: Floats) -> Floats:
 
 @lru_cache(maxsize=1)
 def _bands() -> dict[str, ErrorBand]:
-    text = files("flopwise.data").joinpath("intervals.json").read_text(encoding="utf-8")
+    text = (DATA / "intervals.json").read_text(encoding="utf-8")
     document = json.loads(text)
     return {
         name: ErrorBand(name=name, source=document["source"], date=document["date"], **band)

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flopwise.data import DATA
 from flopwise.errors import MissingFactError, SpecError
 
 FIELDS = ("name", "scope", "value", "unit", "meaning", "fitted_on", "source", "date")
@@ -139,7 +139,7 @@ def load_calibration(folder: Path | None = None) -> Calibration:
     Raises:
         SpecError: a file is not what is expected, or the folder holds none.
     """
-    root = resources.files("flopwise") / "data" / "calibration" if folder is None else folder
+    root = DATA / "calibration" if folder is None else folder
     files = sorted((f for f in root.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
     if not files:
         raise SpecError(f"{root}: no calibration (*.json) there")

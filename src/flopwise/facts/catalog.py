@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import accelerators as accelerator_rows
 from flopwise.facts import offers as offer_rows
@@ -32,7 +33,6 @@ FOLDER_FILES = (
     "spot.csv",
 )
 CALIBRATION = "calibration"
-_DATA = Path(__file__).parent.parent / "data"
 _ALIAS_COLUMNS = {"alias": tables.text, "name": tables.text, "note": tables.text}
 _NOISE = {"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "google", "cloud", "aws"}
 _NOISE |= {"gpu", "gpus", "graphics", "generation", "processor", "gb", "gib"}
@@ -223,7 +223,7 @@ _CACHE: dict[tuple[str, tuple[tuple[str, int, int], ...]], Facts] = {}
 def _cached(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Facts:
     key = (folder, stamps)
     if key not in _CACHE:
-        shipped = _CACHE.get(("", ())) or _overlaid(Facts({}, (), {}), _DATA)
+        shipped = _CACHE.get(("", ())) or _overlaid(Facts({}, (), {}), DATA)
         _CACHE[("", ())] = shipped
         if folder:
             for stale in [k for k in _CACHE if k[0] == folder]:
@@ -242,7 +242,7 @@ def _overlaid(below: Facts, folder: Path) -> Facts:
 
 def _calibrated(chips: Mapping[str, Accelerator], folder: Path) -> Mapping[str, Accelerator]:
     """`chips` that know of the calibration in `folder`, if there is any; the shipped one is everybody's already."""
-    if folder.parent == _DATA or not any(folder.glob("*.json")):
+    if folder.parent == DATA or not any(folder.glob("*.json")):
         return chips
     load_calibration.cache_clear()  # a file that changes is read again
     whole = load_calibration().overlaid(load_calibration(folder))

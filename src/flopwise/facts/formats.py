@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts.architecture import Experts, Item, Linear, Norm, Table
 
@@ -169,7 +169,7 @@ def _holds(term: str, place: Place, *, imatrix: bool) -> bool:
 
 @cache
 def _data() -> dict[str, Any]:
-    text = resources.files("flopwise").joinpath("data/formats.json").read_text(encoding="utf-8")
+    text = (DATA / "formats.json").read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
 

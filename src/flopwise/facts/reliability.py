@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from flopwise import units
+from flopwise.data import DATA
 from flopwise.errors import UnknownNameError, fold
 from flopwise.facts import tables
 
-_DATA = Path(__file__).parent.parent / "data"
 FAILURES, SPOT = "failures.csv", "spot.csv"
 PERIODS_S = {"day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
 _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)
@@ -130,7 +130,7 @@ def spot_record(provider: str, accelerator: str, folder: Path | None = None) -> 
 
 def _places(folder: Path | None, file: str) -> list[Path]:
     own = [folder / file] if folder is not None and (folder / file).is_file() else []
-    return [_DATA / file, *own]
+    return [DATA / file, *own]
 
 
 def _failures(path: Path) -> dict[str, FailureRecord]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from flopwise import units
+from flopwise.data import DATA
 from flopwise.errors import fold
 from flopwise.facts import tables
 
-_DATA = Path(__file__).parent.parent / "data"
 OPERATIONS = ("norm", "relu", "add", "pool", "copy", "dropout")
 """What may follow a convolution."""
 _SAMPLE_COLUMNS: dict[str, tables.Reader] = {
@@ -80,7 +79,7 @@ class Convolution:
 @cache
 def samples() -> Mapping[str, Sample]:
     """All samples by name."""
-    rows = tables.read_table(_DATA / "samples.csv", _SAMPLE_COLUMNS, keys=("name", "model", "sample_bytes", "source"))
+    rows = tables.read_table(DATA / "samples.csv", _SAMPLE_COLUMNS, keys=("name", "model", "sample_bytes", "source"))
     return {row.values["name"]: Sample(**row.values) for row in rows}
 
 
@@ -111,7 +110,7 @@ def _networks() -> Mapping[str, tuple[Convolution, ...]]:
     whole = tables.whole(units.parse_count, "a whole number above 0")
     columns = {"network": tables.text, "layer": tables.text, "then": _operations} | dict.fromkeys(sizes, whole)
     found: dict[str, list[Convolution]] = {}
-    for row in tables.read_table(_DATA / "convolutions.csv", columns, keys=("network", "layer", *sizes)):
+    for row in tables.read_table(DATA / "convolutions.csv", columns, keys=("network", "layer", *sizes)):
         values = {"then": (), **row.values}
         found.setdefault(values["network"], []).append(Convolution(**values))
     return {name: tuple(layers) for name, layers in found.items()}

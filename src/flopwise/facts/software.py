@@ -10,9 +10,9 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, TypeVar
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 
 
@@ -146,7 +146,7 @@ def read_rows(file: str, row: type[Row]) -> tuple[dict[str, Row], dict[str, str]
     Raises:
         SpecError: a cell is not of its column's type; names file, line and column.
     """
-    text = resources.files("flopwise").joinpath(f"data/{file}").read_text(encoding="utf-8")
+    text = (DATA / file).read_text(encoding="utf-8")
     kinds = {f.name: str(f.type) for f in fields(row)}
     rows: dict[str, Row] = {}
     names: dict[str, str] = {}

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from flopwise.data import DATA
 from flopwise.errors import MissingFactError, UnknownNameError, fold
 from flopwise.facts import tables
 
 FILE = "storage.csv"
-_DATA = Path(__file__).parent.parent / "data"
 COLUMNS: dict[str, tables.Reader] = {
     "name": tables.text,
     "aliases": tables.text,
@@ -84,7 +84,7 @@ def storage(name: str, folder: Path | None = None) -> Storage:
 
 @cache
 def _shipped() -> Mapping[str, Storage]:
-    return _read(_DATA / FILE)
+    return _read(DATA / FILE)
 
 
 def _read(path: Path) -> dict[str, Storage]:

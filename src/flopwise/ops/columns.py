@@ -9,6 +9,18 @@ from flopwise.ops.types import Array, Ints
 _KEY_LIMIT = 1 << 24  # above it, keys are sorted instead of marked in a table
 
 
+def ascending(values: Array) -> Array:
+    """The distinct values of a column, smallest first.
+
+    Source: neighbours in sorted order. np.unique is the same and loads numpy.ma first, 7 ms of a command's start.
+    Assumes: no NaN.
+    """
+    ranked = np.sort(values, axis=None)
+    new = np.ones(ranked.shape, dtype=bool)
+    new[1:] = ranked[1:] != ranked[:-1]
+    return ranked[new]
+
+
 def distinct(*columns: Ints) -> tuple[list[Array], Array]:
     """The distinct rows of whole-number columns, and each candidate's index among them (shape of the broadcast).
 

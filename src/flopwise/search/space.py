@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Attend, Experts, Model
+from flopwise.ops.columns import ascending
 from flopwise.training.layout import Layout
 from flopwise.training.step import Inner
 
@@ -175,7 +176,7 @@ def divisors(n: int, most: int) -> Column:
     """Divisors of `n` up to `most`, ascending."""
     low = np.arange(1, int(n**0.5) + 1)
     low = low[n % low == 0]
-    found: Column = np.union1d(low, n // low)
+    found: Column = ascending(np.concatenate([low, n // low]))
     return found[found <= most]
 
 
@@ -216,7 +217,7 @@ def layouts(
     pipeline. Numbers of GPUs are those that come of it.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
-    degrees = np.union1d(degrees, divisors(limits.layers, min(max_pp, most)))
+    degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
     replicas = divisors(limits.global_batch, most)
     ruled_out: Counter[str] = Counter()
     ranks = (inner.tp * inner.cp)[:, None] * degrees
@@ -229,7 +230,7 @@ def layouts(
     experts = (dp * inner.cp[i]) % inner.ep[i] == 0 if limits.experts > 1 else np.ones_like(batch)
     ruled_out["ep does not divide dp x cp"] = int((batch & ~experts).sum())
     kept = np.flatnonzero(batch & experts)
-    micros = max(1, np.unique(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
+    micros = max(1, ascending(inner.micro_batch).size)  # the fastest axis of `inner`: side by side on a mesh
     order = (i[kept] // micros * len(degrees) + d[kept]) * (len(replicas) + 1) + r[kept]
     kept = kept[np.argsort(order, kind="stable")]
     meshes = Family(

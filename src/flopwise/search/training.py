@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flopwise.facts.software import BARE_KINDS, stack
 from flopwise.facts.software import Stack as Software
+from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import (
     MAX_MICRO_BATCH,
@@ -161,7 +162,7 @@ def _merged(found: list[tuple[Any, ...]], *, every: bool) -> list[Any]:
     merged = [np.concatenate(arrays) for arrays in zip(*found, strict=True)] if found else [np.empty(0)] * 5
     if every or not found:
         return merged
-    keep = np.unique(np.concatenate([_least_per_count(merged[3], merged[k]) for k in (1, 2)]))
+    keep = ascending(np.concatenate([_least_per_count(merged[3], merged[k]) for k in (1, 2)]))
     return [a[keep] for a in merged]
 
 

@@ -52,7 +52,7 @@ def _stage_sums(order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...]
         every = stage_layer_counts(order, num_kinds, pp)
         marks = np.zeros((pp, 2), dtype=bool)
         marks[0, 0], marks[-1, 1] = True, True
-        rows = np.unique(np.hstack([every, marks]), axis=0)
+        rows, _ = np.unique(np.hstack([every, marks]), axis=0, return_index=True)  # without an index it loads numpy.ma
         counts.append(rows[:, :-2])
         firsts.append(rows[:, -2] > 0)
         lasts.append(rows[:, -1] > 0)

@@ -186,8 +186,9 @@ class MemoryTable:
         zero = np.zeros(n)
 
         def running(per_kind: list[Floats], layers: int = stack.num_layers) -> Array:
-            rows = (per_kind[k] if i < layers else zero for i, k in enumerate(stack.order))
-            return np.cumsum(np.stack([zero, *(np.broadcast_to(row, n) for row in rows)]), axis=0)
+            rows = np.zeros((len(stack.order) + 1, *n))
+            rows[1 : layers + 1] = np.stack([np.broadcast_to(row, n) for row in per_kind])[list(stack.order[:layers])]
+            return np.cumsum(rows, axis=0)
 
         def elements(items: Iterable[Item]) -> Floats:
             return sharded_parameters(items, tp, ep)

@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, Published
 from flopwise.facts.models.checkpoints import named_format
@@ -66,8 +66,8 @@ def load_model(
             "a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size (7B)"
         )
     spec = spec.strip()
-    index = _index(_folder(facts_folder))
-    record = _find(spec, index)
+    folder = _folder(facts_folder)
+    record = _find(spec, _index(folder)) if folder else _shipped_record(spec) or _find(spec, _index(None))
     if record is not None:
         model = model_of_record(record)
         return replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
@@ -86,7 +86,7 @@ def load_model(
     raise UnknownNameError(
         "model",
         spec,
-        (r["name"] for r in index.records),
+        model_names(facts_folder),
         "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too",
     )
 
@@ -240,7 +240,17 @@ def _check(record: Any, place: str) -> None:
 
 
 def _shipped(name: str) -> str:
-    return resources.files("flopwise").joinpath(f"data/{name}").read_text(encoding="utf-8")
+    return (DATA / name).read_text(encoding="utf-8")
+
+
+def _shipped_record(name: str) -> Record | None:
+    """The shipped record of exactly that name, of which alone the line is parsed; None where there is none."""
+    mark = f'{{"name": {json.dumps(name)}, '
+    for line in _shipped("models.jsonl").splitlines():
+        if line.startswith(mark):
+            record: Record = json.loads(line)
+            return record
+    return None
 
 
 @cache

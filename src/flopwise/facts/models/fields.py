@@ -11,9 +11,9 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from flopwise.data import DATA
 from flopwise.errors import SpecError
 
 MAX_LAYERS = 100_000
@@ -29,7 +29,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 
 @cache
 def _defaults_text() -> str:
-    return resources.files("flopwise").joinpath("data/model_defaults.json").read_text(encoding="utf-8")
+    return (DATA / "model_defaults.json").read_text(encoding="utf-8")
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -34,6 +33,8 @@ def _library(problem: BaseException) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The client says nothing of its own: no retries, no progress bars."""
+    import logging  # noqa: PLC0415 - a third of this module's start-up
+
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars  # noqa: PLC0415
 
     log, shown = logging.getLogger("huggingface_hub"), not are_progress_bars_disabled()
