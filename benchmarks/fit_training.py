@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit_training_knobs import KNOBS, Knob
-from flopwise.backtests.reader import read_rows
 from flopwise.backtests.training import measured_tokens_per_s, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Stack, stack, stack_names
 from flopwise.training.estimate import TrainJob, single_parts, single_table
 

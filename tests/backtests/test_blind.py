@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flopwise.backtests.kinds import KINDS, kind_of
-from flopwise.backtests.reader import read_rows
+from flopwise.facts.rows import read_rows
 from flopwise.backtests.run import run_backtest
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts

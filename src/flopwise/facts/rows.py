@@ -1,4 +1,4 @@
-"""A measurement file, read strictly: what is broken is named, never guessed."""
+"""A CSV file of measurements or requests, read strictly: what is broken is named, never guessed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
     Raises:
         SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where.
     """
-    text = _text(path)
+    text = csv_text(path)
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [cell.strip() for cell in next(lines, [])]
-        _check_header(path, header, needed)
+        check_header(path, header, needed)
         rows: list[Row] = []
         for cells in lines:
             if not any(cell.strip() for cell in cells):
@@ -43,10 +43,15 @@ def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _text(path: Path) -> str:
+def csv_text(path: Path) -> str:
+    """The whole text of a CSV file.
+
+    Raises:
+        SpecError: no such file, too large, empty, not text, not UTF-8.
+    """
     try:
         if not path.is_file():
-            raise SpecError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; give a CSV file of measurements")
+            raise SpecError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; give a CSV file")
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; at most {MOST_BYTES:,} are read")
@@ -65,7 +70,12 @@ def _text(path: Path) -> str:
         raise SpecError(f"{path} is not UTF-8 (byte {fault.start:,}); save it as UTF-8") from None
 
 
-def _check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
+def check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse a header that lacks a column or has one twice.
+
+    Raises:
+        SpecError: says which.
+    """
     missing = [name for name in needed if name not in header]
     if missing:
         found = ", ".join(header)[:300] or "none"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.backtests.reader import read_rows
 from flopwise.errors import SpecError
+from flopwise.facts.rows import read_rows
 
 NEEDED = ("model", "gpu")
 

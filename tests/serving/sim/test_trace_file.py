@@ -1,0 +1,80 @@
+"""A trace file is read as it stands, and what is wrong with it is named by line and column."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.errors import SpecError
+from flopwise.serving.sim.trace_file import read_trace_columns
+
+HEADER = "arrival_s,prompt_tokens,output_tokens\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_trace_is_read(tmp_path: Path) -> None:
+    found = read_trace_columns(written(tmp_path, HEADER + "0.0,10,5\n0.25,4808,1\n\n7,3,2\n"))
+    assert found["arrival_s"].tolist() == [0.0, 0.25, 7.0]
+    assert found["prompt_tokens"].tolist() == [10, 4808, 3]
+    assert found["output_tokens"].tolist() == [5, 1, 2]
+    assert found["prompt_tokens"].dtype == np.int64
+
+
+def test_columns_may_stand_in_any_order_beside_others_and_prefixes_become_numbers(tmp_path: Path) -> None:
+    text = (
+        "model,output_tokens,prefix,prompt_tokens,arrival_s,priority,prefix_tokens\n"
+        "a,5,system,10,0,2,8\nb,6,,11,1,0,0\nc,7,system,12,2,1,8\nd,7,other,12,2,1,4\n"
+    )
+    found = read_trace_columns(written(tmp_path, text))
+    assert found["prefix"].tolist() == [0, -1, 0, 1]
+    assert found["priority"].tolist() == [2, 0, 1, 1]
+    assert found["output_tokens"].tolist() == [5, 6, 7, 7]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5)), min_size=1))
+def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, ...]]) -> None:
+    rows.sort()
+    text = HEADER + "".join(f"{a / 1000},{p},{o}\n" for a, p, o in rows)
+    found = read_trace_columns(written(tmp_path_factory.mktemp("t"), text))
+    assert [round(a * 1000) for a in found["arrival_s"]] == [r[0] for r in rows]
+    assert found["prompt_tokens"].tolist() == [r[1] for r in rows]
+    assert found["output_tokens"].tolist() == [r[2] for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("", "no requests"),
+        ("0,10,5\n1,ten,5\n", r"line 3, column prompt_tokens: got 'ten'"),
+        ("0,10,5\n1,,5\n", r"line 3, column prompt_tokens: got ''"),
+        ("0,10,5\n-1,10,5\n", r"line 3, column arrival_s: got '-1'"),
+        ("0,10,5\n2,10,5\n1,10,5\n", r"line 4, column arrival_s: 1 comes after 2"),
+        ("0,10,5\nnan,10,5\n", r"line 3, column arrival_s: got 'nan'"),
+        ("0,10,5\ninf,10,5\n", r"line 3, column arrival_s"),
+        ("0,10,0\n", r"line 2, column output_tokens: got '0'"),
+        ("0,1.5,5\n", r"line 2, column prompt_tokens: got '1.5'; allowed: a whole number"),
+        ("0,10,5\n1,10\n", "line 3: 2 cells"),
+        ('0,10,5\n1,"10\n', "broken CSV"),
+        ("0,1e12,5\n", "column prompt_tokens"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, body: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        read_trace_columns(written(tmp_path, HEADER + body))
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="lacks the column output_tokens"):
+        read_trace_columns(written(tmp_path, "arrival_s,prompt_tokens\n0,1\n"))
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no file"):
+        read_trace_columns(tmp_path / "missing.csv")
