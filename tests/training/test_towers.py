@@ -1,5 +1,7 @@
 """Models of two stacks: a step runs both, so it takes at least what all their operations take at the peak rate."""
 
+from dataclasses import replace
+
 import pytest
 
 from flopwise.cost.cluster import cluster
@@ -61,3 +63,19 @@ def test_every_catalog_model_with_layers_trains_below_the_peak() -> None:
         if not (result.mfu_frac < 0.9 and result.lower_bound_s <= result.step_s * (1 + 1e-9)):
             fast.append((name, result.mfu_frac))
     assert fast == []
+
+
+@pytest.mark.parametrize(("name", "stack"), [("t5-base", 1), ("whisper-large-v3", 1)])
+def test_towers_send_tensor_parallel_messages_of_their_own(name: str, stack: int) -> None:
+    """Twice the layers of the tower: their messages once more, and none without tensor parallelism."""
+    found = job(name, dp=1, zero=0, tp=2)
+    tower = found.model.stacks[stack]
+    stacks = list(found.model.stacks)
+    spent = {}
+    for times in (0, 1, 2):
+        stacks[stack] = replace(tower, order=tower.order * times)
+        model = replace(found.model, stacks=tuple(stacks))
+        spent[times] = dict(estimate(replace(found, model=model)).breakdown)["tensor_parallel"]
+    assert spent[0] < spent[1] < spent[2]
+    assert spent[2] - spent[1] == pytest.approx(spent[1] - spent[0], rel=0.02)
+    assert dict(estimate(job(name)).breakdown)["tensor_parallel"] == 0

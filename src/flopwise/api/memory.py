@@ -164,12 +164,15 @@ def training_memory(
     model: Model, how: Method, chip: Accelerator | None, *, seq: int | None, grad_accum: int
 ) -> MemoryAnswer:
     """Memory of a training step of `how`, `grad_accum` micro-batches a step."""
+    from flopwise.training.routing import check_routing
+
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len = default_seq(model, seq)
     layout = how.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
     recipe = how.recipe(seq_len, max(in_a_step, int(layout.dp) * int(layout.micro_batch)))
+    check_routing(model, recipe, layout)
     return of_training(model, recipe, layout, chip, seq_given=seq is not None)
 
 
@@ -244,6 +247,10 @@ def recipe_text(recipe: Recipe) -> str:
     if recipe.lora is not None:
         name = "LoRA" if recipe.lora.base in {"bf16", "fp16", "fp32"} else f"QLoRA ({recipe.lora.base})"
         parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
+    if recipe.capacity_factor is not None:
+        parts.append(f"expert capacity factor {recipe.capacity_factor:g}")
+    if recipe.expert_skew > 1:
+        parts.append(f"expert skew {recipe.expert_skew:g}")
     return ", ".join(parts)
 
 

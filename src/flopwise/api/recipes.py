@@ -30,6 +30,8 @@ class Method:
     lora: int | None = None  # rank
     qlora: bool = False
     lora_targets: str | None = None  # qv, attention, all-linear, or q,k,v,...
+    expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
+    capacity_factor: float | None = None  # experts compute so many times the mean and drop the rest
     recompute: str | None = None  # none, selective, full
     micro_batch: int | None = None
     dp: int | None = None
@@ -75,6 +77,8 @@ class Method:
             grad_dtype=self.grad_dtype,
             master_weights=self.master_weights,
             lora=adapters,
+            expert_skew=self.expert_skew,
+            capacity_factor=self.capacity_factor,
         )
 
     def _lora(self) -> Lora | None:

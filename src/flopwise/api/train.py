@@ -78,6 +78,7 @@ def train(
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
     from flopwise.facts.catalog import load_facts
+    from flopwise.training.routing import check_skew
 
     place = overridden(machines or Machines(gpu=gpu, facts=facts), fields_of(Machines, said))
     run = overridden(around or Surroundings(), fields_of(Surroundings, said))
@@ -88,6 +89,7 @@ def train(
     seq_len = default_seq(found, seq)
     batch, batch_note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
     recipe = method.recipe(seq_len, batch)
+    check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
     length = run_tokens(tokens, samples, epochs, seq_len, run)
@@ -201,6 +203,7 @@ def answered(
     from flopwise.training.estimate import TrainJob, estimate
     from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
+    from flopwise.units import format_percent
 
     job = TrainJob(
         model=model,
@@ -228,6 +231,7 @@ def answered(
             ("global batch", f"{int(recipe.global_batch):,} sequences"),
             ("recipe", recipe_text(recipe)),
             ("stack", recipe.stack),
+            *((("tokens dropped", format_percent(found.dropped_frac)),) if found.dropped_frac is not None else ()),
             *((("storage", reads.text),) if reads is not None else ()),
             ("price", price_text(cluster)),
         ),

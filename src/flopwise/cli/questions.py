@@ -99,6 +99,14 @@ recipe_options = grouped(
         "--lora-targets", type=options.Name("targets"),
         help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
     ),
+    click.option(
+        "--expert-skew", type=options.Quantity("x", units.parse_count), default=1.0,
+        help="Tokens of the most popular expert over the mean of all (1 + MaxVio); default: 1, balanced.",
+    ),
+    click.option(
+        "--capacity-factor", type=options.Quantity("x", units.parse_count),
+        help="Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
+    ),
 )  # fmt: skip
 
 run_options = grouped(
@@ -161,7 +169,7 @@ def method(given: dict[str, Any]) -> Method:
     names = (
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
         "lora_targets", "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave",
-        "schedule", "sequence_parallel",
+        "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
     )  # fmt: skip
     return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
 

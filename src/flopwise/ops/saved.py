@@ -54,7 +54,7 @@ def _linear(t: Trace, item: Linear) -> None:
 def _experts(t: Trace, item: Experts) -> None:
     s, x = t.setting, t.source(item.reads)
     _, k, n = expert_dims(item, s.split)
-    m = rows("tokens", s.shape, s.split) * item.top_k
+    m = rows("tokens", s.shape, s.split) * item.top_k * s.split.expert_load
     trained = t.trained
     if trained and item.shard == "column":
         t.note(f"{item.name}/permuted", m * k * s.elem_bytes)
@@ -125,7 +125,7 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
     cut = inside(item.dim, item.stream, s) if item.shard else outside(item.dim, item.stream, s)
     if item.per_expert:  # routed copies are whole rows, whatever sequence parallelism does outside
         columns = local_units(item.dim, inner_tp(s.split)) if item.shard else item.dim
-        cut = item.per_expert * rows("tokens", s.shape, s.split) * columns
+        cut = item.per_expert * rows("tokens", s.shape, s.split) * columns * s.split.expert_load
     size, grad = cut * s.elem_bytes, x.grad
     if item.kind == "residual":
         grad = grad or t.source(item.reads or "input").grad

@@ -34,6 +34,7 @@ class Split:
     cp: Ints = 1  # tokens of a sequence
     sequence_parallel: bool = True  # norms and residuals divide tokens by tp
     expert_tp: Ints | None = None  # tp inside an expert; None: as tp
+    expert_load: Floats = 1.0  # tokens of the fullest ep rank over the mean of all
     ep_own_tokens: bool = True  # each ep rank brings its own tokens (False: all see one batch, ep out of tp)
 
 

@@ -125,7 +125,7 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
     held, k, n = expert_dims(item, split)
     tokens = rows("tokens", shape, split)
     everyone = tokens * split.ep if split.ep_own_tokens else tokens
-    m = everyone * item.top_k * held / item.experts
+    m = everyone * item.top_k * held / item.experts * split.expert_load
     touched = touched_experts(item.experts, item.top_k, everyone, held)
     flops = 2.0 * m * n * k
     return Work(
@@ -222,7 +222,8 @@ def _(item: Norm, shape: Shape, split: Split) -> Work:
 def _(item: Pointwise, shape: Shape, split: Split) -> Work:
     if item.per_expert:  # on routed copies: whole rows of what one rank's experts are given
         columns = local_units(item.dim, inner_tp(split)) if item.shard else item.dim
-        elems = rows("tokens", shape, split) * item.per_expert * columns / (1 if split.ep_own_tokens else split.ep)
+        copies = rows("tokens", shape, split) * item.per_expert * split.expert_load
+        elems = copies * columns / (1 if split.ep_own_tokens else split.ep)
     else:
         elems = _shared_elems(item.dim, item.shard, item.stream, shape, split)
     reads = 2 if item.gated else _READS.get(item.kind, 1)

@@ -9,6 +9,7 @@ from flopwise.facts.software import optimizer, stack
 from flopwise.ops.tensors import parameters
 from flopwise.search.workload import divisible_batch
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
+from flopwise.training.routing import check_skew
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -92,7 +93,10 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
             optimizer=optimizer(source.optimizer).name,
             stack=software,
             lora=adapters,
+            expert_skew=source.routing.expert_skew,
+            capacity_factor=source.routing.capacity_factor,
         )
         for name in wanted
     ]
+    check_skew(model, found[0])
     return found, told

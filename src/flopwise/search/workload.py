@@ -51,6 +51,15 @@ class Method(_Strict, frozen=True):
     base_format: Name | None = None
 
 
+class Routing(_Strict, frozen=True):
+    """How a mixture of experts is loaded in training."""
+
+    expert_skew: float = 1.0
+    """Tokens of the most popular expert over the mean of all; 1 is balanced."""
+    capacity_factor: float | None = None
+    """Experts compute so many times the mean load and drop what is more; nothing is dropped where it is not given."""
+
+
 class Traffic(_Strict, frozen=True):
     """What a service receives, or what a batch job holds."""
 
@@ -106,6 +115,7 @@ class Workload(_Strict, frozen=True):
     name: Name | None = None
     data: Data = Data()
     method: Method = Method()
+    routing: Routing = Routing()
     traffic: Traffic = Traffic()
     targets: Targets = Targets()
     constraints: Constraints = Constraints()
@@ -190,6 +200,7 @@ def _meaningless(workload: Workload) -> None:
         held |= {f"constraints.{name}": bool(getattr(workload.constraints, name)) for name in SERVING_ONLY}
     else:
         held = {"data": workload.data != Data(), "method": workload.method != Method()}
+        held["routing"] = workload.routing != Routing()
         held |= {
             "optimizer": workload.optimizer != "adamw",
             "constraints.stack": workload.constraints.stack is not None,
@@ -229,6 +240,14 @@ def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
     return (None if tokens is None else tokens * epochs), seq, batch
 
 
+def _check_routing(routing: Routing) -> None:
+    if not 1 <= routing.expert_skew < math.inf:
+        raise SpecError(f"routing.expert_skew: 1 (balanced) or more, not {routing.expert_skew}")
+    capacity = routing.capacity_factor
+    if capacity is not None and not 0 < capacity < math.inf:
+        raise SpecError(f"routing.capacity_factor: a finite number above 0, not {capacity}")
+
+
 def divisible_batch(sequences: float) -> int:
     """A whole batch within an eighth of `sequences` that ranks can share: at most three significant bits."""
     exact = max(1.0, sequences)
@@ -249,6 +268,7 @@ def resolve(workload: Workload) -> Resolved:
         raise SpecError(f"data.padded_frac: a fraction from 0 to below 1, not {data.padded_frac}")
     if not 0.05 <= targets.confidence <= 0.99:
         raise SpecError(f"targets.confidence: a probability from 0.05 to 0.99, not {targets.confidence}")
+    _check_routing(workload.routing)
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")

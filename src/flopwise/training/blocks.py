@@ -170,11 +170,10 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
 def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
     """`kernels` of one block with the messages between its ranks.
 
-    Source: `flopwise.cost.collectives`.
-    Assumes: balanced routing of experts.
+    Source: `flopwise.cost.collectives`. Assumes: nothing further.
     """
     zero = np.zeros_like(kernels.forward_s)
-    tp_s, tp_wire = _tensor_parallel_s(items, width, context)
+    tp_s, tp_wire = tensor_parallel_s(items, width, context)
     ep_s, ep_wire = _expert_parallel_s(items, width, context)
     cp_s, cp_wire = _context_parallel_s(items, kernels.attention_s, context)
     return BlockTimes(
@@ -266,7 +265,7 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
     )
 
 
-def _tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
+def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
     """(seconds, seconds at link rate) of the forward collectives of one block.
 
     With sequence parallelism each row-parallel product ends in a reduce-scatter and each column-parallel one begins
@@ -291,13 +290,15 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
 
     Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) section 3.2.
-    Assumes: balanced routing; a token crosses the network once for each node that wants it (DeepEP, hybrid EP).
+    Assumes: the rank that receives most sets the time; a token crosses the network once for each node that wants it
+    (DeepEP, hybrid EP).
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
         return 0.0, 0.0
     ep = context.split.ep
-    nbytes = context.tokens * first.top_k * width * context.act_bytes / context.split.tp
+    copies = context.tokens * first.top_k * context.split.expert_load
+    nbytes = copies * width * context.act_bytes / context.split.tp
     seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp, copies=first.top_k)
     wire = 2 * nbytes * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)

@@ -14,8 +14,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
+from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import any_of
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
@@ -62,6 +64,7 @@ class TrainEstimate:
     memory: Memory
     run: Run | None
     band: ErrorBand
+    dropped_frac: float | None = None  # of the copies of tokens that experts with a capacity are sent
     assumptions: tuple[str, ...] = field(default=())
 
     @property
@@ -103,6 +106,7 @@ def check(job: TrainJob) -> None:
         )
     if int(layout.interleave) > 1 and any_of(layout.schedule, lambda s: s.keeps_losses):
         raise SpecError(f"schedule gpipe runs one chunk of layers a stage, not interleave {layout.interleave}")
+    check_routing(model, recipe, layout)
     if int(recipe.seq_len) % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
@@ -178,6 +182,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         memory=memory,
         run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
         band=band,
+        dropped_frac=dropped(job.model, recipe, layout),
         assumptions=(*job.model.notes, *job.cluster.assumptions, *memory.assumptions),
     )
 
@@ -243,6 +248,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
     memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    busy += parts.get(EXPERT_IMBALANCE, 0.0)
     shares = {
         "compute": busy - memory_s,
         "memory bandwidth": memory_s,

@@ -116,6 +116,22 @@ class Recipe:
     selective: Literal["attention", "operations", "alternate", "full"] | None = None  # what selective recompute keeps
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
     lora: Lora | None = None
+    expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced
+    capacity_factor: float | None = None  # experts compute this many times the mean and drop the rest; None: dropless
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for routing that cannot be."""
+        if not 1 <= self.expert_skew < float("inf"):
+            raise SpecError(
+                f"expert skew {self.expert_skew:g}; give 1 (balanced) or more: load of the fullest expert over the mean"
+            )
+        if self.capacity_factor is not None and not 0 < self.capacity_factor < float("inf"):
+            raise SpecError(f"capacity factor {self.capacity_factor:g}; give a finite number above 0, such as 1.25")
+
+    @property
+    def uneven(self) -> bool:
+        """Whether experts compute anything but their even share."""
+        return self.expert_skew > 1 or self.capacity_factor is not None
 
     def with_seq(self, seq_len: Ints) -> Recipe:
         """The same recipe for another sequence length."""

@@ -125,7 +125,7 @@ def step_memory(
 
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054) for states under ZeRO; Korthikanti et al. 2022 (arXiv 2205.05198)
     for activations in flight under 1F1B and interleaving; data/stacks.csv for what the software adds.
-    Assumes: experts are evenly loaded; stages hold layers as evenly as they divide.
+    Assumes: the rank with the most loaded experts has them in every layer; stages hold layers as evenly as they divide.
     Raises: UnknownNameError: no such optimizer, stack or format.
     """
     table = table or MemoryTable(model, recipe)

@@ -18,15 +18,10 @@ from flopwise.facts.software import stack as software_row
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.work import Shape, Split
+from flopwise.training.block_lines import block_list
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout
-from flopwise.training.step import (
-    Inner,
-    StepTable,
-    block_list,
-    step_parts,
-    step_table,
-)
+from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.widths import DTYPE_BYTES, resident_grad_dtype
 
 if TYPE_CHECKING:
@@ -156,7 +151,7 @@ class TrainingClock:
         joined = links or self.cluster.fabric
         only = np.array([1])
         return step_table(
-            model, shared.recipe, shared.software, self.cluster.rates, joined, inner, only, kernels=kernels
+            model, shared.recipe, shared.software, self.cluster.rates, joined, inner, only, kernels=[kernels]
         )
 
     def operations(self, pass_s: float) -> tuple[Operation, ...]:

@@ -7,7 +7,7 @@ is a table with one entry: the same formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,15 +22,24 @@ from flopwise.ops.columns import runs
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
-from flopwise.ops.work import Shape, Split
 from flopwise.training.adapters import adapter_parameters
-from flopwise.training.blocks import ACT_BYTES, BlockContext, BlockTimes, Kernels, block_kernels, block_times
+from flopwise.training.block_lines import (
+    EXPERT_IMBALANCE,
+    block_lines,
+    block_list,
+    blocks_with_messages,
+    contexts,
+    kernel_columns,
+    rows_of,
+)
+from flopwise.training.blocks import ACT_BYTES, Kernels
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.recompute import RECOMPUTE_MODES, STAGE_PARTS, flops_again, stage_lines
+from flopwise.training.recompute import STAGE_PARTS, flops_again
+from flopwise.training.routing import expert_load
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s
 from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
-from flopwise.training.towers import tower_items, with_towers
+from flopwise.training.towers import tower_items
 from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +76,7 @@ class StepTable:
     num_layers: int
     degrees: NDArray[np.int64]
     inner: Inner
-    stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage
+    stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
     stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
     model_s: NDArray[np.float64]  # (3, n): all stages one after the other
     weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
@@ -79,41 +88,12 @@ class StepTable:
     model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     forward_flops: NDArray[np.float64]
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
-    kernels: list[Kernels]  # of every block, to build the table of other links from
+    kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
 
-
-def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
-    """(items, width, in_layers) of every block: before, each kind of layer, after; of the model's first stack."""
-    stack = model.stacks[0]
-    kinds = [(kind.items, stack.width, True) for kind in stack.kinds]
-    return [(stack.before, stack.width, False), *kinds, (stack.after, stack.width, False)]
-
-
-def _context(
-    recipe: Recipe,
-    software: Software,
-    rates: Rates,
-    fabric: Fabric,
-    inner: Inner,
-    shape: Shape,
-    *,
-    sequence_parallel: bool,
-) -> BlockContext:
-    """What all blocks of a table share: the micro-batch and how it is cut."""
-    return BlockContext(
-        recipe=recipe,
-        software=software,
-        rates=rates,
-        fabric=fabric,
-        shape=shape,
-        split=Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel),
-    )
-
-
-def _kernels(model: Model, context: BlockContext) -> list[Kernels]:
-    """The kernels of every block; those of the towers stand before the layers."""
-    first, *others = [block_kernels(items, context, in_layers=inside) for items, _, inside in block_list(model)]
-    return [with_towers(first, model, context), *others]
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Names of the rows of `stage_parts`."""
+        return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
 
 
 def _standing(
@@ -133,11 +113,6 @@ def _standing(
     return dense, expert, np.repeat(heaviest(starts, weights, _host_s(listed, software)), len(inner.tp), axis=1)
 
 
-def _rows(found: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.float64]:
-    """One column of every block: (blocks, n)."""
-    return np.stack([getattr(one, name) for one in found])
-
-
 def step_table(
     model: Model,
     recipe: Recipe,
@@ -148,7 +123,7 @@ def step_table(
     degrees: NDArray[np.int64],
     *,
     sequence_parallel: bool = True,
-    kernels: list[Kernels] | None = None,
+    kernels: list[list[Kernels]] | None = None,
     like: StepTable | None = None,
 ) -> StepTable:
     """Evaluate every block for every inner combination, and every pipeline degree over them.
@@ -162,16 +137,16 @@ def step_table(
     stack = model.stacks[0]
     rates = training_rates(rates, software)
     shape = stack_shape(model, stack, inner.micro_batch, recipe.seq_len)
-    context = _context(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
-    listed, kept = block_list(model), recipe.selective or software.selective
-    kernels = kernels or _kernels(model, context)
-    blocks = [block_times(i, w, context, k) for (i, w, _), k in zip(listed, kernels, strict=True)]
+    load = expert_load(model, recipe, inner.ep)
+    shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
+    kernels = kernels or [kernel_columns(model, context) for context in shared]
+    fullest = kernels[-1]
+    loaded = [blocks_with_messages(model, *each) for each in zip(shared, kernels, strict=True)]
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
     whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
-    lines = np.stack(
-        [[stage_lines(block, mode, software, kept) for mode in range(RECOMPUTE_MODES)] for block in blocks]
-    )
-    parts = heaviest_parts(weights, starts, lines, len(STAGE_PARTS))
+    kept = recipe.selective or software.selective
+    lines = block_lines(loaded, software, kept)
+    parts = heaviest_parts(weights, starts, lines, lines.shape[2] - 1)
     most = partial(heaviest, starts, weights)
     if like is None:
         dense, expert, host = _standing(model, inner, recipe, software, weights, starts)
@@ -188,15 +163,15 @@ def step_table(
         inner=inner,
         stage_parts=parts[:-1],
         stage_weight_s=parts[-1],
-        memory_s=most(_rows(kernels, "memory_s")),
+        memory_s=most(rows_of(fullest, "memory_s")),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
         floor_s=np.stack(
-            [most(_rows(kernels, "peak_s")), most(_rows(kernels, "traffic_s")), most(_rows(blocks, "wire_s"))]
+            [*(most(rows_of(fullest, name)) for name in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
         ),
         kernels=kernels,
-        **_whole_model(whole, lines, kernels, kept),
+        **_whole_model(whole, lines, kernels[0], kept),
     )
 
 
@@ -208,8 +183,8 @@ def _whole_model(
         "model_s": np.tensordot(times, lines[:, :, :-1], 1).sum(axis=1),
         "weight_s": np.tensordot(times, lines[:, 0, -1], 1),
         "again_flops": np.tensordot(times, np.stack([flops_again(kernel, selective) for kernel in kernels]), 1),
-        "model_flops": np.tensordot(times, _rows(kernels, "model_flops"), 1),
-        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
+        "model_flops": np.tensordot(times, rows_of(kernels, "model_flops"), 1),
+        "forward_flops": np.tensordot(times, rows_of(kernels, "forward_flops"), 1),
     }
 
 
@@ -253,7 +228,7 @@ def step_parts(
     num_micro = recipe.global_batch / (dp * micro)
     stage = table.stage_parts[:, recompute, degree, inner]
     stage_s = stage.sum(axis=0)
-    parts: dict[str, Floats] = dict(zip(STAGE_PARTS, stage * num_micro, strict=True))
+    parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
     others = Others(np.maximum(table.model_s[recompute, inner] - stage_s, 0.0), 0.0)
     if any_of(layout.schedule, lambda schedule: schedule.splits_backward):
         others = others._replace(weight_s=table.weight_s[inner] - table.stage_weight_s[recompute, degree, inner])
@@ -261,7 +236,7 @@ def step_parts(
     parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
     parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
-    owned = _owned_params(table, inner, degree, layout)
+    owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, layout)
     if layout.offload_optimizer or layout.offload_parameters:
         grad_bytes = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)]
@@ -360,11 +335,19 @@ def _data_parallel_s(
     return found + exposed(across, backward) if hybrid else found
 
 
-def _owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
-    """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on."""
-    group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
-    share = np.where(np.asarray(layout.zero) > 0, group, 1)
-    return (table.dense_params[degree, inner] + table.expert_params[degree, inner]) / share
+def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
+    """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on.
+
+    Ranks with the same experts are dp * cp / ep: so many, fewer than of everything else, share their states.
+
+    Source: Megatron-LM, distributed optimizer (expert data-parallel group); Rajbhandari et al. 2022 (arXiv:2201.05596)
+    section 4. Assumes: groups of HSDP that hold no two ranks with the same experts shard none of them.
+    """
+    keys, zero = table.inner, np.asarray(layout.zero)
+    group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
+    of_experts = np.maximum(group / keys.ep[inner], 1.0)
+    dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
+    return dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
 
 
 def _optimizer_s(table: StepTable, owned: Floats, layout: Layout) -> Floats:

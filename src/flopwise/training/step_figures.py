@@ -9,15 +9,15 @@ from flopwise.ops.flops import stack_shape
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
+from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
-from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_bytes_per_s
 from flopwise.training.rate_figures import TrainingDevice
-from flopwise.training.recompute import STAGE_PARTS
+from flopwise.training.routing import expert_load
 from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text
 from flopwise.training.stages import stage_sums
-from flopwise.training.step import StepTable, block_list
+from flopwise.training.step import StepTable, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
 from flopwise.training.widths import optimizer_traffic_bytes, sent_grad_bytes
@@ -48,7 +48,8 @@ class StepFigures:
             self.micro_batch,
         )
         self.mode = int(layout.recompute)
-        self.stage = {n: float(v) for n, v in zip(STAGE_PARTS, self.table.stage_parts[:, self.mode, 0, 0], strict=True)}
+        lines = zip(self.table.lines, self.table.stage_parts[:, self.mode, 0, 0], strict=True)
+        self.stage = {name: float(seconds) for name, seconds in lines}
         self.kernels = self._kernels()
         self.reading = self._reading()
         self.step = total("step time", "s", [self._line(name) for name, _ in found.breakdown])
@@ -62,7 +63,13 @@ class StepFigures:
             rates=self.table.rates,
             fabric=self.job.cluster.fabric,
             shape=stack_shape(self.job.model, self.job.model.stacks[0], one[3], recipe.seq_len),
-            split=Split(tp=one[0], cp=one[1], ep=one[2], sequence_parallel=layout.sequence_parallel),
+            split=Split(
+                tp=one[0],
+                cp=one[1],
+                ep=one[2],
+                sequence_parallel=layout.sequence_parallel,
+                expert_load=np.minimum(expert_load(self.job.model, recipe, one[2]), 1.0),
+            ),
         )
 
     def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
@@ -98,6 +105,7 @@ class StepFigures:
             "optimizer": self._optimizer,
             "offload": self._offload,
             "launch": self._launch,
+            EXPERT_IMBALANCE: self._imbalance,
             LINE: self._storage,
         }
         return lines[name]() if name in lines else self._exchange(name)
@@ -185,6 +193,26 @@ class StepFigures:
         nbytes = tokens * width * ACT_BYTES
         one = self.device.message(f"{words} of a micro-batch", self.stage[name], nbytes, ranks, kind, *hidden)
         return derived(words, self.lines[name], "s", f"{self.num_micro.name} x {one.name}", self.num_micro, one)
+
+    def _imbalance(self) -> Figure:
+        """What the fullest rank of experts takes longer than even routing would."""
+        recipe, ep = self.job.recipe, int(self.job.layout.ep)
+        skew = given("load of the fullest expert over the mean", recipe.expert_skew)
+        formula, held = "ep (p + (E / ep - 1) (1 - p) / (E - 1)), p = skew / E", [skew, given("ranks of experts", ep)]
+        if recipe.capacity_factor is not None:
+            formula, held = "the capacity, filled up or not", [given("capacity factor", recipe.capacity_factor)]
+        load = number(expert_load(self.job.model, recipe, np.array([ep])))
+        name = "load of the fullest rank over the mean"
+        fullest = derived(name, load, "", formula, *held, source="Gale et al. 2022 (arXiv:2211.15841) section 2")
+        one = derived(
+            "imbalance of a micro-batch",
+            self.stage[EXPERT_IMBALANCE],
+            "s",
+            f"{KERNEL}: experts and their all-to-alls with {fullest.name}, less the same evenly routed",
+            fullest,
+        )
+        formula = f"{self.num_micro.name} x {one.name}"
+        return derived("expert imbalance", self.lines[EXPERT_IMBALANCE], "s", formula, self.num_micro, one)
 
     def _software(self, name: str, value: float) -> Figure:
         row = self.software
@@ -295,17 +323,27 @@ class StepFigures:
             f"{COUNTED}: states read and written, gradient read, weights read and written",
             given("optimizer", self.job.recipe.optimizer),
         )
-        ranks = int(layout.dp) * int(layout.cp)
-        share = given("shards", int(shard_ranks(layout.shard, ranks)) if int(layout.zero) > 0 else 1)
+        first = np.zeros(1, dtype=np.intp)
+        owned = derived(
+            "parameters that a rank updates",
+            number(owned_params(self.table, first, first, layout)),
+            "",
+            f"{COUNTED}: {params.name}, from ZeRO 1 on over the ranks that hold the same",
+            params,
+            given("ZeRO stage", int(layout.zero)),
+            given("dp x cp", int(layout.dp) * int(layout.cp)),
+            *((given("ep", int(layout.ep)),) if self.table.expert_params.any() else ()),
+            *((given("shard", int(layout.shard)),) if int(layout.shard) else ()),
+        )
         if layout.offload_optimizer:
             host = given(
                 "host memory, of each device", HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric), "B/s"
             )
-            formula = f"{params.name} / {share.name} x {moved.name} / {host.name}"
-            return derived("optimizer", self.lines["optimizer"], "s", formula, params, share, moved, host)
+            formula = f"{owned.name} x {moved.name} / {host.name}"
+            return derived("optimizer", self.lines["optimizer"], "s", formula, owned, moved, host)
         rate = self.device.memory_rate()
-        formula = f"{params.name} / {share.name} x {moved.name} / {rate.name}"
-        return derived("optimizer", self.lines["optimizer"], "s", formula, params, share, moved, rate)
+        formula = f"{owned.name} x {moved.name} / {rate.name}"
+        return derived("optimizer", self.lines["optimizer"], "s", formula, owned, moved, rate)
 
     def _offload(self) -> Figure:
         rate = given("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")

@@ -25,6 +25,7 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
+from flopwise.training.routing import expert_load
 
 _EIGHT_BITS = ("fp8", "fp8_rowwise", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
@@ -65,7 +66,8 @@ def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> 
             cut = split.tp if item.shard else 1
             top = np.maximum(top, max(item.outputs, item.inputs) * tokens / cut)
         elif isinstance(item, Experts):
-            top = np.maximum(top, item.top_k * max(item.inputs, item.outputs) * tokens / split.tp)
+            copies = item.top_k * tokens * split.expert_load
+            top = np.maximum(top, max(item.inputs, item.outputs) * copies / split.tp)
     return top
 
 
@@ -79,7 +81,7 @@ def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *,
     for item in layer.items:
         if isinstance(item, Linear | Experts):
             count += 1
-            rows = tokens * (item.top_k if isinstance(item, Experts) else 1)
+            rows = tokens * (item.top_k * split.expert_load if isinstance(item, Experts) else 1)
             if count % 2 and not (compiled and item.shard == "row"):
                 elements = elements + item.outputs * rows / (split.tp if item.shard == "column" else 1)
             if item.name.endswith("o_proj"):
@@ -89,10 +91,10 @@ def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *,
 
 def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
     """Bytes saved by keeping inputs of linear layers in 8 bits, not 16; attention's output stays in 16 bits as well."""
-    inputs: dict[str, int] = {}
+    inputs: dict[str, Floats] = {}
     for item in layer.items:
         if isinstance(item, Linear | Experts) and not item.name.endswith(("o_proj", "router")):
-            copies = item.top_k if isinstance(item, Experts) and item.shard == "row" else 1
+            copies = item.top_k * split.expert_load if isinstance(item, Experts) and item.shard == "row" else 1
             inputs[item.reads or item.name] = item.inputs * copies
     return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
 
@@ -127,7 +129,9 @@ class MemoryTable:
         (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel)
         if key not in self._known:
-            self._known[key] = self._build(Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel))
+            load = expert_load(self.model, self.recipe, ep)
+            split = Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel, expert_load=load)
+            self._known[key] = self._build(split)
         return self._known[key], inverse
 
     def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:

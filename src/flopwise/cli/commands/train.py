@@ -138,6 +138,7 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
         "mfu_full_attention_frac": found.mfu_full_attention_frac,
         "hfu_frac": found.hfu_frac,
         "bound": found.bound,
+        "dropped_frac": found.dropped_frac,
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
         "memory": memory_command.document(answer.memory),
         "fits": answer.fits,
