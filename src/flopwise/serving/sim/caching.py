@@ -54,7 +54,8 @@ class ResponseCache:
     def popularity(self) -> NDArray[np.float64]:
         """Shares of all requests that ask each of the prompts; shape (prompts,), their sum is `repeated`."""
         weights = np.arange(1, self.prompts + 1, dtype=float) ** -self.skew
-        return weights / weights.sum() * self.repeated
+        shares: NDArray[np.float64] = weights / weights.sum() * self.repeated
+        return shares
 
     def usd(self, mean_output_tokens: float, duration_s: float) -> float:
         """What the memory of a full cache costs over `duration_s`, in USD.

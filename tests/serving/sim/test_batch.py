@@ -1,0 +1,84 @@
+"""Batch queues on interrupted workers: renewal theory, certainty without interruptions, the rule to fall back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.serving.sim.batch import BatchQueue, long_run_frac, on_demand, simulated
+
+QUEUE = BatchQueue(
+    requests=200_000, requests_per_s=5.0, workers=4, boot_s=120.0, spot_usd_per_hour=1.0, on_demand_usd_per_hour=3.0
+)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(2)
+
+
+def test_without_interruptions_it_is_arithmetic() -> None:
+    done = simulated(QUEUE, rng(), trials=3)
+    assert done.seconds == pytest.approx(120 + 200_000 / 20)
+    assert done.usd == pytest.approx(4 * (120 + 200_000 / 20) / 3600)
+    seconds, usd = on_demand(QUEUE)
+    assert done.seconds == pytest.approx(seconds)
+    assert usd == pytest.approx(3 * done.usd[0])
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.02, 3.0), st.floats(0.0, 600.0), st.floats(0.0, 900.0), st.floats(0.0, 400.0), st.floats(0.0, 20.0))
+def test_long_queues_go_at_the_rate_of_renewal_theory(
+    per_hour: float, boot: float, away: float, flight: float, save: float
+) -> None:
+    queue = replace(
+        QUEUE, requests=3_000_000, workers=8, interruptions_per_s=per_hour / 3600, boot_s=boot, replace_s=away,
+        in_flight=flight, checkpoint_every_s=300.0 if save > 10 else None, checkpoint_s=save,
+    )  # fmt: skip
+    mean = simulated(queue, rng(), trials=20).seconds.mean()
+    expected = queue.requests / (queue.requests_per_s * queue.workers * long_run_frac(queue))
+    assert mean == pytest.approx(expected, rel=0.06)
+
+
+def test_more_interruptions_take_longer() -> None:
+    means = [
+        simulated(replace(QUEUE, interruptions_per_s=x / 3600, in_flight=50, replace_s=300), rng(), trials=50)
+        .seconds.mean() for x in (0.0, 0.1, 0.5, 2.0)
+    ]  # fmt: skip
+    assert means == sorted(means)
+
+
+def test_fallback_meets_a_deadline_that_spot_alone_misses() -> None:
+    spot = replace(QUEUE, interruptions_per_s=1 / 3600, replace_s=1200, in_flight=100, deadline_s=12_000.0)
+    alone = simulated(spot, rng(), trials=100)
+    saved = simulated(replace(spot, fallback_workers=8), rng(), trials=100)
+    assert alone.met_frac is not None
+    assert alone.met_frac < 0.2
+    assert saved.met_frac == 1.0
+    assert saved.fell_back.any()
+    assert alone.usd.mean() < saved.usd.mean() < on_demand(spot)[1] * 1.2
+
+
+def test_a_roomy_deadline_needs_no_fallback() -> None:
+    queue = replace(QUEUE, interruptions_per_s=0.1 / 3600, deadline_s=40_000.0, fallback_workers=8)
+    assert not simulated(queue, rng(), trials=20).fell_back.any()
+
+
+def test_a_deadline_that_nothing_meets_is_missed_and_said() -> None:
+    queue = replace(QUEUE, deadline_s=100.0, fallback_workers=2)
+    done = simulated(queue, rng(), trials=2)
+    assert done.met_frac == 0.0
+    assert done.fell_back.all()
+
+
+def test_workers_that_never_get_going_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match="never empties"):
+        simulated(replace(QUEUE, interruptions_per_s=1.0, boot_s=600.0), rng())
+
+
+@pytest.mark.parametrize("wrong", [{"requests": 0}, {"workers": 0}, {"boot_s": -1}, {"requests_per_s": float("nan")}])
+def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SpecError, match="allowed"):
+        replace(QUEUE, **wrong)  # type: ignore[arg-type]  # figures of either kind
