@@ -68,6 +68,8 @@ def test_batch_from_tokens() -> None:
         ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "not both"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: .nan\n", 4, "not finite"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\nrouting:\n  expert_skew: 0.5\n", 6, "1 (balanced) or more"),
+        ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: packed\n", 5, "needs data.mean_length"),
+        ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: up\n", 5, "Invalid enum value"),
         ("model: a\ntask: pretrain\ndata: {tokens: 1T}\nrouting:\n  capacity_factor: 0\n", 5, "above 0"),
         ("model: a\ntask: serve\ntraffic: {concurrency: 2}\nrouting: {expert_skew: 2}\n", 4, "no meaning"),
         ("model: a\n  task: pretrain\n", 2, "not valid YAML"),

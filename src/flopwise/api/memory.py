@@ -251,6 +251,8 @@ def recipe_text(recipe: Recipe) -> str:
         parts.append(f"expert capacity factor {recipe.capacity_factor:g}")
     if recipe.expert_skew > 1:
         parts.append(f"expert skew {recipe.expert_skew:g}")
+    if recipe.documents is not None:
+        parts.append(f"documents of {recipe.documents.mean:,.0f} tokens, {recipe.documents.packing}")
     return ", ".join(parts)
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, get_args
 from flopwise.errors import SpecError, nearest_names
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flopwise.facts.architecture import Model
+    from flopwise.training.documents import Documents, Packing
     from flopwise.training.layout import Layout, Lora, Recipe
 
 DEFAULT_RANK = 16
@@ -32,6 +35,10 @@ class Method:
     lora_targets: str | None = None  # qv, attention, all-linear, or q,k,v,...
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     capacity_factor: float | None = None  # experts compute so many times the mean and drop the rest
+    packing: str | None = None  # padded, packed; None: every sequence is full
+    mean_length: float | None = None  # of a document, in tokens
+    length_spread: float = 1.0  # standard deviation of lengths over their mean
+    lengths: Path | str | None = None  # a file of them, instead
     recompute: str | None = None  # none, selective, full
     micro_batch: int | None = None
     dp: int | None = None
@@ -79,7 +86,23 @@ class Method:
             lora=adapters,
             expert_skew=self.expert_skew,
             capacity_factor=self.capacity_factor,
+            documents=self._documents(seq_len),
         )
+
+    def _documents(self, seq_len: int) -> Documents | None:
+        if self.packing is None and self.mean_length is None and self.lengths is None:
+            return None
+        from flopwise.training.documents import PACKINGS, from_file, lognormal
+
+        if self.packing is None:
+            raise SpecError(f"lengths of documents are given; say how they make sequences: {' or '.join(PACKINGS)}")
+        _one_of("packing", self.packing, PACKINGS)
+        packing: Packing = "padded" if self.packing == "padded" else "packed"
+        if (self.mean_length is None) == (self.lengths is None):
+            raise SpecError("packing needs the lengths of documents: a mean length, or a file of lengths, one of them")
+        if self.lengths is not None:
+            return from_file(self.lengths, seq_len, packing)
+        return lognormal(self.mean_length or 0.0, self.length_spread, seq_len, packing)
 
     def _lora(self) -> Lora | None:
         from flopwise.training.layout import TARGET_SETS, Lora

@@ -156,7 +156,7 @@ def _writes(name: str, folder: Path | None) -> dict[str, tuple[Any, str]]:
 
 
 def run_tokens(
-    tokens: float | None, samples: float | None, epochs: float | None, seq_len: int, around: Surroundings
+    tokens: float | None, samples: float | None, epochs: float | None, sample_tokens: float, around: Surroundings
 ) -> float | None:
     """Tokens of the whole run; None where no length is given.
 
@@ -168,7 +168,7 @@ def run_tokens(
             raise SpecError(f"{value!r} {name}; allowed: above 0")
     if tokens is not None and samples is not None:
         raise SpecError("the run's length is given in tokens and in samples; give one of them")
-    once = tokens if samples is None else samples * seq_len
+    once = tokens if samples is None else samples * sample_tokens
     if once is not None:
         return once * (epochs or 1.0)
     if epochs is not None:

@@ -92,7 +92,8 @@ def train(
     check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
-    length = run_tokens(tokens, samples, epochs, seq_len, run)
+    of_sample = seq_len if recipe.documents is None else recipe.documents.mean
+    length = run_tokens(tokens, samples, epochs, of_sample, run)
     conditions, told = run.conditions(cluster, load_facts(place.facts).folder)
     notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
     return answered(

@@ -107,6 +107,18 @@ recipe_options = grouped(
         "--capacity-factor", type=options.Quantity("x", units.parse_count),
         help="Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
     ),
+    click.option(
+        "--packing", type=click.Choice(["padded", "packed"]),
+        help="Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).",
+    ),
+    click.option("--mean-length", type=options.COUNT, help="Mean tokens of a document, with --packing; lognormal."),
+    click.option(
+        "--length-spread", type=options.Quantity("x", units.parse_count, zero=True), default=1.0,
+        help="Standard deviation of the lengths over their mean; default: 1.",
+    ),
+    click.option(
+        "--lengths", type=click.Path(), help="Lengths of documents instead: a file, `tokens` or `tokens,count` a line."
+    ),
 )  # fmt: skip
 
 run_options = grouped(
@@ -170,6 +182,7 @@ def method(given: dict[str, Any]) -> Method:
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
         "lora_targets", "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave",
         "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
+        "packing", "mean_length", "length_spread", "lengths",
     )  # fmt: skip
     return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
 

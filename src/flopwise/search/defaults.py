@@ -8,8 +8,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.software import optimizer, stack
 from flopwise.ops.tensors import parameters
 from flopwise.search.workload import divisible_batch
+from flopwise.training.documents import Documents, lognormal
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
 from flopwise.training.routing import check_skew
+from flopwise.units import parse_count
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -60,6 +62,13 @@ def lora(workload: Resolved) -> Lora | None:
     return Lora(rank=workload.lora_rank, targets=tuple(dict.fromkeys(targets)), base=base)
 
 
+def _documents(workload: Resolved, seq: int) -> Documents | None:
+    data = workload.source.data
+    if data.packing is None:
+        return None
+    return lognormal(parse_count(data.mean_length, "data.mean_length"), data.length_spread, seq, data.packing)
+
+
 def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows, and what was assumed.
 
@@ -95,6 +104,7 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
             lora=adapters,
             expert_skew=source.routing.expert_skew,
             capacity_factor=source.routing.capacity_factor,
+            documents=_documents(workload, seq),
         )
         for name in wanted
     ]

@@ -73,7 +73,7 @@ def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
     if workload.budget_usd is not None:
         found["budget"] = at_most(option, option.cost_usd, workload.budget_usd)
     if workload.tokens_per_s is not None:
-        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
+        rate = option.job.recipe.useful_tokens / option.result.step_s
         found["throughput"] = 1.0 - option.band.probability_at_most(rate, workload.tokens_per_s)  # type: ignore[assignment]
     return found
 
@@ -117,7 +117,7 @@ def shortfalls(option: Option, workload: Resolved) -> dict[str, Floats]:
     if workload.max_usd_per_hour is not None:
         found["max_usd_per_hour"] = option.usd_per_hour / workload.max_usd_per_hour
     if workload.tokens_per_s is not None:
-        rate = float(option.job.recipe.global_batch) * float(option.job.recipe.seq_len) / option.result.step_s
+        rate = option.job.recipe.useful_tokens / option.result.step_s
         found["throughput"] = workload.tokens_per_s / rate
     return found
 
@@ -145,7 +145,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
     energy = None
     if device.tdp_w is not None:
         energy = float(facility_joules(device, gpus, job_watts(train, parts, result.table), float(result.run_s[row])))
-    tokens = float(job.recipe.global_batch) * float(job.recipe.seq_len)
+    tokens = job.recipe.useful_tokens
     step_s = float(result.step_s[row])
     return Candidate(
         rank=rank,

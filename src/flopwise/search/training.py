@@ -184,7 +184,7 @@ def timed(
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     table: StepTable | None = None
-    steps = tokens / (float(job.recipe.global_batch) * float(job.recipe.seq_len))
+    steps = tokens / job.recipe.useful_tokens
     capacity = node.cluster.accelerator.hbm_bytes / margin
     found: list[tuple[Any, ...]] = []
     considered = fitting = 0
@@ -317,7 +317,9 @@ def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
 def floor_flops(job: Searched) -> float:
     """Operations of a token that no layout avoids."""
     passes = 3.0 if job.recipe.lora is None else 2.0
-    return passes * float(causal_forward_flops(job.model, 1, int(job.recipe.seq_len))) / float(job.recipe.seq_len)
+    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed(1))
+    each = job.recipe.useful_tokens / float(job.recipe.global_batch)
+    return passes * float(causal_forward_flops(job.model, tokens / attended, int(attended))) / each
 
 
 def floor_gpu_s(job: Searched, node: NodeKind, flops: float) -> float:

@@ -40,6 +40,12 @@ class Data(_Strict, frozen=True):
     global_batch_tokens: Quantity | None = None
     padded_frac: float = 0.0
     """Share of each sequence that is padding, from 0 to 1."""
+    packing: Literal["padded", "packed"] | None = None
+    """Documents shorter than a sequence are padded to the longest of a micro-batch, or packed."""
+    mean_length: Quantity | None = None
+    """Mean tokens of a document, lognormal; with packing."""
+    length_spread: float = 1.0
+    """Standard deviation of the lengths over their mean."""
 
 
 class Method(_Strict, frozen=True):
@@ -228,7 +234,8 @@ def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
     if data.samples is not None:
         if seq is None:
             raise SpecError("data.samples: needs data.seq_len, the tokens of one sample")
-        tokens = _positive(parse_count(data.samples, "data.samples"), "data.samples") * seq
+        each = _maybe(data.mean_length, parse_count, "data.mean_length") or seq
+        tokens = _positive(parse_count(data.samples, "data.samples"), "data.samples") * each
     batch = _whole(data.global_batch, "data.global_batch")
     if data.global_batch_tokens is not None:
         if batch is not None:
@@ -246,6 +253,16 @@ def _check_routing(routing: Routing) -> None:
     capacity = routing.capacity_factor
     if capacity is not None and not 0 < capacity < math.inf:
         raise SpecError(f"routing.capacity_factor: a finite number above 0, not {capacity}")
+
+
+def _check_packing(data: Data) -> None:
+    if (data.packing is None) != (data.mean_length is None):
+        given, needed = ("mean_length", "packing") if data.packing is None else ("packing", "mean_length")
+        raise SpecError(f"data.{given}: needs data.{needed}, too")
+    if data.packing is not None and data.padded_frac:
+        raise SpecError("data.padded_frac: follows from data.packing; leave one of them out")
+    if not 0 <= data.length_spread < 100:
+        raise SpecError(f"data.length_spread: standard deviation over mean, 0 to 100, not {data.length_spread}")
 
 
 def divisible_batch(sequences: float) -> int:
@@ -269,6 +286,7 @@ def resolve(workload: Workload) -> Resolved:
     if not 0.05 <= targets.confidence <= 0.99:
         raise SpecError(f"targets.confidence: a probability from 0.05 to 0.99, not {targets.confidence}")
     _check_routing(workload.routing)
+    _check_packing(data)
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")

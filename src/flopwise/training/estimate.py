@@ -20,7 +20,7 @@ from flopwise.training.memory import Memory, step_memory
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import any_of
-from flopwise.training.step import Inner, StepTable, step_parts, step_table
+from flopwise.training.step import WAITING, Inner, StepTable, step_parts, step_table
 from flopwise.training.storage import LINE, Reads
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class TrainEstimate:
     job: TrainJob
     step_s: float
     breakdown: tuple[tuple[str, float], ...]  # the lines add up to step_s
-    tokens_per_s: float
+    tokens_per_s: float  # as computed, padding included
+    useful_tokens_per_s: float  # of documents: without padding and what packing leaves empty
     tokens_per_s_per_gpu: float
     low: float  # of tokens_per_s_per_gpu, 10 %
     high: float  # 90 %
@@ -157,8 +158,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         parts[LINE] = job.reads.exposed_s(recipe, layout, job.cluster.gpus_per_node, sum(parts.values()))
     step_s = sum(parts.values())
     gpus = int(layout.num_gpus)
-    tokens_per_step = float(recipe.global_batch * recipe.seq_len)
-    tokens_per_s = tokens_per_step / step_s
+    tokens_per_s = float(recipe.global_batch) * float(table.seq_tokens[0]) / step_s
     per_gpu = tokens_per_s / gpus
     band = training_band(job)
     low, high = band.interval(per_gpu)
@@ -170,6 +170,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         step_s=step_s,
         breakdown=tuple(parts.items()),
         tokens_per_s=tokens_per_s,
+        useful_tokens_per_s=recipe.useful_tokens / step_s,
         tokens_per_s_per_gpu=per_gpu,
         low=float(low),
         high=float(high),
@@ -214,13 +215,22 @@ def step_bounds(job: TrainJob, table: StepTable, software: Software) -> tuple[fl
     return lower, upper
 
 
+def counted_batch(job: TrainJob) -> tuple[float, int]:
+    """Sequences and their length that have as many tokens and pairs of tokens as one step computes.
+
+    Source: `flopwise.training.documents.computed_lengths`. Assumes: as there.
+    """
+    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed(job.layout.micro_batch))
+    return float(job.recipe.global_batch) * tokens / attended, int(attended)
+
+
 def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
     """(MFU with causal attention, MFU with attention in full, HFU) of the peak rate of the recipe's precision.
 
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; Korthikanti et al. 2022 (arXiv:2205.05198) section 6.3.
     """
     recipe, layout = job.recipe, job.layout
-    batch, seq = int(recipe.global_batch), int(recipe.seq_len)
+    batch, seq = counted_batch(job)
     gpus = int(layout.num_gpus)
     passes = 2.0 if recipe.lora is not None else 3.0
     causal = float(causal_forward_flops(job.model, batch, seq))
@@ -248,7 +258,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
     memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
-    busy += parts.get(EXPERT_IMBALANCE, 0.0)
+    busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0)
     shares = {
         "compute": busy - memory_s,
         "memory bandwidth": memory_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.provenance import Figure, derived, given
-from flopwise.training.estimate import TrainEstimate, again_frac
+from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch
 from flopwise.training.layout import RECOMPUTE
 from flopwise.training.memory_figures import memory_figure
 from flopwise.training.run_figures import RunFigures
@@ -27,11 +27,11 @@ class _Tree(RunFigures):
         found = self.found
         tokens = derived(
             "tokens of a step",
-            number(self.job.recipe.global_batch) * number(self.job.recipe.seq_len),
+            number(self.job.recipe.global_batch) * number(self.computed.value),
             "tokens",
-            "global batch x sequence length",
+            f"global batch x {self.computed.name}",
             self.batch,
-            self.seq,
+            self.computed,
         )
         rate = derived("throughput", found.tokens_per_s, "tokens/s", "tokens of a step / step time", tokens, self.step)
         each = derived(
@@ -43,7 +43,7 @@ class _Tree(RunFigures):
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
         recipe, found = self.job.recipe, self.found
-        batch, seq = int(recipe.global_batch), int(recipe.seq_len)
+        batch, seq = counted_batch(self.job)
         passes = given("passes", 3.0 if recipe.lora is None else 2.0)
         causal = derived(
             "causal forward FLOP",

@@ -7,12 +7,18 @@ A `Layout` may hold one candidate (plain numbers) or many (arrays that broadcast
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.ops.types import Array, Ints
+from flopwise.ops.flops import stack_shape
+from flopwise.ops.types import Array, Floats, Ints
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.ops.shapes import Shape
+    from flopwise.training.documents import Documents
 
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
@@ -119,6 +125,8 @@ class Recipe:
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced
     capacity_factor: float | None = None  # experts compute this many times the mean and drop the rest; None: dropless
 
+    documents: Documents | None = None  # shorter than a sequence, padded or packed; None: sequences are full
+
     def __post_init__(self) -> None:
         """Raise SpecError for routing that cannot be."""
         if not 1 <= self.expert_skew < float("inf"):
@@ -132,6 +140,24 @@ class Recipe:
     def uneven(self) -> bool:
         """Whether experts compute anything but their even share."""
         return self.expert_skew > 1 or self.capacity_factor is not None
+
+    @property
+    def useful_tokens(self) -> float:
+        """Tokens of a step that are trained on, over all replicas: neither padding nor left empty."""
+        each = float(self.seq_len) if self.documents is None else self.documents.per_sequence
+        return float(self.global_batch) * each
+
+    def computed(self, micro_batch: Ints) -> tuple[Floats, Floats]:
+        """(tokens of a sequence, tokens that attention works on at a time) as computed; shape of `micro_batch`."""
+        if self.documents is None:
+            return self.seq_len, self.seq_len
+        return self.documents.computed(micro_batch, masked=self.attention == "flash")
+
+    def shape(self, model: Model, micro_batch: Ints) -> Shape:
+        """The shape of one micro-batch through the first stack: `micro_batch` sequences, as tokens are computed."""
+        tokens, attended = self.computed(micro_batch)
+        batch: Floats = micro_batch if self.documents is None else micro_batch * tokens / attended
+        return stack_shape(model, model.stacks[0], batch, attended)
 
     def with_seq(self, seq_len: Ints) -> Recipe:
         """The same recipe for another sequence length."""

@@ -125,7 +125,7 @@ def whole_run(job: TrainJob, parts: Mapping[str, float], watts: float | None) ->
     gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
     one = step_in_run(job, parts)
     nbytes, good = job_goodput(job)
-    steps = job.tokens / (float(recipe.global_batch) * float(recipe.seq_len))
+    steps = job.tokens / recipe.useful_tokens
     seconds = steps * one.seconds / float(good.frac)
     machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
     cost = None

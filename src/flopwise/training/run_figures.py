@@ -36,11 +36,11 @@ class RunFigures(StepFigures):
         self.one = step_in_run(job, self.lines)
         batch = derived(
             "tokens a step",
-            number(job.recipe.global_batch) * number(job.recipe.seq_len),
+            job.recipe.useful_tokens,
             "tokens",
-            "global batch x sequence length",
+            f"global batch x {self.useful.name}",
             self.batch,
-            self.seq,
+            self.useful,
         )
         steps = derived("steps", run.steps, "", "tokens / tokens a step", given("tokens", run.tokens, "tokens"), batch)
         whole, lasting = self._step_in_run(self.one), self._uninterrupted(self.good)

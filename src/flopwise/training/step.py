@@ -19,7 +19,6 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Experts, Item, Model
 from flopwise.ops.columns import runs
-from flopwise.ops.flops import stack_shape
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.adapters import adapter_parameters
@@ -46,9 +45,12 @@ if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
     from flopwise.facts.software import Stack as Software
+    from flopwise.training.documents import Documents
     from flopwise.training.layout import Layout, Recipe
 
 Index = NDArray[np.intp]
+WAITING = "waiting_for_lengths"
+"""The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class StepTable:
     num_layers: int
     degrees: NDArray[np.int64]
     inner: Inner
+    seq_tokens: NDArray[np.float64]  # (n,): tokens of a sequence as computed
     stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
     stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
     model_s: NDArray[np.float64]  # (3, n): all stages one after the other
@@ -136,7 +139,7 @@ def step_table(
     """
     stack = model.stacks[0]
     rates = training_rates(rates, software)
-    shape = stack_shape(model, stack, inner.micro_batch, recipe.seq_len)
+    shape = recipe.shape(model, inner.micro_batch)
     load = expert_load(model, recipe, inner.ep)
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
     kernels = kernels or [kernel_columns(model, context) for context in shared]
@@ -161,6 +164,7 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
+        seq_tokens=recipe.computed(inner.micro_batch)[0] + np.zeros(inner.micro_batch.shape),
         stage_parts=parts[:-1],
         stage_weight_s=parts[-1],
         memory_s=most(rows_of(fullest, "memory_s")),
@@ -234,6 +238,8 @@ def step_parts(
         others = others._replace(weight_s=table.weight_s[inner] - table.stage_weight_s[recompute, degree, inner])
     pipe = Pipe(pp, interleave, num_micro)
     parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
+    if recipe.documents is not None:
+        parts[WAITING] = _waiting_s(recipe.documents, stage_s, micro, layout, num_micro)
     parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
@@ -246,6 +252,12 @@ def step_parts(
     return parts
 
 
+def _waiting_s(documents: Documents, stage_s: Floats, micro: Ints, layout: Layout, num_micro: Floats) -> Floats:
+    """Seconds of a step that replicas wait for the one with the longest documents. Source: `waiting_frac`."""
+    each = np.asarray(layout.zero) > 2
+    return num_micro * stage_s * documents.waiting_frac(micro, layout.dp, num_micro, each=each)
+
+
 def _p2p_s(
     table: StepTable, inner: NDArray[np.intp], pp: Ints, dp: Ints, interleave: Ints, num_micro: Floats
 ) -> Floats:
@@ -256,7 +268,7 @@ def _p2p_s(
     """
     keys = table.inner
     tp, cp = keys.tp[inner], keys.cp[inner]
-    nbytes = keys.micro_batch[inner] * table.recipe.seq_len / cp * table.width * ACT_BYTES / tp
+    nbytes = keys.micro_batch[inner] * table.seq_tokens[inner] / cp * table.width * ACT_BYTES / tp
     hop = p2p_s(table.fabric, nbytes, stride=tp * cp * dp)
     return np.where(pp > 1, 2 * hop * (num_micro * interleave + pp - 1), 0.0)
 

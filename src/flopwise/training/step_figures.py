@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from flopwise.facts.software import stack
-from flopwise.ops.flops import stack_shape
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
@@ -17,7 +16,7 @@ from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text
 from flopwise.training.stages import stage_sums
-from flopwise.training.step import StepTable, owned_params
+from flopwise.training.step import WAITING, StepTable, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
 from flopwise.training.widths import optimizer_traffic_bytes, sent_grad_bytes
@@ -50,9 +49,49 @@ class StepFigures:
         self.mode = int(layout.recompute)
         lines = zip(self.table.lines, self.table.stage_parts[:, self.mode, 0, 0], strict=True)
         self.stage = {name: float(seconds) for name, seconds in lines}
+        self.computed, self.useful = self._lengths()
         self.kernels = self._kernels()
         self.reading = self._reading()
         self.step = total("step time", "s", [self._line(name) for name, _ in found.breakdown])
+
+    def _lengths(self) -> tuple[Figure, Figure]:
+        """Tokens of a sequence as computed, and those of documents among them."""
+        recipe = self.job.recipe
+        found = recipe.documents
+        if found is None:
+            return self.seq, self.seq
+        mean = given("mean length of a document", found.mean, "tokens")
+        padded = found.packing == "padded"
+        computed = derived(
+            "tokens of a sequence as computed",
+            number(self.table.seq_tokens[0]),
+            "tokens",
+            f"{COUNTED}: the longest of a micro-batch, expected" if padded else "sequence length",
+            *((mean, self.micro_batch) if padded else (self.seq,)),
+        )
+        useful = derived(
+            "tokens of documents in a sequence",
+            found.per_sequence,
+            "tokens",
+            mean.name if padded else "best fit of the longest document first, the share of a sequence that is filled",
+            mean,
+            *(() if padded else (self.seq,)),
+            source="" if padded else "Krell et al. 2021 (arXiv:2107.02027) section 3.1",
+        )
+        return computed, useful
+
+    def _waiting(self) -> Figure:
+        """What replicas wait for the one with the longest documents."""
+        dp = self.dp
+        mean = given("mean length of a document", number(self.useful.inputs[0].value), "tokens")
+        formula = "busy time x (the widest replica / the mean replica - 1), expected"
+        busy = derived(
+            "busy time",
+            number(self.num_micro.value) * sum(self.stage.values()),
+            "s",
+            f"{self.num_micro.name} x one micro-batch on the busiest stage",
+        )
+        return derived(WAITING.replace("_", " "), self.lines[WAITING], "s", formula, busy, dp, self.micro_batch, mean)
 
     def _context(self) -> BlockContext:
         layout, recipe = self.job.layout, self.job.recipe
@@ -62,7 +101,7 @@ class StepFigures:
             software=self.software,
             rates=self.table.rates,
             fabric=self.job.cluster.fabric,
-            shape=stack_shape(self.job.model, self.job.model.stacks[0], one[3], recipe.seq_len),
+            shape=recipe.shape(self.job.model, one[3]),
             split=Split(
                 tp=one[0],
                 cp=one[1],
@@ -106,6 +145,7 @@ class StepFigures:
             "offload": self._offload,
             "launch": self._launch,
             EXPERT_IMBALANCE: self._imbalance,
+            WAITING: self._waiting,
             LINE: self._storage,
         }
         return lines[name]() if name in lines else self._exchange(name)
@@ -182,7 +222,7 @@ class StepFigures:
             return derived(
                 words, self.lines[name], "s", "0 x ranks", given("ranks", 1), note=f"{degree} is 1: no message"
             )
-        tokens = int(layout.micro_batch) * number(self.job.recipe.seq_len) / int(layout.cp)
+        tokens = int(layout.micro_batch) * number(self.table.seq_tokens[0]) / int(layout.cp)
         overlap = {"tp": self.software.tp_overlap, "ep": self.software.ep_overlap}.get(degree)
         kind = {
             "tp": "all-gathers and reduce-scatters around each row-parallel product, less what compute hides",
@@ -255,7 +295,7 @@ class StepFigures:
         layout = self.job.layout
         if int(layout.pp) == 1:
             return derived("pipeline p2p", 0.0, "s", "0 x stages", given("stages", 1))
-        tokens = int(layout.micro_batch) * number(self.job.recipe.seq_len) / int(layout.cp)
+        tokens = int(layout.micro_batch) * number(self.table.seq_tokens[0]) / int(layout.cp)
         nbytes = tokens * self.table.width * ACT_BYTES / int(layout.tp)
         return self.device.message(
             "pipeline p2p",

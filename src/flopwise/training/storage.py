@@ -32,7 +32,7 @@ class Reads:
 
     def batch_bytes(self, recipe: Recipe) -> float:
         """Bytes of the records of one step."""
-        return float(recipe.global_batch) * float(recipe.seq_len) * self.token_bytes
+        return recipe.useful_tokens * self.token_bytes
 
     def nodes(self, layout: Layout, gpus_per_node: int) -> int:
         """Nodes that read: all, or one for each replica where a replica spans several."""

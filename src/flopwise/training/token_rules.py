@@ -83,7 +83,7 @@ def token_rules(job: TrainJob) -> TokenRules | None:
     size = float(active_parameters(model))
     best = float(optimal_tokens(size))
     loss = float(predicted_loss(size, job.tokens))
-    batch = float(recipe.global_batch) * float(recipe.seq_len)
+    batch = recipe.useful_tokens
     critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
     notes = []
     if batch > critical:

@@ -40,7 +40,7 @@ def tower_context(model: Model, stack: Stack, context: BlockContext) -> BlockCon
 
     Source: `flopwise.ops.flops.stack_shape`. Assumes: one sample of the tower a sequence.
     """
-    shape = stack_shape(model, stack, context.shape.batch, context.recipe.seq_len)
+    shape = stack_shape(model, stack, context.shape.batch, context.shape.query)
     return replace(context, shape=shape)
 
 

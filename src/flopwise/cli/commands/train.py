@@ -129,6 +129,7 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
         "num_gpus": found.num_gpus,
         "step_s": found.step_s,
         "tokens_per_s": found.tokens_per_s,
+        "useful_tokens_per_s": found.useful_tokens_per_s,
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
         "low": found.low,
         "high": found.high,
@@ -188,10 +189,16 @@ def _speed(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found = answer.estimate
     least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
     interval = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
+    share = found.useful_tokens_per_s / found.tokens_per_s
+    useful = (
+        ""
+        if found.job.recipe.documents is None
+        else (f", of them {found.useful_tokens_per_s:,.0f} of documents ({units.format_percent(share)})")
+    )
     causal, full = units.format_percent(found.mfu_frac), units.format_percent(found.mfu_full_attention_frac)
     return [
         ("step", f"{units.format_seconds(found.step_s)} (bounds: {least} to {most})"),
-        ("throughput", f"{found.tokens_per_s:,.0f} tokens/s"),
+        ("throughput", f"{found.tokens_per_s:,.0f} tokens/s{useful}"),
         ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s {interval}"),
         ("MFU", f"{causal} (causal attention counted half); {full} (attention in full)"),
         ("HFU", f"{units.format_percent(found.hfu_frac)} (recomputed operations included)"),
