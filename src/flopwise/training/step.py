@@ -139,8 +139,7 @@ def step_table(
     """
     stack = model.stacks[0]
     rates = training_rates(rates, software)
-    shape = recipe.shape(model, inner.micro_batch)
-    load = expert_load(model, recipe, inner.ep)
+    shape, load = recipe.shape(model, inner.micro_batch), expert_load(model, recipe, inner.ep)
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
     kernels = kernels or [kernel_columns(model, context) for context in shared]
     fullest = kernels[-1]
@@ -164,7 +163,7 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
-        seq_tokens=recipe.computed(inner.micro_batch)[0] + np.zeros(inner.micro_batch.shape),
+        seq_tokens=np.broadcast_to(recipe.computed(inner.micro_batch)[0], inner.micro_batch.shape),
         stage_parts=parts[:-1],
         stage_weight_s=parts[-1],
         memory_s=most(rows_of(fullest, "memory_s")),
