@@ -90,8 +90,12 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     )
     ep, tp = (_positive(row, c) for c in ("ep", "tp"))
     dtype = _dtype(row)
-    rows = max(tokens * top_k / ep, 1.0)
-    touched = min(experts / ep, -(-rows // 1))
+    ours = max(tokens * top_k / ep, 1.0)
+    touched = min(experts / ep, -(-ours // 1))
+    triton = "triton" in _software(row) and "sglang" in _software(row)
+    rows = tokens * top_k if triton else ours
+    if triton and dtype == "w4a16_mxfp4":
+        dtype = "bf16"
     width = inter / tp
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)

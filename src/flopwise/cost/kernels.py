@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.rates import Rates, precision
+from flopwise.cost.rates import Precision, Rates, precision
 from flopwise.ops.types import Array, Floats, Ints
 
 if TYPE_CHECKING:
@@ -156,35 +156,66 @@ def matmul_s(
     Assumes: the library picks the best of `TILES`, or the vector units for a few rows; a row that is not aligned to 16
     bytes takes the slow path.
     """
-    p = precision(dtype)
-    bits = p.weight_bits if weight_bits is None else weight_bits
-    rate = rates.matmul_flops_per_s(dtype)
-    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
-    packed = bits / p.act_bits if unpacked else 1.0
-    if unpacked:
-        rate *= rates.value["unpack_frac"]
-    scaled = p.quantised or p.unpacked
-    tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
+    way = _way(rates, dtype, weight_bits, act_bytes)
+    p = way.precision
     unit = ALIGNED_BYTES * 8 / 2.0 ** np.floor(np.log2(p.act_bits))  # scales are stored apart
-    fixed_s = rates.value["kernel_s"]
 
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
         misaligned = (np.remainder(n, unit) > 0) | (np.remainder(k, unit) > 0)
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
-        compute_s = _tiled_s(rates, m, n, k, 1.0, tail, rate, packed) * slower
-        if not p.quantised:
-            compute_s = np.minimum(compute_s, _vector_s(rates, m, n, k, unpacked=unpacked))
-        act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
-        weights = n * k * (bits / 8) * _narrow(rates, n, tail)
-        memory_s = read_s(rates, act_in + weights + m * n * act_bytes, cold=cold)
-        timing = overlapped(rates, compute_s, memory_s, fixed_s)
+        compute_s, moved = _product(rates, way, m, n, k, 1.0, slower)
+        memory_s = read_s(rates, moved, cold=cold)
+        timing = overlapped(rates, compute_s, memory_s, rates.value["kernel_s"])
         if not p.quantised:
             return timing
-        return Timing(
-            timing.seconds + _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold), compute_s, memory_s
-        )
+        extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
+        return Timing(timing.seconds + extra_s, compute_s, memory_s)
 
     return launched(rates, in_blocks(formula, (m, n, k)), graph=graph)
+
+
+class _Way(NamedTuple):
+    """How a product runs: rate of full tiles, share of an incomplete wave that is lost, what an element takes."""
+
+    precision: Precision
+    rate: float  # FLOP/s of the whole device
+    tail: float
+    weight_bits: float
+    act_bytes: float  # of an element that comes in before, and goes out after, any quantisation
+    unpacked: bool  # weights are unpacked as they are multiplied
+    packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
+
+
+def _way(
+    rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, *, grouped: bool = False
+) -> _Way:
+    p = precision(dtype)
+    bits = p.weight_bits if weight_bits is None else weight_bits
+    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
+    rate = rates.matmul_flops_per_s(dtype)
+    if unpacked:
+        rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
+    if grouped:
+        rate *= rates.value["grouped_frac"]
+    scaled = grouped or p.quantised or p.unpacked
+    tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
+    packed = bits / p.act_bits if unpacked and not grouped else 1.0
+    return _Way(p, rate, tail, bits, act_bytes, unpacked, packed)
+
+
+def _product(
+    rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, touched: Floats, slower: Floats = 1.0
+) -> tuple[Floats, Floats]:
+    """Seconds of computing and bytes to move of `touched` products, m rows in all, each with its own k x n weight."""
+    held = np.maximum(touched, 1.0)
+    each = m / held
+    compute_s = _tiled_s(rates, each, n, k, held, way.tail, way.rate, way.packed) * slower
+    p = way.precision
+    if not p.quantised:
+        compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=way.unpacked))
+    act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
+    weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * held, way.tail)
+    return compute_s, act_in + weights + m * n * way.act_bytes
 
 
 def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
@@ -233,26 +264,14 @@ def grouped_matmul_s(
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
     Assumes: rows are spread evenly over the touched experts.
     """
-    p = precision(dtype)
-    bits = p.weight_bits if weight_bits is None else weight_bits
-    rate = rates.matmul_flops_per_s(dtype) * rates.value["grouped_frac"]
-    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
-    if unpacked:
-        rate *= rates.value["grouped_unpack_frac"]
-    tail = rates.value["wave_tail.scaled"]
-    fixed_s = rates.value["grouped_s"]
+    way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
+    p = way.precision
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
-        held = np.maximum(touched, 1.0)
-        each = m / held
-        compute_s = _tiled_s(rates, each, n, k, held, tail, rate)
-        if not p.quantised:
-            compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=unpacked))
-        act_in = m * k * (p.act_bits / 8 if p.quantised else act_bytes)
-        passes = rates.value["grouped_passes"] * act_in
-        weights = touched * n * k * (bits / 8) * _narrow(rates, n * held, tail)
-        memory_s = read_s(rates, act_in + weights + m * n * act_bytes + passes, cold=cold)
-        return overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], fixed_s)
+        compute_s, moved = _product(rates, way, m, n, k, touched)
+        passes = rates.value["grouped_passes"] * m * k * (p.act_bits / 8 if p.quantised else act_bytes)
+        memory_s = read_s(rates, moved + passes, cold=cold)
+        return overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], rates.value["grouped_s"])
 
     return launched(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
 
