@@ -22,9 +22,9 @@ DTYPES = {
     "int8": "int8_wo", "int4": "int4_wo",
 }  # fmt: skip
 """Spellings of precisions in measurement files, by the names of `flopwise.cost.rates.PRECISIONS`."""
-NODES = {  # network per GPU of the reference design that a topology names, bytes/s
-    "a100_dgx": 25e9,  # 8 x HDR 200 Gbit/s for 8 GPUs; NVIDIA DGX A100 data sheet
-    "h100_dgx": 50e9,  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
+NODES = {  # network of a node of the cluster that a topology names, bytes/s, and what a GPU has of it at most
+    "a100_dgx": (12.5e9, 12.5e9),  # one 100 Gbit/s adapter: 41 MB from node to node take 5.3 ms, 7.8 GB/s
+    "h100_dgx": (400e9, 50e9),  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
 }
 
 
@@ -93,14 +93,18 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     ours = max(tokens * top_k / ep, 1.0)
     touched = min(experts / ep, -(-ours // 1))
     triton = "triton" in _software(row) and "sglang" in _software(row)
-    rows = tokens * top_k if triton else ours
+    rows = ours
     if triton and dtype == "w4a16_mxfp4":
         dtype = "bf16"
+    elif triton:
+        rows = tokens * top_k
     width = inter / tp
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
-    seconds = float(up.seconds + down.seconds + act.seconds)
+    passes = _looked_up(table, "wrapper_passes.moe", row, 0.0)
+    extra_s = kernels.read_s(r, passes * rows * hidden * 2.0)
+    seconds = float(up.seconds + down.seconds + act.seconds + extra_s)
     return _wrapped_s(seconds * _looked_up(table, "wrapper_ratio.moe", row, 1.0), row, table, "moe")
 
 
@@ -138,29 +142,32 @@ def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
 LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv 2405.04434, section 2.1)
 
 
+def _on_latent(row: Row) -> bool:
+    """Whether prefill runs on the latent, too: SGLang's FlashAttention backend as it is called in these files."""
+    return "flash_attention" in _software(row)
+
+
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = (_positive(row, c) for c in ("batch", "seq_q", "seq_kv", "n_heads"))
     pairs = query * (context - query + 0.5 * (query + 1))
+    latent = _on_latent(row)
     timing = attention.prefill_attention_s(
-        r, pairs, batch, query, heads, heads, context, qk_dim=MLA_QK, v_dim=MLA_V, frac="latent_prefill_frac"
-    )
-    return _wrapped_s(float(timing.seconds), row, table, "mla_prefill")
+        r, pairs, batch, query, heads, 1 if latent else heads, context,
+        qk_dim=LATENT + ROPE if latent else MLA_QK, v_dim=LATENT if latent else MLA_V, frac="latent_prefill_frac",
+    )  # fmt: skip
+    return _wrapped_s(float(timing.seconds), row, table, "mla")
 
 
 def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads = (_positive(row, c) for c in ("batch", "seq_kv", "n_heads"))
+    kv_bytes = _kv_bytes(row)
+    passes = _looked_up(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
     timing = attention.decode_attention_s(
-        r,
-        batch,
-        heads,
-        1,
-        context,
-        qk_dim=LATENT + ROPE,
-        v_dim=LATENT,
-        cached_dim=LATENT + ROPE,
-        kv_bytes=_kv_bytes(row),
-    )
-    return _wrapped_s(float(timing.seconds), row, table, "mla_decode")
+        r, batch, heads, 1, context, qk_dim=LATENT + ROPE, v_dim=LATENT, cached_dim=LATENT + ROPE,
+        kv_bytes=2.0 if passes else kv_bytes,
+    )  # fmt: skip
+    cast_s = kernels.read_s(r, passes * batch * context * (LATENT + ROPE) * (kv_bytes + 2.0))
+    return _wrapped_s(float(timing.seconds + cast_s), row, table, "mla")
 
 
 def _elementwise_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -200,9 +207,8 @@ def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -
     spans = per_node is not None and n > per_node
     if spans and topology not in NODES:
         raise _SkipError("the network between the nodes is not known")
-    links = joined(
-        pairs="pairwise" in topology, node_bytes_per_s=NODES.get(topology), devices=per_node if spans else None
-    )
+    share = min(NODES[topology][0] / per_node, NODES[topology][1]) if spans and per_node else None
+    links = joined(pairs="pairwise" in topology, node_bytes_per_s=share, devices=per_node if spans else None)
     op = (row.get("op") or "").strip()
     if op == "p2p":
         return float(collectives.p2p_s(links, nbytes, stride))

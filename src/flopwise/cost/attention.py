@@ -18,6 +18,8 @@ QUERY_BLOCK = 128.0
 DECODE_QUERIES = 16
 """Up to so many queries a sequence the cache is streamed as in decoding (speculative decoding among them)."""
 
+LATENT_ROWS = 64.0
+"""Rows (query heads of one sequence, which share the latent) that a kernel of MLA decoding computes at once."""
 
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
@@ -103,22 +105,26 @@ def decode_attention_s(
 
     `cached_dim`: elements cached for a token and KV head (qk_dim + v_dim unless the two share a latent, as in MLA).
 
-    Source: Flash-Decoding (Dao et al. 2023); rates calibrated.
-    Assumes: the cache of a sequence is split over cores until all are busy; each (sequence, KV head) has a fixed time.
+    Source: Flash-Decoding (Dao et al. 2023); FlashMLA (tiles of 64 heads, whole or not); rates calibrated.
+    Assumes: the cache of a sequence is split over cores until all are busy, but for MLA where `latent_tail` says that it
+    is not; each (sequence, KV head) has a fixed time.
     """
     cached = qk_dim + v_dim if cached_dim is None else cached_dim
     latent = cached_dim is not None
     rate = rates.peak_flops_per_s("bf16") * rates.value["latent_decode_frac" if latent else "attention_frac"]
     fixed_s = rates.value["decode_s"]
     block_s = rates.value["latent_block_s" if latent else "decode_block_s"]
+    tail = rates.value["latent_tail"] if latent else 0.0
 
     def formula(batch: Ints, heads: Ints, kv_heads: Ints, context: Ints, query: Ints) -> Timing:
-        count = batch * kv_heads
-        flops = 2.0 * batch * heads * query * context * (qk_dim + v_dim)
-        moved = count * context * cached * kv_bytes + batch * query * heads * (qk_dim + v_dim) * act_bytes
+        rows = heads * query / kv_heads
+        tiles = np.ceil(rows / LATENT_ROWS) if latent else 1.0
+        count = batch * kv_heads * tiles
+        tile_s = 2.0 * (LATENT_ROWS if latent else rows) * context * (qk_dim + v_dim) * rates.num_sms / rate
+        moved = batch * kv_heads * context * cached * kv_bytes + batch * query * heads * (qk_dim + v_dim) * act_bytes
         memory_s = read_s(rates, moved, cold=cold) / rates.value["decode_frac"]
-        compute_s = flops / rate + block_s * count / rates.num_sms
-        return overlapped(rates, compute_s, memory_s, fixed_s, "overlap_loss.attention")
+        compute_s = waves(count, rates.num_sms, tail) * (tile_s + block_s)
+        return overlapped(rates, compute_s, memory_s, fixed_s)
 
     return launched(rates, in_blocks(formula, (batch, heads, kv_heads, context, query)), graph=graph)
 

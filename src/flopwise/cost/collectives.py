@@ -71,7 +71,8 @@ def _share_s(
 
 def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
     """All-reduce by a kernel that reads its peers' memory: everything at once, or in two shares when that is less."""
-    rate = level.bytes_per_s * np.minimum(level.frac * np.where(joined > PAIR, 1.0, level.pair), 1.0)
+    gain = level.direct_frac * np.where(joined > PAIR, 1.0, level.pair)
+    rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
     once = level.direct_s + (joined - 1.0) * nbytes / rate
     twice = 2.0 * level.direct_s + 2.0 * (joined - 1.0) / joined * nbytes / rate
     return np.where(joined > 1.0, np.minimum(once, twice), 0.0)
@@ -144,7 +145,8 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, c
         if np.any(np.asarray(copies) > 1):
             groups = n / inside
             outwards = outwards * np.where(inside > 1.0, groups / copies * (1.0 - (1.0 - 1.0 / groups) ** copies), 1.0)
-        rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
+        gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
+        rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
         fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
         seconds = ramped_s(level, fixed, outwards / rate)
         slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))
@@ -155,12 +157,13 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, c
 def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
     """One rank sends `nbytes` to the rank `stride` away.
 
-    Source: rates calibrated. Assumes: both ends are otherwise idle; the innermost level that holds the pair carries it.
+    Source: rates calibrated. Assumes: both ends are otherwise idle; the innermost level that holds the pair carries it;
+    nothing is passed on, so that there is no pipeline to fill.
     """
     seconds: Floats = np.inf
     for level in fabric.levels:
         rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
-        here = ramped_s(level, 0.5 * level.launch_s, nbytes / rate)
+        here = 0.5 * level.launch_s + nbytes / rate
         seconds = np.where((stride < level.size) & ~np.isfinite(seconds), here, seconds)
     return seconds
 

@@ -32,6 +32,7 @@ class Level:
     ramp: float  # time to fill the pipeline of a long message, in fixed times
     fill_at: float  # transfer time at which half of that is reached, in fixed times
     direct_s: float  # fixed time of a one-shot kernel that reads its peers' memory; infinite where there is none
+    direct_frac: float  # factor of `frac` in such a kernel
     pair: float  # factor of `frac` in a group of two
     exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
@@ -78,6 +79,7 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         "link_ramp",
         "link_fill_at",
         "link_direct_s",
+        "link_direct_frac",
         "link_pair",
         "link_exchange",
         "link_multicast",
@@ -93,6 +95,7 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         ramp=value["link_ramp"],
         fill_at=value["link_fill_at"],
         direct_s=value["link_direct_s"] or float("inf"),
+        direct_frac=value["link_direct_frac"],
         pair=value["link_pair"],
         exchange=value["link_exchange"],
         multicast=value["link_multicast"],
