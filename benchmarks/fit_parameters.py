@@ -52,7 +52,7 @@ KNOBS = (
     Knob("overlap_loss.attention", 0.2, 0.0, 1.0, "fraction", "The same in attention of many queries."),
     Knob("wrapper_passes.attention_prefill", 2.0, 0.05, 8.0, "passes", "Passes over queries, keys and values before attention.",
          ("trtllm",), shared=False),
-    Knob("core_draw", 2.0, 1.0, 8.0, "ratio", "DRAM bandwidth that one core can draw over its even share."),
+    Knob("core_bytes_per_s", 6e10, 5e9, 3e11, "bytes/s", "What one core can draw from memory: bytes under way over latency."),
     Knob("l2_speedup", 2.0, 1.0, 6.0, "ratio", "L2 bandwidth over sustained DRAM bandwidth, operands warm."),
     Knob("unpack_frac", 0.85, 0.3, 1.0, "ratio", "Rate with weights unpacked on the fly over the plain rate."),
     Knob("quantise_kernels", 1.0, 0.2, 6.0, "kernels", "Fixed times that quantising the activations adds."),

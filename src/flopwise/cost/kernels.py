@@ -221,8 +221,8 @@ def _product(
 def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
     """How much longer reading weights takes when they have few columns, so that few cores ask for them; else 1."""
     busy = columns / (TILES[1][1] * rates.num_sms)
-    share = np.minimum(1.0, (busy + (1.0 - tail) * np.maximum(0.0, 1.0 - busy)) * rates.value["core_draw"])
-    return 1.0 / share
+    cores = rates.num_sms * np.minimum(1.0, busy + (1.0 - tail) * np.maximum(0.0, 1.0 - busy))
+    return np.maximum(1.0, rates.read_bytes_per_s / (cores * rates.value["core_bytes_per_s"]))
 
 
 def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float, *, cold: bool) -> Floats:
