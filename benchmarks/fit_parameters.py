@@ -42,6 +42,8 @@ KNOBS = (
     _each("dram_frac", 0.85, 0.5, 0.96, "fraction of bandwidth", "Sustained DRAM bandwidth of long reads."),
     _each("kernel_s", 3e-6, 5e-7, 3e-5, "s", "Fixed time of a kernel launched from a graph: launch, fill and drain."),
     _each("attention_frac", 0.6, 0.2, 1.0, "fraction of bf16 peak", "Sustained rate of flash attention inside full blocks."),
+    Knob("attention_frac", 0.8, 0.2, 1.0, "fraction of bf16 peak", "Sustained rate of flash attention inside full blocks.",
+         ("blackwell-ultra",), shared=False),  # twice the exponentials of Blackwell
     _each("attention_s", 8e-6, 1e-6, 5e-5, "s", "Fixed time of an attention call in prefill, with its small companions."),
     _each("decode_s", 8e-6, 1e-6, 5e-5, "s", "Fixed time of an attention call in decoding, splits combined."),
     Knob("tile_knee", 10.0, 1.0, 60.0, "elements", "Operations per loaded element at which a tile reaches half its rate."),

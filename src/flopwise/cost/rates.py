@@ -51,9 +51,12 @@ SIXTEEN_BIT = ("fp16", "bf16")
 
 NVIDIA_FAMILIES: dict[str, str] = {
     "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",
-    "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
+    "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
 }  # fmt: skip
+VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell"}
+"""Families that are another but for a part: Blackwell Ultra doubles the exponentials of attention, nothing else here."""
 RELATIVES: dict[str, tuple[str, ...]] = {
+    "blackwell-ultra": ("blackwell",),
     "volta": ("ampere",),
     "turing": ("ampere-rtx", "blackwell-rtx"),
     "ampere-rtx": ("blackwell-rtx",),
@@ -149,7 +152,7 @@ def resolved(
     for name in names:
         parameter = calibration.find(name, scopes)
         values[name] = parameter.value
-        if parameter.scope != scopes[0] and calibration.scoped(name) and not name.startswith(OF_TRAINING):
+        if parameter.scope not in (scopes[0], VARIANTS.get(scopes[0])) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     told = tuple(
         f"{who}: {', '.join(what)} not measured for {scopes[0]}; the value for {scope!r} stands in"
