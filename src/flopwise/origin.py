@@ -14,7 +14,7 @@ import numpy as np
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.kernels import work_bytes
-from flopwise.cost.rates import VARIANTS, families, precision
+from flopwise.cost.rates import families, lent, precision
 from flopwise.facts.calibration import load_calibration
 from flopwise.provenance import Figure, assumption, calibration, derived, fact, given
 
@@ -67,7 +67,7 @@ class Device:
             chip = self.chip
             scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
             row = (chip.calibration or load_calibration()).find(name, scopes)
-            lent = "" if row.scope in (scopes[0], VARIANTS.get(scopes[0])) else f"measured on {row.scope}, none on {scopes[0]}; "
+            other = f"measured on {row.scope}, none on {scopes[0]}; " if lent(row.scope, scopes) else ""
             self._known[name] = calibration(
                 name,
                 self.rates.value[name],
@@ -75,7 +75,7 @@ class Device:
                 fitted_on=row.fitted_on,
                 source=row.source,
                 date=row.date,
-                note=f"{lent}{row.meaning}",
+                note=f"{other}{row.meaning}",
             )
         return self._known[name]
 

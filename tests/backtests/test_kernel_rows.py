@@ -73,3 +73,33 @@ def test_what_cannot_be_predicted_is_skipped_with_a_reason(wrong: Row, reason: s
 def test_large_kernels_within_a_fifth_of_what_was_published(known: Row, measured_us: float) -> None:
     """Times from aiconfigurator's published tables; the calibration has seen them, so this guards against breakage."""
     assert predict_row(known, FACTS).predicted == pytest.approx(measured_us * 1e-6, rel=0.2)
+
+
+def test_experts_of_other_ranks_cost_only_where_the_software_computes_them() -> None:
+    one = MOE | {"dtype": "bfloat16", "tokens": "4096", "ep": "4", "tp": "1"}
+    triton = one | {"framework": "sglang", "impl": "sglang_fused_moe_triton"}
+    seconds = [predict_row(r, FACTS).predicted or 0.0 for r in (one, triton, triton | {"ep": "1"})]
+    assert seconds[1] > 2.5 * seconds[0]
+    assert seconds[1] == pytest.approx(seconds[2], rel=0.15)  # as many rows, fewer experts
+
+
+def test_mla_on_the_latent_or_with_a_cast_cache_is_read_as_such() -> None:
+    prefill = row("mla_prefill", dtype="bfloat16", kv_dtype="bfloat16", batch=4, seq_q=4096, seq_kv=4096, n_heads=64)
+    decode = MLA | {"kv_dtype": "fp8", "seq_kv": "16384", "batch": "64"}
+    software = {"framework": "sglang", "impl": "flash_attention"}
+    plain, latent, small, cast = (
+        predict_row(r, FACTS).predicted or 0.0 for r in (prefill, prefill | software, decode, decode | software)
+    )
+    assert latent / plain == pytest.approx((576 + 512) / (192 + 128), rel=0.1)
+    assert cast > 2.5 * small
+    measured_us = {(64, 4096): 7816.6, (64, 16384): 2223.5}  # published, H100
+    assert latent == pytest.approx(measured_us[64, 4096] * 1e-6, rel=0.3)
+    assert cast == pytest.approx(measured_us[64, 16384] * 1e-6, rel=0.3)
+
+
+def test_a_node_with_one_adapter_shares_it() -> None:
+    note = "devices_per_node={}; rank 0 median; topology a100_dgx"
+    send = row("p2p", "A100-SXM-80GB", framework="nccl(vidur)", bytes=41156608, n_gpus=2, note=note.format(1))
+    assert predict_row(send, FACTS).predicted == pytest.approx(5273e-6, rel=0.3)
+    reduce = row("allreduce", "A100-SXM-80GB", framework="nccl(vidur)", bytes=23855104, n_gpus=16, note=note.format(8))
+    assert predict_row(reduce, FACTS).predicted == pytest.approx(2955e-6, rel=0.3)

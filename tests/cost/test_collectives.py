@@ -120,3 +120,17 @@ def test_what_is_assumed_is_said() -> None:
     links: Fabric = FABRICS["xgmi"]
     assert any("xgmi" in sentence for sentence in links.assumptions)
     assert any("network" in sentence for sentence in links.assumptions)
+
+
+def test_a_message_between_two_has_no_pipeline_to_fill() -> None:
+    links = FABRICS["hgx"]
+    small, large = (float(p2p_s(links, n)) for n in (1e6, 1e9))
+    rate = links.levels[0].bytes_per_s * links.levels[0].frac * links.levels[0].exchange
+    assert large - small == pytest.approx((1e9 - 1e6) / rate)
+    assert small < links.levels[0].launch_s + 1e6 / rate
+
+
+def test_exchanges_of_a_pair_reach_less_than_those_of_a_group() -> None:
+    links = FABRICS["hgx"]
+    rates = {n: 1e9 * (n - 1) / n / float(all_to_all_s(links, 1e9, n)) for n in (2, 4)}
+    assert rates[2] < rates[4]

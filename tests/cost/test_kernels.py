@@ -218,3 +218,39 @@ def test_a_few_rows_on_packed_weights_are_bound_by_reading_them() -> None:
             assert timing.compute_s < timing.memory_s
             plain = matmul_s(RATES[name], m, 28_672, 4_096)
             assert 2.5 < plain.seconds / timing.seconds < 4.0
+
+
+def test_latent_decoding_computes_whole_tiles_of_heads() -> None:
+    r = rates(FACTS.accelerator("H100-SXM-80"))
+    few, tile, more = (
+        decode_attention_s(r, 512, h, 1, 4096, qk_dim=576, v_dim=512, cached_dim=576).compute_s for h in (2, 64, 65)
+    )
+    assert few == pytest.approx(tile)
+    assert more == pytest.approx(2 * np.asarray(tile))
+
+
+def test_latent_decoding_of_one_sequence_uses_all_cores_where_the_cache_is_split() -> None:
+    def seconds(name: str, batch: int) -> float:
+        r = rates(FACTS.accelerator(name))
+        timing = decode_attention_s(r, batch, 2, 1, 32_768, qk_dim=576, v_dim=512, cached_dim=576)
+        return float(np.asarray(timing.compute_s))
+
+    assert seconds("H100-SXM-80", 8) == pytest.approx(8 * seconds("H100-SXM-80", 1))
+    assert seconds("A100-SXM-80", 8) == pytest.approx(seconds("A100-SXM-80", 1))
+
+
+def test_few_columns_are_read_at_the_rate_of_few_cores_and_many_at_the_devices() -> None:
+    for name in ("A100-SXM-80", "H100-SXM-80", "B200", "TPU v5p"):
+        r = rates(FACTS.accelerator(name))
+        wide = matmul_s(r, 1, 128 * 1024, 8192)
+        assert wide.memory_s == pytest.approx((128 * 1024 * 8192 * 2 + 2 * (8192 + 128 * 1024)) / r.read_bytes_per_s)
+    narrow = float(np.asarray(matmul_s(H100, 1, 256, 65_536, dtype="fp8").memory_s))
+    assert narrow > 1.5 * 256 * 65_536 / H100.read_bytes_per_s
+
+
+def test_a_variant_of_a_family_is_that_family_but_for_what_was_measured_on_it() -> None:
+    plain, ultra = rates(FACTS.accelerator("B200")), rates(FACTS.accelerator("B300"))
+    differing = {name for name, value in plain.value.items() if value != ultra.value[name]}
+    assert differing == {"attention_frac"}
+    assert ultra.value["attention_frac"] > plain.value["attention_frac"]
+    assert not any("dram_frac" in sentence for sentence in ultra.assumptions)

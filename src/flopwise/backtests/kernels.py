@@ -84,6 +84,18 @@ def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     return _wrapped_s(float(seconds), row, table, kind)
 
 
+def _as_triton_ran(row: Row, dtype: str, ours: float, everyones: float) -> tuple[float, str]:
+    """Rows and precision of SGLang's Triton experts as they are called in these files; as the row says elsewhere.
+
+    Rows of other ranks' experts are not left out but go to the first expert with weight zero (aiconfigurator,
+    collector/sglang/collect_moe.py); mxfp4 weights, that kernel having none, are unpacked to bf16 on loading, and those
+    calls route as the layer does (sglang, layers/quantization/mxfp4.py).
+    """
+    if not {"sglang", "triton"} <= set(_software(row)):
+        return ours, dtype
+    return (ours, "bf16") if dtype == "w4a16_mxfp4" else (everyones, dtype)
+
+
 def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     tokens, hidden, inter, experts, top_k = (
         _positive(row, c) for c in ("tokens", "hidden", "inter", "experts", "topk")
@@ -92,12 +104,7 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     dtype = _dtype(row)
     ours = max(tokens * top_k / ep, 1.0)
     touched = min(experts / ep, -(-ours // 1))
-    triton = "triton" in _software(row) and "sglang" in _software(row)
-    rows = ours
-    if triton and dtype == "w4a16_mxfp4":
-        dtype = "bf16"
-    elif triton:
-        rows = tokens * top_k
+    rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
     width = inter / tp
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
@@ -143,7 +150,10 @@ LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv
 
 
 def _on_latent(row: Row) -> bool:
-    """Whether prefill runs on the latent, too: SGLang's FlashAttention backend as it is called in these files."""
+    """Whether prefill runs on the latent, too: SGLang's FlashAttention backend before Blackwell.
+
+    Its calls have heads of 576 and 512 there (aiconfigurator, collector/sglang/collect_mla.py).
+    """
     return "flash_attention" in _software(row)
 
 

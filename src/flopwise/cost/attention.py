@@ -106,8 +106,8 @@ def decode_attention_s(
     `cached_dim`: elements cached for a token and KV head (qk_dim + v_dim unless the two share a latent, as in MLA).
 
     Source: Flash-Decoding (Dao et al. 2023); FlashMLA (tiles of 64 heads, whole or not); rates calibrated.
-    Assumes: the cache of a sequence is split over cores until all are busy, but for MLA where `latent_tail` says that it
-    is not; each (sequence, KV head) has a fixed time.
+    Assumes: the cache of a sequence is split over cores until all are busy (for MLA, where `latent_tail` is 0); each
+    (sequence, KV head) has a fixed time.
     """
     cached = qk_dim + v_dim if cached_dim is None else cached_dim
     latent = cached_dim is not None

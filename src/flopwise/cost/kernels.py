@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
 """Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""
 BLOCK = 16_384  # rows of a long column handled at once: intermediate results stay in the processor's cache
-VECTOR_FRAC = 0.5  # of the fp32 rate, what matrix-vector kernels reach
-VECTOR_UNPACK = 4.0  # operations to unpack a weight
+VECTOR_FRAC = 0.5
+"""Of the fp32 rate, what matrix-vector kernels reach. Source: assumed, every second instruction multiplies (llama.cpp,
+ggml-cuda/mmvq.cu: as many loads, conversions and reductions as multiply-adds); no row of the fit rests on it alone."""
+VECTOR_UNPACK = 4.0
+"""Operations to unpack a weight. Source: counted in llama.cpp, ggml-cuda/vecdotq.cuh: mask, shift, convert, scale."""
 UNPACKED = 0.9  # weights with fewer bits than this share of the activations' are unpacked as they are multiplied
 REGISTER_ROWS = 32  # up to so many rows, kernels for packed weights unpack them in registers, not in shared memory
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
@@ -186,9 +189,7 @@ class _Way(NamedTuple):
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
 
 
-def _way(
-    rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, *, grouped: bool = False
-) -> _Way:
+def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, *, grouped: bool = False) -> _Way:
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     unpacked = p.unpacked or bits < UNPACKED * p.act_bits
@@ -220,9 +221,10 @@ def _product(
 
 def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
     """How much longer reading weights takes when they have few columns, so that few cores ask for them; else 1."""
-    busy = columns / (TILES[1][1] * rates.num_sms)
-    cores = rates.num_sms * np.minimum(1.0, busy + (1.0 - tail) * np.maximum(0.0, 1.0 - busy))
-    return np.maximum(1.0, rates.read_bytes_per_s / (cores * rates.value["core_bytes_per_s"]))
+    busy = np.minimum(columns / (TILES[1][1] * rates.num_sms), 1.0)
+    alone = np.maximum(rates.value["core_bytes_per_s"] / rates.read_bytes_per_s, 1.0 / rates.num_sms)
+    share: Floats = np.minimum(1.0, (busy + (1.0 - tail) * (1.0 - busy)) * rates.num_sms * alone)
+    return 1.0 / share
 
 
 def _quantise_s(rates: Rates, elems: Floats, from_bytes: float, to_bytes: float, *, cold: bool) -> Floats:
@@ -265,7 +267,6 @@ def grouped_matmul_s(
     Assumes: rows are spread evenly over the touched experts.
     """
     way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
-    p = way.precision
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         compute_s, moved = _product(rates, way, m, n, k, touched)

@@ -54,7 +54,7 @@ NVIDIA_FAMILIES: dict[str, str] = {
     "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
 }  # fmt: skip
 VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell"}
-"""Families that are another but for a part: Blackwell Ultra doubles the exponentials of attention, nothing else here."""
+"""Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back."""
 RELATIVES: dict[str, tuple[str, ...]] = {
     "blackwell-ultra": ("blackwell",),
     "volta": ("ampere",),
@@ -140,6 +140,14 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
     return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, kind, "any")))
 
 
+def lent(scope: str, scopes: Sequence[str]) -> bool:
+    """Whether a value of `scope` was measured on something else than what `scopes` begins with.
+
+    Source: `VARIANTS`. Assumes: a variant is its family wherever nothing says otherwise.
+    """
+    return scope not in (scopes[0], VARIANTS.get(scopes[0]))
+
+
 def resolved(
     calibration: Calibration, names: Iterable[str], scopes: Sequence[str], who: str
 ) -> tuple[dict[str, float], tuple[str, ...]]:
@@ -152,7 +160,7 @@ def resolved(
     for name in names:
         parameter = calibration.find(name, scopes)
         values[name] = parameter.value
-        if parameter.scope not in (scopes[0], VARIANTS.get(scopes[0])) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
+        if lent(parameter.scope, scopes) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     told = tuple(
         f"{who}: {', '.join(what)} not measured for {scopes[0]}; the value for {scope!r} stands in"
