@@ -220,7 +220,6 @@ def of_training(
 
 def layout_text(layout: Layout) -> str:
     """The layout on one line; degrees of 1 are left out."""
-    from flopwise.training.layout import RECOMPUTE
     from flopwise.training.schedules import NAMES
 
     degrees = [
@@ -234,7 +233,9 @@ def layout_text(layout: Layout) -> str:
         parts.append(f"{NAMES[int(layout.schedule)]} schedule")
     if layout.interleave > 1:
         parts.append(f"interleave {int(layout.interleave)}")
-    parts.append(f"recompute {RECOMPUTE[int(layout.recompute)]}")
+    if layout.stage_layers:
+        parts.append(f"{'+'.join(map(str, layout.stage_layers))} layers")
+    parts.append(f"recompute {layout.recompute_text}")
     parts += [
         f"{part} offloaded" for part in ("optimizer", "parameters", "activations") if getattr(layout, f"offload_{part}")
     ]

@@ -40,6 +40,8 @@ class Method:
     length_spread: float = 1.0  # standard deviation of lengths over their mean
     lengths: Path | str | None = None  # a file of them, instead
     recompute: str | None = None  # none, selective, full
+    recompute_every: int | None = None  # full recompute of every n-th block
+    recompute_first: int | None = None  # full recompute of the first blocks of each virtual stage
     micro_batch: int | None = None
     dp: int | None = None
     tp: int | None = None
@@ -50,14 +52,21 @@ class Method:
     fsdp: bool = False
     interleave: int | None = None
     schedule: str | None = None  # 1f1b, interleaved, gpipe, zero-bubble
+    stage_layers: tuple[int, ...] = ()  # of each pipeline stage, or virtual stage
     sequence_parallel: bool = True
     offload: tuple[str, ...] = ()
+
+    @property
+    def recomputes_some(self) -> bool:
+        """Whether some blocks only are computed again."""
+        return (self.recompute_every or 1) > 1 or bool(self.recompute_first)
 
     @property
     def laid_out(self) -> bool:
         """Whether the question says how the model is spread; else the best layout is looked for."""
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.interleave, self.schedule)
-        return self.fsdp or any(d is not None for d in degrees) or bool(self.offload)
+        said = bool(self.offload or self.stage_layers or self.recomputes_some)
+        return self.fsdp or said or any(d is not None for d in degrees)
 
     def recipe(self, seq_len: int, global_batch: int) -> Recipe:
         """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
@@ -122,20 +131,21 @@ class Method:
             SpecError: a degree does not divide what it has to; says which would.
         """
         from flopwise.training.layout import RECOMPUTE, Layout
+        from flopwise.training.stages import check_stages
 
         ranks = (self.tp or 1) * (self.pp or 1) * (self.cp or 1)
         dp = self.dp or 1
         if num_gpus is not None:
             dp = self._replicas(ranks, num_gpus)
         _check_degrees(self, model, seq_len, dp)
-        recompute = self.recompute or "none"
+        recompute = self.recompute or ("full" if self.recomputes_some else "none")
         _one_of("recompute", recompute, RECOMPUTE)
         for part in self.offload:
             _one_of("offload", part, OFFLOADS)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
-        return Layout(
+        layout = Layout(
             dp=dp,
             tp=self.tp or 1,
             pp=self.pp or 1,
@@ -146,11 +156,16 @@ class Method:
             interleave=self.chunks,
             schedule=self._schedule(),
             recompute=RECOMPUTE.index(recompute),
+            recompute_every=self.recompute_every or 1,
+            recompute_first=self.recompute_first or 0,
+            stage_layers=self.stage_layers,
             sequence_parallel=self.sequence_parallel,
             offload_optimizer="optimizer" in self.offload,
             offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )
+        check_stages(layout, model.stacks[0].num_layers)
+        return layout
 
     def _schedule(self) -> int:
         """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""
@@ -250,8 +265,8 @@ def _check_degrees(how: Method, model: Model, seq_len: int, dp: int) -> None:
     if dp * cp % ep:
         raise SpecError(f"ep {ep} does not divide dp x cp = {dp * cp}: experts are spread over the replicas")
     layers = model.stacks[0].num_layers
-    if interleave > 1 and layers % (pp * interleave):
-        raise SpecError(f"interleave {interleave} x pp {pp} does not divide the {layers} layers of {model.name}")
+    if interleave > 1 and layers < pp * interleave:
+        raise SpecError(f"interleave {interleave} x pp {pp} is more than the {layers} layers of {model.name}")
 
 
 def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:

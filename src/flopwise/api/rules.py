@@ -57,7 +57,7 @@ def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) 
     keep = gpus % tp == 0
     tp, gpus = tp[keep], gpus[keep]
     dp = gpus // tp
-    column = replace(layout, dp=dp, tp=tp, pp=1, cp=1, ep=1, interleave=1, zero=np.where(dp > 1, 3, 0))
+    column = layout.with_degrees(dp=dp, tp=tp, pp=1, cp=1, ep=1, interleave=1, zero=np.where(dp > 1, 3, 0))
     batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
     fits = np.asarray(step_memory(model, batch, column).total_bytes) <= hbm_bytes
     return float(gpus[fits].min()) if fits.any() else None

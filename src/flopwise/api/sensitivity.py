@@ -135,11 +135,11 @@ def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
     if int(layout.dp) % 2 == 0:
         half = int(layout.dp) // 2
         yield f"tp {2 * int(layout.tp)}, dp {half}", again(layout=replace(layout, dp=half, tp=2 * int(layout.tp)))
-        yield f"pp {2 * int(layout.pp)}, dp {half}", again(layout=replace(layout, dp=half, pp=2 * int(layout.pp)))
+        yield f"pp {2 * int(layout.pp)}, dp {half}", again(layout=layout.with_degrees(dp=half, pp=2 * int(layout.pp)))
     for precision in sorted({"bf16", "fp8", "nvfp4"} - {recipe.precision}):
         yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))  # type: ignore[arg-type]
     for mode in sorted({0, 1, 2} - {int(layout.recompute)}):
-        yield f"recompute {RECOMPUTE[mode]}", again(layout=replace(layout, recompute=mode))
+        yield f"recompute {RECOMPUTE[mode]}", again(layout=layout.recomputing(mode))
     for zero in sorted({0, 1, 3} - {int(layout.zero)}) if int(layout.dp) * int(layout.cp) > 1 else ():
         yield f"ZeRO {zero}", again(layout=replace(layout, zero=zero))
 

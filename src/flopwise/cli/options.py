@@ -55,6 +55,17 @@ class Whole(_ParamType):
         return units.parse_whole(value, spelling(param), low=self._low, high=self._high)
 
 
+class Wholes(_ParamType):
+    """Whole numbers above 0, separated by commas."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Read the numbers; SpecError says what is allowed."""
+        del ctx
+        return tuple(units.parse_whole(part.strip(), spelling(param), high=10**6) for part in str(value).split(","))
+
+
 class Name(_ParamType):
     """A name of something known; it is looked up by the function that uses it."""
 

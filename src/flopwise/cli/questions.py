@@ -51,11 +51,23 @@ layout_options = grouped(
     click.option("--zero", type=options.Whole(low=0, high=3), help="ZeRO stage: 0 to 3."),
     click.option("--fsdp", is_flag=True, help="Shard everything over the replicas, as ZeRO 3."),
     click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations computed again."),
+    click.option(
+        "--recompute-every", type=options.DEGREE, metavar="N", help="Full recompute of every N-th block only."
+    ),
+    click.option(
+        "--recompute-first",
+        type=options.DEGREE,
+        metavar="N",
+        help="Full recompute of the first N blocks of each (virtual) stage only.",
+    ),
     click.option("--interleave", type=options.DEGREE, help="Virtual stages of each pipeline rank."),
     click.option(
         "--schedule",
         type=options.Name("name"),
         help="Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble.",
+    ),
+    click.option(
+        "--stage-layers", type=options.Wholes(), help="Layers of each pipeline stage or virtual stage: 7,8,8,7."
     ),
     click.option(
         "--sequence-parallel/--no-sequence-parallel", default=True, help="Cut norms and residuals inside a tp group."
@@ -180,11 +192,15 @@ def method(given: dict[str, Any]) -> Method:
 
     names = (
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
-        "lora_targets", "recompute", "micro_batch", "dp", "tp", "pp", "cp", "ep", "zero", "fsdp", "interleave",
-        "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
+        "lora_targets", "recompute", "recompute_every", "recompute_first", "micro_batch", "dp", "tp", "pp", "cp",
+        "ep", "zero", "fsdp", "interleave", "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
         "packing", "mean_length", "length_spread", "lengths",
     )  # fmt: skip
-    return Method(**{name: given[name] for name in names}, offload=tuple(given["offload"]))
+    return Method(
+        **{name: given[name] for name in names},
+        offload=tuple(given["offload"]),
+        stage_layers=given["stage_layers"] or (),
+    )
 
 
 def surroundings(given: dict[str, Any]) -> Surroundings:

@@ -288,8 +288,8 @@ def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
     if recipe.precision in {"bf16", "fp16"} and "fp8" in rates.peak:
         changes.append(("precision fp8", replace(base, recipe=replace(recipe, precision="fp8"))))
     for mode, name in enumerate(("none", "selective", "full")):
-        if mode != layout.recompute:
-            changes.append((f"recompute {name}", replace(base, layout=replace(layout, recompute=mode))))
+        if mode != layout.recompute or layout.recomputes_some:
+            changes.append((f"recompute {name}", replace(base, layout=layout.recomputing(mode))))
     batch = int(recipe.global_batch)
     if batch % (2 * int(layout.dp) * int(layout.micro_batch)) == 0:
         changes.append(

@@ -33,7 +33,7 @@ from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import host_bytes, peak_bytes
-from flopwise.training.step import Inner, StepTable, step_parts, step_table
+from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def parts_of(space: Space, table: StepTable, layout: Layout) -> dict[str, float]
     names = ("tp", "cp", "ep", "micro_batch")
     match = np.logical_and.reduce([getattr(inner, name) == getattr(layout, name) for name in names])
     at = np.flatnonzero(match)[:1]
-    lines = step_parts(table, at, np.flatnonzero(space.degrees == layout.pp), layout)
+    lines = balanced_parts(table, at, np.flatnonzero(space.degrees == layout.pp), layout)
     return {name: float(np.asarray(value).ravel()[0]) for name, value in lines.items()}
 
 

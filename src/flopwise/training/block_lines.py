@@ -79,9 +79,9 @@ def blocks_with_messages(model: Model, context: BlockContext, kernels: list[Kern
 
 
 def block_lines(loaded: list[list[BlockTimes]], software: Software, selective: str) -> NDArray[np.float64]:
-    """`stage_lines` of evenly routed blocks, (blocks, modes, parts + 1, n); one part more where routing is uneven.
+    """`stage_lines` of evenly routed blocks, (blocks, modes, parts + 2, n); one part more where routing is uneven.
 
-    That is what the fullest rank adds to the others; gradients of weights stay last.
+    That is what the fullest rank adds to the others; gradients of weights and operations again stay last.
     """
     modes = range(RECOMPUTE_MODES)
     even, *fullest = [
@@ -90,5 +90,5 @@ def block_lines(loaded: list[list[BlockTimes]], software: Software, selective: s
     ]
     if not fullest:
         return even
-    added = (fullest[0] - even)[:, :, :-1].sum(axis=2, keepdims=True)
-    return np.concatenate([even[:, :, :-1], added, even[:, :, -1:]], axis=2)
+    added = (fullest[0] - even)[:, :, :-2].sum(axis=2, keepdims=True)
+    return np.concatenate([even[:, :, :-2], added, even[:, :, -2:]], axis=2)

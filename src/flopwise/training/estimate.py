@@ -20,7 +20,8 @@ from flopwise.training.memory import Memory, step_memory
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import any_of
-from flopwise.training.step import WAITING, Inner, StepTable, step_parts, step_table
+from flopwise.training.stages import check_stages, mode_index, partials_of, uneven_layers
+from flopwise.training.step import WAITING, Inner, StepTable, balanced_parts, step_table
 from flopwise.training.storage import LINE, Reads
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def check(job: TrainJob) -> None:
         raise SpecError(
             f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
         )
+    check_stages(layout, layers)
     if int(layout.interleave) > 1 and any_of(layout.schedule, lambda s: s.keeps_losses):
         raise SpecError(f"schedule gpipe runs one chunk of layers a stage, not interleave {layout.interleave}")
     check_routing(model, recipe, layout)
@@ -131,13 +133,15 @@ def single_table(job: TrainJob, software: Software) -> StepTable:
         inner,
         one(layout.pp),
         sequence_parallel=layout.sequence_parallel,
+        sizes=uneven_layers(layout),
+        partials=partials_of(layout),
     )
 
 
 def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:
     """The lines of one layout's step."""
     first = np.zeros(1, dtype=np.intp)
-    parts = step_parts(table, first, first, layout)
+    parts = balanced_parts(table, first, first, layout)
     return {name: float(np.asarray(value).ravel()[0]) for name, value in parts.items()}
 
 
@@ -245,7 +249,7 @@ def again_frac(table: StepTable, layout: Layout) -> float:
 
     Source: `flopwise.training.blocks.again_flops`. Assumes: causal attention counted as computed.
     """
-    return float(table.again_flops[int(layout.recompute), 0] / table.forward_flops[0])
+    return float(table.again_flops[mode_index(layout, table.partials), 0] / table.forward_flops[0])
 
 
 def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:

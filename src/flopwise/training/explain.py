@@ -6,7 +6,6 @@ from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.provenance import Figure, derived, given
 from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch
-from flopwise.training.layout import RECOMPUTE
 from flopwise.training.memory_figures import memory_figure
 from flopwise.training.run_figures import RunFigures
 
@@ -64,7 +63,7 @@ class _Tree(RunFigures):
             again_frac(self.table, self.job.layout),
             "",
             f"{COUNTED}: of a forward pass, what recompute runs again",
-            given("recompute", RECOMPUTE[self.mode]),
+            given("recompute", self.job.layout.recompute_text),
         )
         held = (self.step, self.gpus, peak)
         return [

@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
-COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute")
+COLUMNS = (
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "zero",
+    "shard",
+    "micro_batch",
+    "interleave",
+    "schedule",
+    "recompute",
+    "recompute_every",
+)
 """Fields of a `Layout` that may be arrays."""
 RECOMPUTE = ("none", "selective", "full")
 """Names of the values of `Layout.recompute`."""
@@ -53,6 +66,9 @@ class Layout:
     interleave: Ints = 1  # virtual stages (model chunks) a pipeline rank
     schedule: Ints = 0  # place in `schedules.SCHEDULES`: 0 is 1F1B, or interleaved where interleave > 1
     recompute: Ints = 0  # 0 none, 1 selective, 2 full
+    recompute_every: Ints = 1  # full recompute of every n-th block only
+    recompute_first: int = 0  # full recompute of this many first blocks of each virtual stage only; 0: of all
+    stage_layers: tuple[int, ...] = ()  # layers of each (virtual) pipeline stage, where not as even as can be
     sequence_parallel: bool = True  # norms and residuals are cut along the sequence inside a tp group
     offload_optimizer: bool = False  # states and master weights live in host memory
     offload_parameters: bool = False  # sharded parameters live in host memory; needs ZeRO 3
@@ -67,6 +83,32 @@ class Layout:
     def columns(self) -> tuple[Ints, ...]:
         """The degrees and choices that may be arrays, in the order of the fields."""
         return tuple(getattr(self, name) for name in COLUMNS)
+
+    def recomputing(self, mode: int) -> Layout:
+        """The same layout with recompute `mode` of all blocks."""
+        return replace(self, recompute=mode, recompute_every=1, recompute_first=0)
+
+    def with_degrees(self, **degrees: Ints) -> Layout:
+        """The same layout with other degrees; layers are spread anew where the number of stages changes."""
+        kept = {} if "pp" not in degrees else {"stage_layers": ()}
+        return replace(self, **degrees, **kept)  # type: ignore[arg-type]
+
+    @property
+    def recomputes_some(self) -> bool:
+        """Whether only some blocks of a single layout are computed again."""
+        return int(self.recompute_every) > 1 or self.recompute_first > 0
+
+    @property
+    def recompute_text(self) -> str:
+        """The recompute of a single layout, in words."""
+        mode, every = RECOMPUTE[int(self.recompute)], int(self.recompute_every)
+        if self.recompute_first:
+            return f"{mode} of the first {self.recompute_first} blocks of a stage"
+        return (
+            mode
+            if every == 1
+            else f"{mode} of every {every}{'nd' if every == 2 else 'rd' if every == 3 else 'th'} block"
+        )
 
     def shape(self) -> tuple[int, ...]:
         """The shape that the columns broadcast to: () for one candidate."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from flopwise.facts.software import CONTEXT, optimizer, stack
 from flopwise.origin import number, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.training.layout import RECOMPUTE
 from flopwise.training.peak import trained_widths
 from flopwise.training.table import MemoryTable
 
@@ -72,7 +71,7 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
     kept = (
         *batch,
         *degrees,
-        given("recompute", RECOMPUTE[int(layout.recompute)]),
+        given("recompute", layout.recompute_text),
         software("kernels", row.activations, ""),
     )
     adapters = (

@@ -6,6 +6,7 @@ Everything is computed for all candidates of a layout at once; `flopwise.trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from flopwise.facts.software import optimizer
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import Pipe, any_of, having, in_flight
+from flopwise.training.stages import FULL, mode_index, partials_of, uneven_layers
 from flopwise.training.table import MemoryTable
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -119,11 +121,13 @@ def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
 def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     """First, second and last stage: layers as even as possible, what is left goes to the middle, then to the first.
 
-    The second is left out where it cannot be the fullest: one kind of layer, evenly divided.
+    Every stage where a layout names their layers. The second is left out where it cannot be the fullest: one kind of
+    layer, evenly divided.
     """
     layers, kinds = table.model.stacks[0].num_layers, len(table.model.stacks[0].kinds)
     pp, turns = np.asarray(layout.pp), np.asarray(layout.interleave)
-    if pp.max() == 1:
+    sizes = uneven_layers(layout)
+    if pp.max() == 1 and not sizes:
         return [Stage(0 * np.ones((), dtype=np.int64), layers * np.ones((), dtype=np.int64), 1.0, 1.0, 1.0)]
     depth, alone = pp * 1.0, (pp == 1) * 1.0  # mixed integers and floats are slow to compute with
     waiting = np.maximum(
@@ -140,6 +144,12 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     losses: Floats = 1.0
     if any_of(layout.schedule, lambda schedule: schedule.keeps_losses):
         losses = np.where(pp > 1, 1.0 + having(layout.schedule, lambda s: s.keeps_losses) * (waiting - 1.0), 1.0)
+    if sizes:
+        edges, most = np.cumsum([0, *sizes]), len(sizes) - 1
+        return [
+            Stage(start, stop, float(i == 0), float(i == most), kept(1.0 * (most - i)), losses if i == most else 1.0)
+            for i, (start, stop) in enumerate(pairwise(edges))
+        ]
     each, left = layers // pp, layers % pp
     uneven = bool(left.any())
     zero = np.zeros_like(pp)
@@ -182,7 +192,9 @@ class Evaluation:
         if not self.row.lasting_gradients:
             self.lasting = (np.asarray(self.recipe.global_batch) > replicas * self.micro_batch) * 1.0
         self.many = len(self.sums.before)
-        self.mode = np.asarray(layout.recompute) * (self.sums.activations.shape[1] * self.many)
+        self._of_mode = self.sums.activations.shape[1] * self.many
+        whole = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
+        self.mode = whole * self._of_mode
         self._known: dict[str, Floats] = {}
         self._stages: dict[Stage, tuple[Array, Array | None]] = {}
 
@@ -282,6 +294,12 @@ class Evaluation:
         kept: Floats = np.take(flat, self.mode + upper)
         if lower is not None:
             kept = kept - np.take(flat, self.mode + lower)
+        if self.layout.recompute_first:  # what follows the first blocks is kept
+            first = self.layout.recompute_first * np.asarray(self.layout.interleave)
+            middle = np.minimum(stage.start + first, stage.stop) * self.many + self.index
+            rest, none = self._of_mode * FULL, np.take(flat, upper) - np.take(flat, middle)
+            less = np.take(flat, rest + upper) - np.take(flat, rest + middle)
+            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept - less + none, kept)
         if self.sums.has_towers:
             kept = kept + stage.first * self._at("tower_activations")
         if not _is_one(stage.in_flight):

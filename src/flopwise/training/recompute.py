@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.training.blocks import BlockTimes, Kernels, again_flops, again_s
+from flopwise.training.blocks import BlockTimes, again_flops, again_s
+from flopwise.training.stages import Partial, heaviest_parts, stage_layer_counts, stage_sums, stage_weights
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Stack
     from flopwise.facts.software import Stack as Software
     from flopwise.ops.types import Floats
 
@@ -20,13 +22,16 @@ RECOMPUTE_MODES = 3
 
 
 def stage_lines(block: BlockTimes, mode: int, software: Software, selective: str) -> NDArray[np.float64]:
-    """The parts of `STAGE_PARTS` of one block under one recompute mode, and its weight gradients; (parts + 1, n).
+    """The parts of `STAGE_PARTS` of one block under one recompute mode, then its gradients of weights: seconds.
+
+    Last, operations that run again: FLOP. Shape (parts + 2, n).
 
     Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; messages of a forward pass come again with it.
     Assumes: selective recompute repeats no message.
     """
     kernels = block.kernels
     rerun = (0.0 * kernels.forward_s, again_s(kernels, selective), kernels.forward_s)[mode]
+    flops = (0.0 * kernels.forward_flops, again_flops(kernels, selective), kernels.forward_flops)[mode]
     passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
     return np.stack(
         [
@@ -37,16 +42,36 @@ def stage_lines(block: BlockTimes, mode: int, software: Software, selective: str
             passes * block.cp_s,
             passes * _exposed(block.ep_s, software.ep_overlap, kernels.forward_s),
             kernels.weight_s,
+            flops,
         ]
     )
 
 
-def flops_again(kernels: Kernels, selective: str) -> NDArray[np.float64]:
-    """Operations of one block that each recompute mode runs again; (3, n).
+def mode_parts(
+    stack: Stack,
+    degrees: NDArray[np.int64],
+    sizes: tuple[int, ...],
+    partials: tuple[Partial, ...],
+    lines: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lines of the heaviest stage, (parts + 1, modes, d, n), and of all stages together, (modes, parts + 2, n).
 
-    Source and assumptions: as `flopwise.training.blocks.again_s`.
+    `lines`: those of every block, (blocks, 3, parts + 2, n). Modes are none, selective and full, then `partials`: full
+    recompute of some layers, while others, and what stands before and after the layers, keep everything.
+
+    Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
     """
-    return np.stack([0.0 * kernels.forward_flops, again_flops(kernels, selective), kernels.forward_flops])
+    kinds = len(stack.kinds)
+    stages, whole = [], []
+    for some in (None, *partials):
+        held = lines
+        if some is not None:
+            held = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
+        weights, starts = stage_weights(stage_sums(stack.order, kinds, degrees, sizes, some))
+        stages.append(heaviest_parts(weights, starts, held[:, :, :-1], lines.shape[2] - 2))
+        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some).sum(axis=0)
+        whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), held, 1))
+    return np.concatenate(stages, axis=1), np.concatenate(whole)
 
 
 def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:

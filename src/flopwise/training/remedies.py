@@ -27,8 +27,8 @@ class Remedy:
 def _recompute(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     del model
     for mode, name in ((1, "selective"), (2, "full")):
-        if int(layout.recompute) < mode:
-            yield f"recompute activations ({name})", recipe, replace(layout, recompute=mode)
+        if int(layout.recompute) < mode or (mode == 2 and layout.recomputes_some):
+            yield f"recompute activations ({name})", recipe, layout.recomputing(mode)
 
 
 def _sharding(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
@@ -51,7 +51,7 @@ def _parallel(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     for name, limit in limits.items():
         degree = 2 * int(getattr(layout, name))
         if degree <= limit:
-            changed = replace(layout, dp=fewer, ep=ep, **{name: degree})  # type: ignore[arg-type]
+            changed = layout.with_degrees(dp=fewer, ep=ep, **{name: degree})
             yield f"{name} {degree}{note}", recipe, changed
     if note == "" or int(layout.zero):
         yield "twice the GPUs (dp)", recipe, replace(layout, dp=2 * dp)

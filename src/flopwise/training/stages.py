@@ -5,26 +5,124 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.errors import SpecError
 
-def stage_layer_counts(order: tuple[int, ...], num_kinds: int, pp: int) -> NDArray[np.float64]:
-    """Layers of each kind on each stage; shape (pp, kinds).
+if TYPE_CHECKING:
+    from flopwise.ops.types import Array
+    from flopwise.training.layout import Layout
 
-    As even as whole layers allow; what is left over goes to the stages in the middle, then to the first, never to the
-    last, which has the head.
+
+FULL = 2
+"""The recompute mode that may be of some blocks only, the last of a table before the partial ones."""
+
+
+class Partial(NamedTuple):
+    """Blocks that are computed again: every `every`-th of the model, or the `first` of each stage."""
+
+    every: int = 1
+    first: int = 0
+
+
+def even_layers(layers: int, stages: int) -> NDArray[np.int64]:
+    """Layers of each of `stages`, as even as whole layers allow.
+
+    What is left over goes to the stages in the middle, then to the first, never to the last, which has the head.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly.
     Assumes: embeddings and head do not count as layers.
     """
-    sizes = np.full(pp, len(order) // pp)
-    left = len(order) % pp
-    sizes[[*range(1, pp - 1), 0][:left]] += 1
-    edges = np.concatenate([[0], np.cumsum(sizes)])
+    sizes = np.full(stages, layers // stages)
+    sizes[[*range(1, stages - 1), 0][: layers % stages]] += 1
+    return sizes
+
+
+def uneven_layers(layout: Layout) -> tuple[int, ...]:
+    """Layers of each pipeline rank where the layout names them: of every stage, or of every virtual stage in order.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: chunk c lies on rank c mod p.
+    Assumes: layers of a rank count as neighbours; where nothing is named, ranks hold as even a number as can be, and
+    chunks of a rank too.
+    """
+    if not layout.stage_layers:
+        return ()
+    return tuple(np.array(layout.stage_layers).reshape(-1, int(layout.pp)).sum(axis=0).tolist())
+
+
+def check_stages(layout: Layout, layers: int) -> None:
+    """Refuse layers of stages, and blocks to recompute, that cannot be.
+
+    Raises:
+        SpecError: says what is allowed.
+    """
+    stages, chunks = int(layout.pp), int(layout.interleave)
+    named = layout.stage_layers
+    if named and (len(named) not in {stages, stages * chunks} or min(named) < 1 or sum(named) != layers):
+        told = f"{stages} numbers" if chunks == 1 else f"{stages} numbers, or {stages * chunks} for the virtual stages,"
+        raise SpecError(
+            f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
+            f"give {told} above 0 that add up to the {layers} layers"
+        )
+    some = int(layout.recompute_every) > 1 or layout.recompute_first > 0
+    if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
+        raise SpecError("blocks to recompute: every n-th for an n of 1 or more, or the first of a number above 0")
+    if some and int(layout.recompute) != FULL:
+        raise SpecError("recompute of some blocks is full recompute of them: it goes with recompute full only")
+    if int(layout.recompute_every) > 1 and layout.recompute_first:
+        raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")
+
+
+def recomputed(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
+    """Which layers are computed again; `edges`: where stages begin, and the last ends.
+
+    Source: torchtitan, activation checkpointing of every n-th layer; Megatron-LM, `recompute_method=block`.
+    Assumes: every n-th counts from the model's first layer, the n-th being the first that is computed again.
+    """
+    index = np.arange(edges[-1])
+    if some.first:
+        index = index - edges[np.searchsorted(edges, index, side="right") - 1]
+    found: NDArray[np.bool_] = index < some.first if some.first else (index + 1) % some.every == 0
+    return found
+
+
+def partials_of(layout: Layout) -> tuple[Partial, ...]:
+    """The ways of partial recompute among the candidates of `layout`, in the order of a table's modes."""
+    if layout.recompute_first:
+        return (Partial(first=layout.recompute_first * int(layout.interleave)),)
+    return tuple(Partial(every=n) for n in np.unique(layout.recompute_every).tolist() if n > 1)
+
+
+def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
+    """Each candidate's place among the modes of a table with `partials`; shape of the columns."""
+    modes = np.asarray(layout.recompute)
+    if layout.recompute_first:
+        return np.where(modes == FULL, FULL + 1, modes)
+    every = np.asarray(layout.recompute_every)
+    if every.max() == 1:
+        return modes
+    known = np.array([some.every for some in partials])
+    return np.where((every > 1) & (modes == FULL), FULL + 1 + np.searchsorted(known, every), modes)
+
+
+def stage_layer_counts(
+    order: tuple[int, ...], num_kinds: int, pp: int, sizes: tuple[int, ...] = (), some: Partial | None = None
+) -> NDArray[np.float64]:
+    """Layers of each kind on each stage, (pp, kinds); with `some` first those kept, then those computed again.
+
+    `sizes`: layers of each stage; as `even_layers` has them where none are given.
+
+    Source and assumptions: `even_layers`, `recomputed`.
+    """
+    edges = np.concatenate([[0], np.cumsum(sizes or even_layers(len(order), pp))])
+    labels = np.asarray(order, dtype=np.intp)
+    if some is not None:
+        labels, num_kinds = labels + num_kinds * recomputed(edges, some), 2 * num_kinds
     onehot = np.zeros((len(order) + 1, num_kinds))
-    onehot[np.arange(1, len(order) + 1), np.asarray(order, dtype=np.intp)] = 1.0
+    onehot[np.arange(1, len(order) + 1), labels] = 1.0
     running = np.cumsum(onehot, axis=0)
     counts: NDArray[np.float64] = running[edges[1:]] - running[edges[:-1]]
     return counts
@@ -40,16 +138,24 @@ class StageSums:
     has_last: tuple[NDArray[np.bool_], ...]
 
 
-def stage_sums(order: tuple[int, ...], num_kinds: int, degrees: NDArray[np.int64]) -> StageSums:
+def stage_sums(
+    order: tuple[int, ...],
+    num_kinds: int,
+    degrees: NDArray[np.int64],
+    sizes: tuple[int, ...] = (),
+    some: Partial | None = None,
+) -> StageSums:
     """The distinct stages of every pipeline degree: the first, the last, and those between without repetition."""
-    return _stage_sums(order, num_kinds, tuple(degrees.tolist()))
+    return _stage_sums(order, num_kinds, tuple(degrees.tolist()), sizes, some)
 
 
 @lru_cache(maxsize=256)
-def _stage_sums(order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...]) -> StageSums:
+def _stage_sums(
+    order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...], sizes: tuple[int, ...], some: Partial | None
+) -> StageSums:
     counts, firsts, lasts = [], [], []
     for pp in degrees:
-        every = stage_layer_counts(order, num_kinds, pp)
+        every = stage_layer_counts(order, num_kinds, pp, sizes, some)
         marks = np.zeros((pp, 2), dtype=bool)
         marks[0, 0], marks[-1, 1] = True, True
         rows, _ = np.unique(np.hstack([every, marks]), axis=0, return_index=True)  # without an index it loads numpy.ma

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial as with_first
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts, Item, Model
+from flopwise.facts.architecture import Experts, Item, Model, Stack
 from flopwise.ops.columns import runs
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
@@ -34,10 +34,10 @@ from flopwise.training.block_lines import (
 from flopwise.training.blocks import ACT_BYTES, Kernels
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.recompute import STAGE_PARTS, flops_again
+from flopwise.training.recompute import STAGE_PARTS, mode_parts
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s
-from flopwise.training.stages import heaviest, heaviest_parts, stage_sums, stage_weights
+from flopwise.training.stages import Partial, heaviest, mode_index, stage_sums, stage_weights
 from flopwise.training.towers import tower_items
 from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
 
@@ -67,7 +67,7 @@ class Inner:
 class StepTable:
     """Per-micro-batch times of the heaviest stage and of the whole model, ready to be gathered.
 
-    Axes: recompute mode (3), pipeline degree (d), inner combination (n).
+    Axes: recompute mode (3, and one for each of `partials`), pipeline degree (d), inner combination (n).
     """
 
     recipe: Recipe
@@ -81,7 +81,8 @@ class StepTable:
     seq_tokens: NDArray[np.float64]  # (n,): tokens of a sequence as computed
     stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
     stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
-    model_s: NDArray[np.float64]  # (3, n): all stages one after the other
+    model_parts: NDArray[np.float64]  # (3, parts, n): all stages one after the other
+    model_s: NDArray[np.float64]  # (3, n): the sum of those
     weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
     again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
     memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
@@ -91,7 +92,13 @@ class StepTable:
     model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     forward_flops: NDArray[np.float64]
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
+    partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
+
+    @property
+    def standing(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """What no link and no device changes: parameters outside experts and of experts, host seconds."""
+        return self.dense_params, self.expert_params, self.host_s
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -128,11 +135,14 @@ def step_table(
     sequence_parallel: bool = True,
     kernels: list[list[Kernels]] | None = None,
     like: StepTable | None = None,
+    sizes: tuple[int, ...] = (),
+    partials: tuple[Partial, ...] = (),
 ) -> StepTable:
     """Evaluate every block for every inner combination, and every pipeline degree over them.
 
     `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ. `like`:
-    any earlier table for the same model, recipe, inner columns and degrees.
+    any earlier table for the same model, recipe, inner columns and degrees. `sizes`: layers of each stage, for a single
+    degree. `partials`: recompute of some blocks, beside that of none and all.
 
     Raises:
         MissingFactError: the accelerator lacks a rate that the recipe needs.
@@ -144,16 +154,11 @@ def step_table(
     kernels = kernels or [kernel_columns(model, context) for context in shared]
     fullest = kernels[-1]
     loaded = [blocks_with_messages(model, *each) for each in zip(shared, kernels, strict=True)]
-    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees))
-    whole = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
-    kept = recipe.selective or software.selective
-    lines = block_lines(loaded, software, kept)
-    parts = heaviest_parts(weights, starts, lines, lines.shape[2] - 1)
-    most = partial(heaviest, starts, weights)
-    if like is None:
-        dense, expert, host = _standing(model, inner, recipe, software, weights, starts)
-    else:
-        dense, expert, host = like.dense_params, like.expert_params, like.host_s
+    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
+    lines = block_lines(loaded, software, recipe.selective or software.selective)
+    parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
+    most = with_first(heaviest, starts, weights)
+    dense, expert, host = like.standing if like else _standing(model, inner, recipe, software, weights, starts)
     return StepTable(
         recipe=recipe,
         software=software,
@@ -174,20 +179,20 @@ def step_table(
             [*(most(rows_of(fullest, name)) for name in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
         ),
         kernels=kernels,
-        **_whole_model(whole, lines, kernels[0], kept),
+        partials=partials,
+        **_whole_model(stack, model_parts, kernels[0]),
     )
 
 
-def _whole_model(
-    times: NDArray[np.float64], lines: NDArray[np.float64], kernels: list[Kernels], selective: str
-) -> dict[str, NDArray[np.float64]]:
-    """Sums over all blocks, each as many `times` as it occurs: seconds and operations of one micro-batch."""
+def _whole_model(stack: Stack, parts: NDArray[np.float64], kernels: list[Kernels]) -> dict[str, NDArray[np.float64]]:
+    """Sums over all blocks: seconds and operations of one micro-batch; `parts` as `mode_parts` has them."""
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
     return {
-        "model_s": np.tensordot(times, lines[:, :, :-1], 1).sum(axis=1),
-        "weight_s": np.tensordot(times, lines[:, 0, -1], 1),
-        "again_flops": np.tensordot(times, np.stack([flops_again(kernel, selective) for kernel in kernels]), 1),
-        "model_flops": np.tensordot(times, rows_of(kernels, "model_flops"), 1),
-        "forward_flops": np.tensordot(times, rows_of(kernels, "forward_flops"), 1),
+        "model_parts": parts[:, :-2],
+        "model_s": parts[:, :-2].sum(axis=1),
+        "weight_s": parts[0, -2],
+        "again_flops": parts[:, -1],
+        **{name: np.tensordot(times, rows_of(kernels, name), 1) for name in ("model_flops", "forward_flops")},
     }
 
 
@@ -226,7 +231,7 @@ def step_parts(
     Assumes: every micro-batch is alike.
     """
     recipe, pp, dp = table.recipe, table.degrees[degree], layout.dp
-    interleave, recompute = layout.interleave, np.asarray(layout.recompute)
+    interleave, recompute = layout.interleave, mode_index(layout, table.partials)
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
     stage = table.stage_parts[:, recompute, degree, inner]
@@ -255,6 +260,23 @@ def _waiting_s(documents: Documents, stage_s: Floats, micro: Ints, layout: Layou
     """Seconds of a step that replicas wait for the one with the longest documents. Source: `waiting_frac`."""
     each = np.asarray(layout.zero) > 2
     return num_micro * stage_s * documents.waiting_frac(micro, layout.dp, num_micro, each=each)
+
+
+def balanced_parts(
+    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
+) -> dict[str, Floats]:
+    """The lines of `step_parts` with those of the mean stage, and apart what the busiest takes longer; the same sum.
+
+    Source and assumptions: as `step_parts`.
+    """
+    parts = step_parts(table, inner, degree, layout)
+    mode, pp = mode_index(layout, table.partials), table.degrees[degree]
+    num_micro = table.recipe.global_batch / (layout.dp * table.inner.micro_batch[inner])
+    busiest = sum(parts[name] for name in table.lines)
+    mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
+    imbalance = np.where(pp > 1, np.maximum(busiest - sum(mean.values()), 0.0), 0.0)
+    shown = {name: np.where(pp > 1, mean[name], parts[name]) for name in table.lines}
+    return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}
 
 
 def _p2p_s(
@@ -322,7 +344,7 @@ def _data_parallel_s(
     layer's share never hides.
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
-    stage = table.stage_parts[:, np.asarray(layout.recompute), degree, inner]
+    stage = table.stage_parts[:, mode_index(layout, table.partials), degree, inner]
     forward, backward = stage[0], stage[1] + stage[2]
     dp, shard = np.broadcast_to(layout.dp, inner.shape), np.asarray(layout.shard)
     key = table.inner

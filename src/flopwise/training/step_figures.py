@@ -16,7 +16,7 @@ from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_byte
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text
-from flopwise.training.stages import stage_sums
+from flopwise.training.stages import mode_index
 from flopwise.training.step import WAITING, StepTable, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
@@ -47,9 +47,10 @@ class StepFigures(BatchFigures):
             self.dp,
             self.micro_batch,
         )
-        self.mode = int(layout.recompute)
-        lines = zip(self.table.lines, self.table.stage_parts[:, self.mode, 0, 0], strict=True)
-        self.stage = {name: float(seconds) for name, seconds in lines}
+        self.mode = int(mode_index(layout, self.table.partials))
+        mean = self.table.model_parts[self.mode, :, 0] / int(layout.pp)
+        self.stage = {n: float(v) for n, v in zip(self.table.lines, mean, strict=True)}
+        self.busiest_s = float(self.table.stage_parts[:, self.mode, 0, 0].sum())
         self.computed, self.useful = self._lengths()
         self.kernels = self._kernels()
         self.reading = self._reading()
@@ -74,7 +75,7 @@ class StepFigures(BatchFigures):
         )
 
     def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
-        """(block, how often it occurs on the busiest stage, its kernels) of every block on that stage."""
+        """(block, how often it occurs on a stage on average, its kernels) of every block."""
         model, context = self.job.model, self._context()
         kinds = model.stacks[0].kinds
         names = ["before the layers", *(kind.name for kind in kinds), "after the layers"]
@@ -84,15 +85,9 @@ class StepFigures(BatchFigures):
             names.append(block.name)
             own = tower_context(model, block.stack, context)
             blocks.append(list(kernels_of(block.items, own, in_layers=block.in_layers)))
-        forward = [sum(number(k.seconds) for k in block if k.forward) for block in blocks]
-        sums = stage_sums(model.stacks[0].order, len(kinds), self.table.degrees)
-        rows = [
-            [float(first), *map(float, counts), float(last), *(float(first) * tower.times for tower in towers)]
-            for counts, first, last in zip(sums.counts[0], sums.has_first[0], sums.has_last[0], strict=True)
-        ]
-        target = self.stage["forward"]
-        counts = min(rows, key=lambda row: abs(sum(c * f for c, f in zip(row, forward, strict=True)) - target))
-        return [(n, c, b) for n, c, b in zip(names, counts, blocks, strict=True) if c and b]
+        order, stages = model.stacks[0].order, int(self.job.layout.pp)
+        times = [1, *(order.count(kind) for kind in range(len(kinds))), 1, *(tower.times for tower in towers)]
+        return [(n, c / stages, b) for n, c, b in zip(names, times, blocks, strict=True) if c and b]
 
     def _line(self, name: str) -> Figure:
         """One line of the step's breakdown."""
@@ -100,6 +95,7 @@ class StepFigures(BatchFigures):
             one = self._pass(name)
             return derived(name, self.lines[name], "s", f"{self.num_micro.name} x {one.name}", self.num_micro, one)
         lines = {
+            "stage_imbalance": self._uneven_stages,
             "pipeline_bubble": self._bubble,
             "pipeline_p2p": self._hops,
             "data_parallel": self._gradients,
@@ -141,7 +137,7 @@ class StepFigures(BatchFigures):
         )
 
     def _pass(self, name: str) -> Figure:
-        """One micro-batch through the busiest stage in one direction."""
+        """One micro-batch through a stage in one direction, on average."""
         if name == "recompute":
             return self._again()
         blocks = []
@@ -154,7 +150,7 @@ class StepFigures(BatchFigures):
             if not parts:
                 continue
             one = total(f"{name} of one block {block}", "s", parts)
-            times = derived(f"blocks {block}", count, "", f"{COUNTED}: blocks on the busiest stage")
+            times = derived(f"blocks {block}", count, "", f"{COUNTED}: blocks of a stage, on average")
             blocks.append(
                 derived(f"{name} of {block}", count * number(one.value), "s", f"{times.name} x {one.name}", times, one)
             )
@@ -167,12 +163,14 @@ class StepFigures(BatchFigures):
             "what the stack gives up is computed again",
             "the whole forward pass is computed again",
         )
+        layout = self.job.layout
+        some = "the forward pass of some blocks is computed again"
         return derived(
             "recompute of a micro-batch",
             self.stage["recompute"],
             "s",
-            f"{KERNEL}: {said[self.mode]}",
-            given("recompute", ("none", "selective", "full")[self.mode]),
+            f"{KERNEL}: {said[self.mode] if self.mode < len(said) else some}",
+            given("recompute", layout.recompute_text),
         )
 
     def _exchange(self, name: str) -> Figure:
@@ -200,6 +198,17 @@ class StepFigures(BatchFigures):
         row = self.software
         return fact(name, value, "", source=f"data/stacks.csv, {row.name}: {row.source}", note=row.meaning)
 
+    def _uneven_stages(self) -> Figure:
+        """What the busiest stage takes longer than the mean one."""
+        layers = self.job.layout.stage_layers
+        held = () if not layers else (given("layers of the stages", ", ".join(map(str, layers))),)
+        busiest = derived(
+            "busiest stage", self.busiest_s, "s", f"{KERNEL}: one micro-batch on the busiest stage", *held
+        )
+        mean = derived("mean stage", sum(self.stage.values()), "s", f"{KERNEL}: one micro-batch, all stages / stages")
+        formula = f"{self.num_micro.name} x max({busiest.name} - {mean.name}, 0)"
+        return derived("stage imbalance", self.lines["stage_imbalance"], "s", formula, self.num_micro, busiest, mean)
+
     def _bubble(self) -> Figure:
         """Stages that wait for the first and the last micro-batch."""
         pp = int(self.job.layout.pp)
@@ -211,9 +220,7 @@ class StepFigures(BatchFigures):
             "s",
             f"{KERNEL}: one micro-batch, every stage in turn",
         )
-        busiest = derived(
-            "busiest stage", sum(self.stage.values()), "s", f"{KERNEL}: one micro-batch on the busiest stage"
-        )
+        busiest = derived("busiest stage", self.busiest_s, "s", f"{KERNEL}: one micro-batch on the busiest stage")
         layout = self.job.layout
         code, chunks = int(layout.schedule), int(layout.interleave)
         others = derived(
@@ -340,6 +347,6 @@ class StepFigures(BatchFigures):
             f"{KERNEL}: three launches an operation",
             self._software("host time of one launch", self.software.launch_s),
         )
-        busy = derived("device time of a micro-batch", sum(self.stage.values()), "s", f"{KERNEL}: all lines of a stage")
+        busy = derived("device time of a micro-batch", self.busiest_s, "s", f"{KERNEL}: all lines of a stage")
         formula = f"{self.num_micro.name} x max(0, {host.name} - {busy.name})"
         return derived("launch", self.lines["launch"], "s", formula, self.num_micro, host, busy)

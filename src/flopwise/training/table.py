@@ -26,6 +26,7 @@ from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 from flopwise.training.routing import expert_load
+from flopwise.training.stages import Partial, partials_of, recomputed
 
 _EIGHT_BITS = ("fp8", "fp8_rowwise", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
@@ -39,7 +40,7 @@ class Sums:
     expert: Array  # trained parameters of experts
     base: Array  # bytes of frozen weights in their format
     gathered: Array  # elements of every weight, trained or not
-    activations: Array  # 3 x (L + 1) x n: bytes kept for one sequence, by recompute mode
+    activations: Array  # modes x (L + 1) x n: bytes kept for one sequence, by recompute mode
     layer_peak: Array  # n: bytes of the largest layer's full set of activations, one sequence
     gradient_peak: Array  # n: bytes of the largest gradients between operations, one sequence
     before: Array  # n: trained parameters before the layers (embedding)
@@ -127,11 +128,12 @@ class MemoryTable:
     def sums(self, layout: Layout) -> tuple[Sums, Array]:
         """The sums of the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
         (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
-        key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel)
+        some = () if layout.recompute_first else partials_of(layout)
+        key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:
             load = expert_load(self.model, self.recipe, ep)
             split = Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel, expert_load=load)
-            self._known[key] = self._build(split)
+            self._known[key] = self._build(split, some)
         return self._known[key], inverse
 
     def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
@@ -184,14 +186,16 @@ class MemoryTable:
         """What is taken for granted about the software, for provenance."""
         return (f"software: {self.software.name} ({self.software.meaning})",)
 
-    def _build(self, split: Split) -> Sums:
+    def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
         tp, ep, cp = (np.asarray(x) for x in (split.tp, split.ep, split.cp))
         zero = np.zeros(n)
 
-        def running(per_kind: list[Floats], layers: int = stack.num_layers) -> Array:
+        def running(per_kind: list[Floats], layers: int = stack.num_layers, again: Partial | None = None) -> Array:
             rows = np.zeros((len(stack.order) + 1, *n))
             rows[1 : layers + 1] = np.stack([np.broadcast_to(row, n) for row in per_kind])[list(stack.order[:layers])]
+            if again is not None:
+                rows[1:][~recomputed(np.array([0, stack.num_layers]), again)] = 0.0
             return np.cumsum(rows, axis=0)
 
         def elements(items: Iterable[Item]) -> Floats:
@@ -216,8 +220,12 @@ class MemoryTable:
             extra = extra_items(self.model, lora)
             before = elements(i for i in extra if isinstance(i, Table))
             after = elements(i for i in extra if not isinstance(i, Table))
-        modes = tuple(running([self._layer(k, split, m) for k in stack.kinds]) for m in range(3))
-        full = np.stack([np.broadcast_to(self._layer(k, split, 0), n) for k in stack.kinds])
+        kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
+        modes = [running(each) for each in kept]
+        for some in partials:
+            less = running([a - b for a, b in zip(kept[0], kept[2], strict=True)], again=some)
+            modes.append(modes[0] - less)
+        full = np.stack([np.broadcast_to(each, n) for each in kept[0]])
         tokens = self.recipe.seq_len / cp
         widest = np.stack([np.broadcast_to(_widest(k.items, stack.width, split, tokens), n) for k in stack.kinds])
         heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab]

@@ -122,6 +122,9 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
     found = answer.estimate
     layout: dict[str, Any] = {name: int(getattr(found.job.layout, name)) for name in
               ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")}  # fmt: skip
+    layout["recompute_every"] = int(found.job.layout.recompute_every)
+    layout["recompute_first"] = found.job.layout.recompute_first
+    layout["stage_layers"] = list(found.job.layout.stage_layers)
     layout["schedule"] = NAMES[int(found.job.layout.schedule)]
     plain: dict[str, Any] = {
         "model": found.job.model.name,

@@ -117,7 +117,8 @@ def layout(c: Candidate) -> str:
     if "micro_batch" in held:
         parts.append(f"mb{held['micro_batch']}")
     if held.get("recompute", "none") != "none":
-        parts.append(f"recompute {held['recompute']}")
+        every = held.get("recompute_every", 1)
+        parts.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
     if held.get("offload"):
         parts.append(f"offload {'+'.join(held['offload'])}")
     if "replicas" in held:

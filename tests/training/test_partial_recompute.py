@@ -1,0 +1,188 @@
+"""Recompute of some blocks, and stages with layers of their own choosing, against sums over blocks one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.ops.activations import layer_activation_bytes
+from flopwise.ops.shapes import Split
+from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.memory import step_memory
+from flopwise.training.stages import Partial, even_layers, recomputed, stage_layer_counts
+
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+RECIPE = Recipe(seq_len=4096, global_batch=32, stack="megatron-te")
+
+
+def job(model: str = "Llama-3.1-8B", **layout: Any) -> TrainJob:
+    return TrainJob(model=load_model(model), recipe=RECIPE, layout=Layout(**layout), cluster=H100)
+
+
+def lines(asked: TrainJob) -> dict[str, float]:
+    return dict(estimate(asked).breakdown)
+
+
+def kept_bytes(asked: TrainJob, again: list[bool], layers: range) -> float:
+    """Activations of `layers`, one micro-batch, each layer counted on its own."""
+    stack, layout = asked.model.stacks[0], asked.layout
+    split = Split(tp=np.array(layout.tp), ep=np.array(1), cp=np.array(1), sequence_parallel=True)
+    total = 0.0
+    for index in layers:
+        total += float(
+            layer_activation_bytes(
+                stack.kinds[stack.order[index]], stack.width, 1, RECIPE.seq_len, implementation="fused",
+                recompute="full" if again[index] else "none", elem_bytes=2.0, split=split, flash=True,
+            )
+        )  # fmt: skip
+    return total
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V2-Lite"])
+@pytest.mark.parametrize("some", [{"recompute_every": 2}, {"recompute_every": 5}, {"recompute_first": 3}])
+def test_activations_are_the_sum_over_blocks(name: str, some: dict[str, int]) -> None:
+    """Against none at all, which the oracle of autograd's saved bytes holds: the difference is what blocks give up."""
+    one, none = (job(name, tp=2, recompute=r, **extra) for r, extra in ((2, some), (0, {})))
+    layers = one.model.stacks[0].num_layers
+    first, every = some.get("recompute_first", 0), some.get("recompute_every", 1)
+    again = [i < first if first else (i + 1) % every == 0 for i in range(layers)]
+    found = [float(step_memory(j.model, j.recipe, j.layout).items["activations"]) for j in (none, one)]
+    expected = [kept_bytes(none, a, range(layers)) for a in ([False] * layers, again)]
+    assert found[0] - found[1] == pytest.approx(expected[0] - expected[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("every", [2, 3, 4, 8])
+def test_time_is_the_sum_over_blocks(every: int) -> None:
+    """Blocks alike: a share of them costs that share of their forward pass."""
+    none, some, whole = (
+        lines(job(tp=2, dp=4, recompute=r, recompute_every=n)) for r, n in ((0, 1), (2, every), (2, 1))
+    )
+    ends = lines(job("Llama-3.1-8B", tp=2, dp=4, recompute=2, recompute_every=32))["recompute"] * 32
+    assert some["recompute"] == pytest.approx(ends * (32 // every) / 32)
+    assert none["recompute"] == 0
+    assert ends < whole["recompute"]
+    for name in ("forward", "backward", "optimizer"):
+        assert some[name] == pytest.approx(none[name])
+    share = (some["tensor_parallel"] - none["tensor_parallel"]) / none["tensor_parallel"]
+    assert share == pytest.approx(0.5 * (32 // every) / 32, rel=0.01)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pp=st.sampled_from([1, 2, 3, 4, 8]), every=st.integers(1, 40), first=st.integers(0, 9),
+    interleave=st.sampled_from([1, 2]), name=st.sampled_from(["Llama-3.1-8B", "DeepSeek-V2-Lite"]),
+)  # fmt: skip
+def test_between_none_and_all(pp: int, every: int, first: int, interleave: int, name: str) -> None:
+    """More blocks again: never less time, never more memory, never less HFU over MFU."""
+    some = {"recompute_first": first} if first else {"recompute_every": every}
+    shape: dict[str, Any] = {"pp": pp, "tp": 2, "interleave": interleave if pp > 1 else 1}
+    none, part, whole = (
+        estimate(job(name, **shape, recompute=r, **extra)) for r, extra in ((0, {}), (2, some), (2, {}))
+    )
+    assert none.step_s <= part.step_s * (1 + 1e-12)
+    assert part.step_s <= whole.step_s * (1 + 1e-12)
+    kept = [float(e.memory.items["activations"]) for e in (none, part, whole)]
+    if pp == 1:  # else another stage may be the fullest
+        assert kept[0] >= kept[1] * (1 - 1e-12)
+        assert kept[1] >= kept[2] * (1 - 1e-12)
+    again = [e.hfu_frac / e.mfu_frac for e in (none, part, whole)]
+    assert again[0] == pytest.approx(1.0)
+    assert again[0] <= again[1] + 1e-12
+    assert again[1] <= again[2] + 1e-12
+    assert again[2] == pytest.approx(4 / 3)
+    assert sum(s for _, s in part.breakdown) == pytest.approx(part.step_s)
+
+
+def test_selective_recompute_counts_in_hfu() -> None:
+    """Attention once more of four passes over the rest: its share of the forward pass."""
+    none, some = (estimate(job(tp=2, recompute=r)) for r in (0, 1))
+    model = none.job.model
+    pairs = 4096 * 4097 / 2
+    attention = 4 * pairs * 4096 * 32
+    matmuls = (
+        2 * 4096 * (model.stacks[0].num_layers * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 128256)
+    )
+    share = attention / (attention + matmuls)
+    assert some.hfu_frac / some.mfu_frac - 1 == pytest.approx(share / 3, rel=0.02)
+    assert none.hfu_frac == pytest.approx(none.mfu_frac)
+
+
+def test_memory_of_columns_equals_single_layouts() -> None:
+    column = Layout(
+        pp=np.array([1, 2, 4, 4, 8]), recompute=np.array([2, 2, 2, 0, 1]), recompute_every=np.array([2, 4, 3, 1, 1]),
+        schedule=np.array([0, 0, 1, 2, 0]), micro_batch=2, dp=2,
+    )  # fmt: skip
+    model = load_model("DeepSeek-V2-Lite")
+    many = np.asarray(step_memory(model, RECIPE, column).total_bytes)
+    assert many.tolist() == pytest.approx(
+        [float(step_memory(model, RECIPE, column.at(i)).total_bytes) for i in range(5)]
+    )
+
+
+def test_which_blocks() -> None:
+    edges = np.array([0, 3, 8])
+    assert recomputed(edges, Partial(every=3)).nonzero()[0].tolist() == [2, 5]
+    assert recomputed(edges, Partial(first=2)).nonzero()[0].tolist() == [0, 1, 3, 4]
+    counts = stage_layer_counts((0, 0, 1, 1, 1, 1, 1, 1), 2, 2, (3, 5), Partial(first=2))
+    assert counts.tolist() == [[0, 1, 2, 0], [0, 3, 0, 2]]
+
+
+def busiest_s(sizes: tuple[int, ...]) -> float:
+    """What the busiest stage takes, of all micro-batches: the lines of the mean stage, and what it takes longer."""
+    shown = lines(job(pp=4, tp=2, stage_layers=sizes))
+    return sum(shown[n] for n in ("forward", "backward", "recompute", "tensor_parallel", "stage_imbalance"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(1, 31), min_size=3, max_size=3, unique=True))
+def test_the_step_follows_the_busiest_stage(cuts: list[int]) -> None:
+    """Named layers: the largest of layers x one layer's time, with what stands before and after them."""
+    layer = busiest_s((29, 1, 1, 1)) - busiest_s((28, 2, 1, 1))
+    before, after = busiest_s((29, 1, 1, 1)) - 29 * layer, busiest_s((1, 1, 1, 29)) - 29 * layer
+    sizes = tuple(b - a for a, b in pairwise([0, *sorted(cuts), 32]))
+    each = [n * layer + (i == 0) * before + (i == 3) * after for i, n in enumerate(sizes)]
+    assert busiest_s(sizes) == pytest.approx(max(each))
+    shown = lines(job(pp=4, tp=2, stage_layers=sizes))
+    assert shown["stage_imbalance"] == pytest.approx(max(each) - sum(each) / 4)
+    assert shown["pipeline_bubble"] == pytest.approx((sum(each) - max(each)) / 32)
+
+
+def test_memory_of_named_stages_is_that_of_the_fullest() -> None:
+    even = job(pp=4, tp=2)
+    sizes = tuple(even_layers(32, 4).tolist())
+    same = replace(even, layout=replace(even.layout, stage_layers=sizes))
+    assert estimate(same).step_s == pytest.approx(estimate(even).step_s)
+    found = [float(step_memory(j.model, j.recipe, j.layout).total_bytes) for j in (even, same)]
+    assert found[0] == pytest.approx(found[1])
+    fewer = replace(even, layout=replace(even.layout, stage_layers=(6, 9, 9, 8)))
+    assert float(step_memory(even.model, even.recipe, fewer.layout).total_bytes) < found[0]
+    virtual = replace(even, layout=replace(even.layout, interleave=2, stage_layers=(4, 4, 4, 4, 4, 4, 4, 4)))
+    plain = replace(even, layout=replace(even.layout, interleave=2))
+    assert estimate(virtual).step_s == pytest.approx(estimate(plain).step_s)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ({"pp": 4, "stage_layers": (8, 8, 8)}, "give 4 numbers"),
+        ({"pp": 4, "stage_layers": (8, 8, 8, 9)}, "add up to the 32 layers"),
+        ({"pp": 2, "interleave": 2, "stage_layers": (8, 8, 16)}, "or 4 for the virtual stages"),
+        ({"recompute": 1, "recompute_every": 2}, "recompute full only"),
+        ({"recompute": 2, "recompute_every": 2, "recompute_first": 2}, "give one of them"),
+        ({"recompute": 2, "recompute_every": 0}, "1 or more"),
+    ],
+)
+def test_layouts_that_cannot_be(layout: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        estimate(job(**layout))
