@@ -202,7 +202,7 @@ def having(code: Ints, trait: Callable[[Schedule], bool]) -> Floats:
 
 
 def _codes(code: Ints) -> list[int]:
-    return [code] if isinstance(code, int) else np.unique(code).tolist()
+    return [code] if isinstance(code, int) else sorted(set(np.ravel(code).tolist()))
 
 
 def _by_code(code: Ints, value: Callable[[Schedule], Floats]) -> Floats:

@@ -93,7 +93,7 @@ def partials_of(layout: Layout) -> tuple[Partial, ...]:
     """The ways of partial recompute among the candidates of `layout`, in the order of a table's modes."""
     if layout.recompute_first:
         return (Partial(first=layout.recompute_first * int(layout.interleave)),)
-    return tuple(Partial(every=n) for n in np.unique(layout.recompute_every).tolist() if n > 1)
+    return tuple(Partial(every=n) for n in sorted(set(np.ravel(layout.recompute_every).tolist())) if n > 1)
 
 
 def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
