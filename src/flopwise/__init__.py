@@ -20,6 +20,7 @@ _HOMES = {
     "memory": "api.memory",
     "train": "api.train",
     "serve": "api.serve",
+    "serve_sweep": "api.serve_sweep",
     "io": "api.io",
     "roofline": "api.roofline",
     "backtest": "api.backtest",

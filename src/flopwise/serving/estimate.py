@@ -84,6 +84,7 @@ class ServeEstimate:
     bound: str
     breakdown: tuple[tuple[str, float], ...]  # of one step with its average share of prefill
     lower_bound_s: float  # of that step
+    mfu_frac: float  # of the peak rate of its matrix products, in that step
     usd_per_hour: float | None
     prefill_frac: float  # of the engine's time, spent on prompts
     usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
@@ -327,6 +328,7 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
         bound=max(lines, key=lambda line: line[1])[0],
         breakdown=lines,
         lower_bound_s=_number(step.floor_s),
+        mfu_frac=_mfu_frac(job, step),
         usd_per_hour=hourly,
         prefill_frac=served.prefill_frac,
         usd_per_million_output_tokens=_price(hourly, 1.0 - served.prefill_frac, rate * outputs),
@@ -370,6 +372,12 @@ def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
         ("communication", _number(step.communication_s)),
         ("host", _number(step.overhead_s)),
     )
+
+
+def _mfu_frac(job: ServeJob, step: StepTime) -> float:
+    """Operations of a step over what one device could do in its time at the peak rate of the matrix products."""
+    path = product_path(job.model, job.weights, job.cluster.rates)
+    return _number(step.flops) / (_number(step.seconds) * job.cluster.rates.peak_flops_per_s(path.dtype))
 
 
 def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:

@@ -11,6 +11,7 @@ from flopwise import units
 from flopwise.cli import options, questions
 from flopwise.cli.commands import memory as memory_command
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.serve import ServeAnswer, UnderLoad
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     "serve",
     "flopwise serve Llama-3.1-8B --gpu h100 --input 1024 --output 256 --concurrency 64",
     "flopwise serve Llama-3.1-8B --gpu l40s --weights fp8 --gpus 4 --rate 6 --json",
+    "flopwise serve Llama-3.1-8B --gpu h100 --input 1000 --output 500 --sweep concurrency",
 )
 @options.model_argument
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
 )
 @click.option("--rate", type=options.RATE, help="Requests arriving a second instead: 20, 500/min.")
 @click.option("--static", is_flag=True, help="A fixed batch: all prompts first, then all answers.")
+@click.option(
+    "--sweep",
+    type=options.Name("axis"),
+    help="Instead: the curve of latency against throughput along concurrency, batch or tp.",
+)
 @questions.serving_options
 @questions.price_options
 @questions.model_options
@@ -58,19 +65,37 @@ def command(**given: Any) -> None:
     Input and output tokens share the bill by the time that prompts and answers take. A deployment that does not fit, or
     does not sustain --rate, is estimated all the same; the exit code is then 1.
     """
-    explained = given.pop("explain")
+    explained, axis = given.pop("explain"), given.pop("sweep")
+    if axis is not None:
+        if explained:
+            raise SpecError("--explain is of one estimate; leave it out with --sweep")
+        _swept(axis, given)
+        return
     answer = question(**given)
     questions.told(answer, document, lines, explained=explained)
     if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
 
 
+def _swept(axis: str, given: dict[str, Any]) -> None:
+    """Answer `--sweep`: the same question along an axis."""
+    from flopwise.api.serve_sweep import serve_sweep
+    from flopwise.cli.views import serve_sweep as view
+
+    swept = serve_sweep(given["model"], axis, **_asked(given))
+    options.answer(lambda: view.document(swept), lambda paper: view.blocks(swept, paper))
+
+
 def question(**given: Any) -> ServeAnswer:
     """The answer to the parameters of this command."""
     from flopwise.api.serve import serve
 
-    return serve(
-        given["model"],
+    return serve(given["model"], **_asked(given))
+
+
+def _asked(given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of the question."""
+    return dict(
         gpus=given["gpus"],
         input_tokens=given["input_tokens"],
         output_tokens=given["output_tokens"],
@@ -113,6 +138,8 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "bound": found.bound,
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
         "lower_bound_s": found.lower_bound_s,
+        "mfu_frac": found.mfu_frac,
+        "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
         "usd_per_hour": None if found.usd_per_hour is None else found.usd_per_hour * replicas,
         "usd_per_million_output_tokens": found.usd_per_million_output_tokens,
         "usd_per_million_input_tokens": found.usd_per_million_input_tokens,
@@ -148,7 +175,9 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
         yield _load_table(answer.under_load, paper)
     yield heading(f"One step of the engine, bound by {found.bound}", paper)
     yield questions.shares(found.breakdown, units.format_seconds, paper)
-    yield pairs([("at least", f"{units.format_seconds(found.lower_bound_s)} at datasheet rates")], paper)
+    share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))
+    least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates: {share} of what they allow"
+    yield pairs([("at least", least), ("MFU", units.format_percent(found.mfu_frac))], paper)
     yield heading("Memory per accelerator", paper)
     yield memory_command.items_table(answer.memory, paper)
     yield pairs(memory_command.verdict(answer.memory, capacity=False), paper)
