@@ -220,7 +220,7 @@ def _trained(
     rate = Rate(
         samples_per_s=found.tokens_per_s_per_gpu / work.tokens,
         peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
-        precision=dtype,
+        precision=cluster.rates.peak_dtype(dtype),
         origin="training estimate",
         batch=int(found.job.recipe.global_batch),
         parts=found.breakdown,

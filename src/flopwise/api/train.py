@@ -228,7 +228,7 @@ def answered(
         settings=(
             ("accelerators", f"{found.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),
-            ("micro-batch", f"{int(layout.micro_batch):,} sequences of {int(recipe.seq_len):,} tokens"),
+            ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
             ("global batch", f"{int(recipe.global_batch):,} sequences"),
             ("recipe", recipe_text(recipe)),
             ("stack", recipe.stack),

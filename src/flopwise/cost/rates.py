@@ -86,6 +86,17 @@ class Rates:
     tdp_w: float | None = None
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
 
+    def peak_dtype(self, dtype: str) -> str:
+        """The format whose datasheet rate a `PRECISIONS` entry runs at: fp16 for bf16 on a device without it.
+
+        Raises:
+            SpecError: no such precision.
+        """
+        kind = precision(dtype).peak
+        if kind in SIXTEEN_BIT:
+            return next((k for k in (kind, *SIXTEEN_BIT, "fp32") if k in self.peak), kind)
+        return kind
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """Datasheet rate of a `PRECISIONS` entry.
 
@@ -93,9 +104,7 @@ class Rates:
             SpecError: no such precision.
             MissingFactError: this accelerator has no such rate.
         """
-        kind = precision(dtype).peak
-        if kind in SIXTEEN_BIT:
-            kind = next((k for k in (kind, *SIXTEEN_BIT, "fp32") if k in self.peak), kind)
+        kind = self.peak_dtype(dtype)
         if kind not in self.peak:
             raise MissingFactError(
                 f"{self.name}: no {kind} rate is known (asked for {dtype}); known: {', '.join(self.peak)}"

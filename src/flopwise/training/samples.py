@@ -241,7 +241,7 @@ def share_rate(work: Workload, cluster: Cluster, precision: str, share: float | 
     return Rate(
         samples_per_s=taken * peak / work.flops_per_sample,
         peak_flops_per_s=peak,
-        precision=dtype,
+        precision=cluster.rates.peak_dtype(dtype),
         origin="given" if share is not None else "published share",
         notes=notes,
     )

@@ -287,15 +287,21 @@ def _deliveries(answer: IoAnswer, rate: Callable[[float], str], paper: Screen) -
         verdicts = [_verdict(d.first_epoch_frac), _verdict(d.later_epochs_frac)][: 2 if cached else 1]
         times = (d.checkpoint_write_s, d.restore_s, d.load_s)
         rows.append((
-            d.name, rate(d.read_bytes_per_s), f"{d.read_bytes_per_s / needed:,.3g}x", *verdicts,
+            d.name, rate(d.read_bytes_per_s), _times(d.read_bytes_per_s / needed), *verdicts,
             *(None if t is None else units.format_seconds(t) for t in times), d.confidence,
         ))  # fmt: skip
     return table(headers, rows, paper)
 
 
+def _times(ratio: float) -> str:
+    """A ratio for a column: `231,000x`, `48.1x`, `0.43x`, `0.009x`."""
+    digits = 0 if ratio >= 99.95 else 1 if ratio >= 9.995 else 2 if ratio >= 0.095 else 3
+    return f"{ratio:,.{digits}f}x"
+
+
 def _verdict(share: float) -> str:
     """Whether storage sets the pace, and by how much."""
-    return "keeps up" if share >= 1 else f"I/O-bound: {1 / share:,.3g}x slower"
+    return "keeps up" if share >= 1 else f"I/O-bound: {_times(1 / share)} slower"
 
 
 def _saving(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:

@@ -57,7 +57,7 @@ def _figures(answer: TrainAnswer) -> list[tuple[str, Any]]:
     every = units.format_seconds(run.checkpoint_interval_s)
     return [
         ("time", f"{units.format_seconds(run.seconds)} ({units.format_seconds(low)} to {units.format_seconds(high)})"),
-        ("accelerator-hours", f"{run.gpu_hours:,.4g}"),
+        ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", f"{run.interruptions:,.3g}, one each {units.format_seconds(run.mtbf_s)}"),
         ("checkpoint", f"{size} every {every}, written in {write}"),
