@@ -350,6 +350,8 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train Llama-3.1-8B --gpu t4 --precision fp8 --tp 1", "fp8"),
         ("train Llama-3.1-8B --gpu h100 --provider nobody", "nobody"),
         ("train ResNet-50 --gpu h100", "roofline"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --dp 3 --tp 2", "dp 3 x tp 2 x pp 1 x cp 1 is 6 GPUs, but 8"),
+        ("train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1000", "shorter than"),
         ("serve Llama-3.1-8B --gpu h100 --tp 2 --gpus 3", "whole replicas"),
         ("serve Llama-3.1-8B --gpu h100 --rate 2 --concurrency 8", "not both"),
         ("serve Llama-3.1-8B --gpu h100 --input 20000000", "context"),
@@ -382,3 +384,14 @@ def test_an_offer_that_does_not_exist_is_no_feasible_answer(run: Run) -> None:
     code, _, err = run("train Llama-3.1-8B --gpu mi300x --provider lambda")
     assert code == 1
     assert "lambda" in err
+
+
+@pytest.mark.parametrize("line", ["train Llama-3.1-8B --gpu h100 --gpus 64", "memory Llama-3.1-8B"])
+def test_a_sequence_beyond_the_model_is_answered_with_a_note(run: Run, line: str) -> None:
+    assert "longer than the 131,072" in run(f"{line} --seq 262144")[1]
+    assert "longer than" not in run(f"{line} --seq 131072")[1]
+
+
+def test_a_micro_batch_that_does_not_divide_is_the_reason_given(run: Run) -> None:
+    code, _, err = run("train Llama-3.1-8B --gpu h100 --gpus 64 --global-batch 512 --micro-batch 3")
+    assert (code, "micro-batch 3 does not divide the global batch of 512" in err) == (1, True)

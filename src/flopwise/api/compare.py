@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import default_seq, overridden, recipe_text
-from flopwise.api.recipes import Method
+from flopwise.api.recipes import Method, check_length
 from flopwise.api.train import fields_of, step_batch
 from flopwise.errors import SpecError
 
@@ -85,5 +85,5 @@ def compare(
             ("recipe", recipe_text(recipe)),
             ("stack", recipe.stack),
         ),
-        assumptions=tuple(dict.fromkeys((*note, *found.notes, *cluster.assumptions))),
+        assumptions=tuple(dict.fromkeys((*note, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
     )

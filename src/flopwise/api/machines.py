@@ -166,6 +166,7 @@ def described(model: Model) -> Model:
     """
     if not model.stacks:
         raise MissingFactError(
-            f"{model.name} has no layers in the catalog, only published figures; ask `flopwise roofline {model.name}`"
+            f"{model.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
+            f"'{model.name}'`, or for the storage that it needs `flopwise io`"
         )
     return model

@@ -189,6 +189,7 @@ def of_training(
     band = memory_band("full" if recipe.lora is None else "adapters")
     low, high = band.interval(total)
     said = "" if seq_given else " (the default; --seq sets it)"
+    stretched = check_length(model, int(recipe.seq_len))
     return MemoryAnswer(
         model=model,
         task="train",
@@ -212,7 +213,7 @@ def of_training(
             ("recipe", recipe_text(recipe)),
             ("stack", recipe.stack),
         ),
-        assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
+        assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
         training=(recipe, layout, held),
         moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
     )

@@ -200,12 +200,12 @@ class Method:
         return 3 if self.fsdp else self.zero or 0
 
     def _replicas(self, ranks: int, num_gpus: int) -> int:
-        said = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1} = {ranks}"
+        named = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1}"
         if num_gpus % ranks:
             near = max(ranks, round(num_gpus / ranks) * ranks)
-            raise SpecError(f"{num_gpus} GPUs do not divide into {said}; {near} would")
+            raise SpecError(f"{num_gpus} GPUs do not divide into {named} = {ranks}; {near} would")
         if self.dp is not None and self.dp * ranks != num_gpus:
-            raise SpecError(f"dp {self.dp} x {said} is {self.dp * ranks} GPUs, but {num_gpus} are given")
+            raise SpecError(f"dp {self.dp} x {named} is {self.dp * ranks} GPUs, but {num_gpus} are given")
         return num_gpus // ranks
 
 

@@ -94,6 +94,9 @@ def train(
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
     of_sample = seq_len if recipe.documents is None else recipe.documents.mean
     length = run_tokens(tokens, samples, epochs, of_sample, run)
+    if length is not None and length < batch * of_sample:
+        one = f"{batch * of_sample:,.0f} of one step (global batch {batch:,} x {of_sample:,.0f})"
+        raise SpecError(f"a run of {length:,.0f} tokens is shorter than the {one}; give a smaller global batch")
     conditions, told = run.conditions(cluster, load_facts(place.facts).folder)
     notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
     return answered(
@@ -178,10 +181,12 @@ def best_layout(
     mode = None if recompute is None else RECOMPUTE.index(recompute)
     found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
-        raise InfeasibleError(
-            f"no layout of {gpus} GPUs divides a global batch of {int(recipe.global_batch)} sequences; "
-            f"give a multiple of {gpus}",
-        )
+        batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
+        if micro_batch and batch % micro_batch:
+            raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
+        each = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        asked = f"a global batch of {batch:,} sequences{each}"
+        raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {asked}; give a multiple of {unit:,}")
     layout, tried, fitting = found
     if not fitting:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
