@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flopwise.backtests.kinds import KINDS, kind_of
-from flopwise.facts.rows import read_rows
 from flopwise.backtests.run import run_backtest
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.rows import read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Row = dict[str, str]
