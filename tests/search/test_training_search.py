@@ -55,6 +55,7 @@ CASES = {
         "Llama-3.1-8B",
         Recipe(seq_len=2048, global_batch=64, lora=Lora(rank=16, targets=ALL_TARGETS, base="nf4")),
     ),
+    "zero bubble": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
     "uneven stages": ("Llama-3.2-3B", Recipe(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
 }
 
@@ -143,6 +144,8 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
     group = int(layout.shard)
     if group and (int(layout.zero) != 3 or group >= dp or dp % group):
         return False
+    if int(layout.schedule) and (pp == 1 or int(layout.interleave) > 1):
+        return False
     if int(layout.interleave) == 1:
         return True
     waiting = int(recipe.global_batch) // (dp * int(layout.micro_batch))
@@ -154,15 +157,22 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     best, candidates, fitting = float("inf"), 0, 0
     layers = model.stacks[0].num_layers
     degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
-    for tp, pp, micro, sharding, recompute, interleave in product(
-        (1, 2, 4, 8), degrees, (1, 2, 4, 8, 16, 32), ((0, 0), (1, 0), (2, 0), (3, 0), (3, 8)), range(3), (1, 2, 4)
+    schedules = (0, 2) if "zero-bubble" in stack(recipe.stack).schedules else (0,)
+    for tp, pp, micro, sharding, recompute, interleave, schedule in product(
+        (1, 2, 4, 8),
+        degrees,
+        (1, 2, 4, 8, 16, 32),
+        ((0, 0), (1, 0), (2, 0), (3, 0), (3, 8)),
+        range(3),
+        (1, 2, 4),
+        schedules,
     ):
         if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
             continue
         zero, group = sharding
         layout = Layout(
             dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group // tp, recompute=recompute,
-            interleave=interleave,
+            interleave=interleave, schedule=schedule,
         )  # fmt: skip
         if (group and layout.shard == 1) or not allowed(layout, recipe, layers):
             continue
@@ -175,10 +185,15 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     return best, candidates, fitting
 
 
-@pytest.mark.parametrize(("name", "batch", "gpus"), [("gpt2-medium", 16, 8), ("gpt2", 24, 24)])
-def test_the_best_row_is_the_best_of_all_layouts(name: str, batch: int, gpus: int, node: NodeKind) -> None:
+@pytest.mark.parametrize(
+    ("name", "batch", "gpus", "software"),
+    [("gpt2-medium", 16, 8, "megatron-te"), ("gpt2", 24, 24, "megatron-te"), ("gpt2", 16, 8, "megatron-deepspeed")],
+)
+def test_the_best_row_is_the_best_of_all_layouts(
+    name: str, batch: int, gpus: int, software: str, node: NodeKind
+) -> None:
     model = load_model(name)
-    recipe = Recipe(seq_len=1024, global_batch=batch, stack="megatron-te")
+    recipe = Recipe(seq_len=1024, global_batch=batch, stack=software)
     best, candidates, fitting = brute_force(model, recipe, node, gpus)
     job = searched(model, recipe, most=gpus, least=gpus, max_tp=8)
     result = timed(job, node, TOKENS, {})
@@ -257,6 +272,29 @@ def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     assert set(job.space.inner.micro_batch.tolist()) == {4}
     assert searched(model, recipe, most=16, micro_batch=128).space.size == 0
     assert fastest(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "turns"),
+    [("1f1b", {(1, 0)}), ("interleaved", {(1, 0), (2, 0), (4, 0)}), ("gpipe", {(1, 1)}), ("zb-h1", {(1, 2)})],
+)
+def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
+    job = searched(load_model("gpt2-medium"), Recipe(seq_len=1024, global_batch=64), most=16, schedule=asked)
+    found = {
+        (int(one.interleave), int(one.schedule))
+        for one in (job.space.layout(r) for r in range(0, job.space.size, 11))
+        if one.pp > 1
+    }
+    assert found == turns
+    with pytest.raises(SpecError, match="nearest: gpipe"):
+        searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=16, schedule="gpip")
+
+
+def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
+    for software, tried in (("fsdp-eager", True), ("megatron-deepspeed", True), ("fsdp-compile", False)):
+        recipe = Recipe(seq_len=1024, global_batch=64, stack=software)
+        space = searched(load_model("gpt2"), recipe, most=16).space
+        assert any(t.schedule for f in space.families for t in f.turns) == tried
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:

@@ -73,6 +73,10 @@ class Stack:
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
     message_frac: float  # share of the links' rate that those collectives reach
+    schedules: (
+        str  # of pipelines, separated by semicolons; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its
+        # pull request 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
+    )
     meaning: str = ""
     source: str = ""
 

@@ -102,7 +102,8 @@ def _options(
     options: list[Option] = []
     tokens = (workload.tokens or 0.0) / workload.useful_frac
     for number, recipe in enumerate(wanted):
-        job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus)
+        limits = workload.source.constraints
+        job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=limits.schedule)
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         known: Known = {}

@@ -8,7 +8,7 @@ on axes of their own, so that what depends on the mesh alone is evaluated once a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Attend, Experts, Model
+from flopwise.facts.software import Stack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import Layout
+from flopwise.training.schedules import NAMES, quicker_schedules, schedule_code
 from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
@@ -72,16 +74,50 @@ class Sharding(NamedTuple):
     group_gpus: int = 0
 
 
+class Turns(NamedTuple):
+    """How micro-batches go through a pipeline: virtual stages a rank, and the schedule's code."""
+
+    interleave: int = 1
+    schedule: int = 0
+
+
+class Pipelines(NamedTuple):
+    """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone."""
+
+    codes: tuple[int, ...] = ()
+    interleaved: bool = True
+    alone: bool = False
+
+    @staticmethod
+    def of(software: Stack, asked: str | None) -> Pipelines:
+        """Those that a training stack runs and that may be quicker, or the one asked for.
+
+        Raises:
+            SpecError: there is no such schedule.
+        """
+        if asked is None:
+            return Pipelines(quicker_schedules(software.schedules))
+        code = schedule_code(asked)
+        if code:
+            return Pipelines((code,), interleaved=False, alone=True)
+        return Pipelines(interleaved=asked.strip().lower() != NAMES[0])
+
+    def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
+        """What is tried where `chosen` is possible."""
+        found = tuple(chosen)
+        return found if self.alone and found else (Turns(), *found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Meshes that leave the same choices open; candidates have the axes (sharding, interleave, recompute, mesh)."""
+    """Meshes that leave the same choices open; candidates have the axes (sharding, turns, recompute, mesh)."""
 
     inner_index: Index
     degree_index: Index
     dp: Column
     num_gpus: Column
     shardings: tuple[Sharding, ...]
-    interleaves: tuple[int, ...]
+    turns: tuple[Turns, ...]
     recomputes: tuple[int, ...]
 
     @property
@@ -92,12 +128,12 @@ class Family:
     @property
     def choices(self) -> int:
         """Candidates of each mesh."""
-        return len(self.shardings) * len(self.interleaves) * len(self.recomputes)
+        return len(self.shardings) * len(self.turns) * len(self.recomputes)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """The axes' lengths."""
-        return (len(self.shardings), len(self.interleaves), len(self.recomputes), self.meshes)
+        return (len(self.shardings), len(self.turns), len(self.recomputes), self.meshes)
 
     def take(self, meshes: Index | slice) -> Family:
         """The same choices on only these meshes."""
@@ -139,6 +175,7 @@ class Space:
         def choice(values: tuple[int, ...], axis: int) -> Column:
             return np.array(values).reshape(-1, *(1,) * (3 - axis))
 
+        schedules = tuple(t.schedule for t in family.turns)
         groups = tuple(s.group_gpus for s in family.shardings)
         return Layout(
             dp=family.dp,
@@ -149,7 +186,8 @@ class Space:
             zero=choice(tuple(s.zero for s in family.shardings), 0),
             shard=choice(groups, 0) // tp if any(groups) else 0,
             micro_batch=inner.micro_batch[i],
-            interleave=choice(family.interleaves, 1),
+            interleave=choice(tuple(t.interleave for t in family.turns), 1),
+            schedule=choice(schedules, 1) if any(schedules) else 0,
             recompute=choice(family.recomputes, 2),
             offload_optimizer="optimizer" in self.offload,
             offload_parameters="parameters" in self.offload,
@@ -209,12 +247,14 @@ def layouts(
     least: int = 1,
     max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES,
+    pipelines: Pipelines | None = None,
 ) -> Space:
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
     only its first stage in pipelines; interleaving only where chunks of layers come out even and micro-batches fill the
-    pipeline. Numbers of GPUs are those that come of it.
+    pipeline. `pipelines`: the schedules that are tried. Numbers of GPUs are
+    those that come of it.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -239,21 +279,24 @@ def layouts(
         dp=dp[kept],
         num_gpus=gpus[kept],
         shardings=(),
-        interleaves=(),
+        turns=(),
         recomputes=recomputes,
     )
     return Space(
-        inner=inner, degrees=degrees, families=tuple(_families(limits, inner, degrees, meshes)), ruled_out=ruled_out
+        inner=inner,
+        degrees=degrees,
+        families=tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines())),
+        ruled_out=ruled_out,
     )
 
 
-def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family) -> Iterator[Family]:
+def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines) -> Iterator[Family]:
     """`meshes` by the choices that each leaves open."""
     pp, dp = degrees[meshes.degree_index], meshes.dp
     tp, micro = inner.tp[meshes.inner_index], inner.micro_batch[meshes.inner_index]
     ranks = dp * inner.cp[meshes.inner_index]
     fills = (pp > 1) & ((limits.global_batch // (dp * micro)) % pp == 0)
-    open_: list[tuple[Sharding | int, NDArray[np.bool_]]] = [
+    open_: list[tuple[Sharding | Turns, NDArray[np.bool_]]] = [
         (Sharding(1), ranks > 1),
         (Sharding(2), (ranks > 1) & (pp == 1)),  # sharded gradients are reduced every micro-batch: not in pipelines
         (Sharding(3), (ranks > 1) & (pp == 1)),
@@ -261,7 +304,8 @@ def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family) -> 
     for gpus in HYBRID_GPUS:
         group = np.maximum(gpus // tp, 1)
         open_.append((Sharding(3, gpus), (pp == 1) & (group > 1) & (group < ranks) & (ranks % group == 0)))
-    open_ += [(v, fills & (limits.layers % (pp * v) == 0)) for v in INTERLEAVES[1:]]
+    open_ += [(Turns(v), fills & (limits.layers % (pp * v) == 0)) for v in INTERLEAVES[1:] if pipelines.interleaved]
+    open_ += [(Turns(1, code), pp > 1) for code in pipelines.codes]
     key = np.zeros(meshes.meshes, dtype=np.int64)
     for bit, (_, mask) in enumerate(open_):
         key |= mask.astype(np.int64) << bit
@@ -270,5 +314,5 @@ def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family) -> 
         yield replace(
             meshes.take(np.flatnonzero(key == value)),
             shardings=(Sharding(0), *(c for c in chosen if isinstance(c, Sharding))),
-            interleaves=(1, *(c for c in chosen if isinstance(c, int))),
+            turns=pipelines.turns(c for c in chosen if isinstance(c, Turns)),
         )

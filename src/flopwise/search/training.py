@@ -25,6 +25,7 @@ from flopwise.search.space import (
     MODES,
     Family,
     Limits,
+    Pipelines,
     Space,
     inner_combinations,
     layouts,
@@ -86,17 +87,23 @@ def searched(
     max_micro_batch: int = MAX_MICRO_BATCH,
     recomputes: tuple[int, ...] = MODES,
     micro_batch: int | None = None,
+    schedule: str | None = None,
 ) -> Searched:
-    """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate."""
+    """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
+
+    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
+    """
     limits = Limits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch)
     if micro_batch is not None:
         kept = inner.micro_batch == micro_batch
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
-    space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes)
+    software = stack(recipe.stack)
+    pipelines = Pipelines.of(software, schedule)
+    space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines)
     table = MemoryTable(model, recipe)
     memory = _evaluated(space, lambda layout: peak_bytes(table, layout))
-    return Searched(model, recipe, stack(recipe.stack), space, memory, checkpoint_bytes(table))
+    return Searched(model, recipe, software, space, memory, checkpoint_bytes(table))
 
 
 def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:

@@ -109,6 +109,8 @@ class Constraints(_Strict, frozen=True):
     kv_dtype: Name | None = None
     engine: Name | None = None
     stack: Name | None = None
+    schedule: Name | None = None
+    """Training: the schedule of pipelines; by default 1F1B, interleaved, and zero-bubble where the stack runs it."""
     inter_node_bandwidth: Quantity | None = None
     max_usd_per_hour: Quantity | None = None
 
@@ -210,6 +212,7 @@ def _meaningless(workload: Workload) -> None:
         held |= {
             "optimizer": workload.optimizer != "adamw",
             "constraints.stack": workload.constraints.stack is not None,
+            "constraints.schedule": workload.constraints.schedule is not None,
         }
         held |= {"constraints.precision": bool(workload.constraints.precision)}
     if workload.task == "pretrain":

@@ -19,7 +19,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
-from flopwise.training.schedules import any_of
+from flopwise.training.schedules import any_of, schedule_notes
 from flopwise.training.stages import check_stages, mode_index, partials_of, uneven_layers
 from flopwise.training.step import WAITING, Inner, StepTable, balanced_parts, step_table
 from flopwise.training.storage import LINE, Reads
@@ -188,7 +188,12 @@ def estimate(job: TrainJob) -> TrainEstimate:
         run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
         band=band,
         dropped_frac=dropped(job.model, recipe, layout),
-        assumptions=(*job.model.notes, *job.cluster.assumptions, *memory.assumptions),
+        assumptions=(
+            *job.model.notes,
+            *job.cluster.assumptions,
+            *memory.assumptions,
+            *schedule_notes(layout, software),
+        ),
     )
 
 

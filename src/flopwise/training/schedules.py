@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.ops.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from flopwise.facts.software import Stack
+    from flopwise.training.layout import Layout
 
 
 class Pipe(NamedTuple):
@@ -165,6 +169,23 @@ def schedule_code(name: str) -> int:
         said = f", nearest: {near[0]}" if near else ""
         raise SpecError(f"unknown schedule {name[:40]!r}{said}; allowed: {', '.join((*NAMES, 'interleaved'))}")
     return NAMES.index(folded)
+
+
+def quicker_schedules(names: str) -> tuple[int, ...]:
+    """Codes of those among `names`, separated by semicolons, that are worth trying beside 1F1B: GPipe never is."""
+    found = (SCHEDULES[ALIASES.get(name, name)] for name in names.split(";"))
+    quicker = {id(schedule) for schedule in found if schedule.splits_backward}
+    return tuple(code for code, schedule in enumerate(SCHEDULES.values()) if id(schedule) in quicker)
+
+
+def schedule_notes(layout: Layout, software: Stack) -> tuple[str, ...]:
+    """What is assumed of a training stack that is not known to run the schedule of a layout."""
+    pp, chunks = int(layout.pp), int(layout.interleave)
+    name = schedule_text(int(layout.schedule), chunks)
+    known = software.schedules.split(";")
+    if pp == 1 or name in known or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(known)):
+        return ()
+    return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(known)}",)
 
 
 def schedule_text(code: int, chunks: int) -> str:
