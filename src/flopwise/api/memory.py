@@ -249,6 +249,8 @@ def recipe_text(recipe: Recipe) -> str:
     if recipe.lora is not None:
         name = "LoRA" if recipe.lora.base in {"bf16", "fp16", "fp32"} else f"QLoRA ({recipe.lora.base})"
         parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
+    if recipe.frozen is not None:
+        parts.append(f"frozen: {recipe.frozen.text}")
     if recipe.capacity_factor is not None:
         parts.append(f"expert capacity factor {recipe.capacity_factor:g}")
     if recipe.expert_skew > 1:

@@ -39,6 +39,7 @@ class Method:
     mean_length: float | None = None  # of a document, in tokens
     length_spread: float = 1.0  # standard deviation of lengths over their mean
     lengths: Path | str | None = None  # a file of them, instead
+    freeze: str | None = None  # embedding, head, towers, first:N, all-but-last:N, separated by commas
     recompute: str | None = None  # none, selective, full
     recompute_every: int | None = None  # full recompute of every n-th block
     recompute_first: int | None = None  # full recompute of the first blocks of each virtual stage
@@ -75,6 +76,7 @@ class Method:
             SpecError: a choice that does not exist.
         """
         from flopwise.facts.software import optimizer, stack
+        from flopwise.training.frozen import frozen_of
         from flopwise.training.layout import Attention, Precision, Recipe
 
         adapters = self._lora()
@@ -96,6 +98,7 @@ class Method:
             expert_skew=self.expert_skew,
             capacity_factor=self.capacity_factor,
             documents=self._documents(seq_len),
+            frozen=None if self.freeze is None else frozen_of(self.freeze),
         )
 
     def _documents(self, seq_len: int) -> Documents | None:

@@ -105,12 +105,12 @@ def step_rules(found: TrainEstimate) -> tuple[QuickFormula, ...]:
     from flopwise.cost.quick import QuickFormula, quick_training_flops
     from flopwise.ops.flops import causal_forward_flops
     from flopwise.ops.tensors import active_parameters
-    from flopwise.training.estimate import counted_batch
+    from flopwise.training.estimate import counted_batch, counted_passes
 
     job = found.job
     batch, seq = counted_batch(job)
     count = job.recipe.useful_tokens if job.tokens is None else job.tokens
-    passes = 2.0 if job.recipe.lora is not None else 3.0
+    passes = counted_passes(job)
     real = passes * float(causal_forward_flops(job.model, batch, seq)) * count / job.recipe.useful_tokens
     flops = QuickFormula(
         name="6 N D",

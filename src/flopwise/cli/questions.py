@@ -112,6 +112,10 @@ recipe_options = grouped(
         help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
     ),
     click.option(
+        "--freeze", type=options.Name("parts"),
+        help="Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
+    ),
+    click.option(
         "--expert-skew", type=options.Quantity("x", units.parse_count), default=1.0,
         help="Tokens of the most popular expert over the mean of all (1 + MaxVio); default: 1, balanced.",
     ),
@@ -194,7 +198,7 @@ def method(given: dict[str, Any]) -> Method:
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
         "lora_targets", "recompute", "recompute_every", "recompute_first", "micro_batch", "dp", "tp", "pp", "cp",
         "ep", "zero", "fsdp", "interleave", "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
-        "packing", "mean_length", "length_spread", "lengths",
+        "freeze", "packing", "mean_length", "length_spread", "lengths",
     )  # fmt: skip
     return Method(
         **{name: given[name] for name in names},

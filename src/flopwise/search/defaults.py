@@ -9,6 +9,7 @@ from flopwise.facts.software import optimizer, stack
 from flopwise.ops.tensors import parameters
 from flopwise.search.workload import divisible_batch
 from flopwise.training.documents import Documents, lognormal
+from flopwise.training.frozen import frozen_of
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
 from flopwise.training.routing import check_skew
 from flopwise.units import parse_count
@@ -105,6 +106,7 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
             expert_skew=source.routing.expert_skew,
             capacity_factor=source.routing.capacity_factor,
             documents=_documents(workload, seq),
+            frozen=None if source.method.freeze is None else frozen_of(source.method.freeze),
         )
         for name in wanted
     ]

@@ -51,6 +51,8 @@ class Data(_Strict, frozen=True):
 class Method(_Strict, frozen=True):
     """How a model is fine-tuned."""
 
+    freeze: Name | None = None
+    """What is not trained: embedding, head, towers, first:N, all-but-last:N, separated by commas."""
     kind: Literal["full", "lora", "qlora"] = "full"
     rank: Quantity = 16
     targets: list[Name] = []

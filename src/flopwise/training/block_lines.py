@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Item, Model
     from flopwise.facts.software import Stack as Software
     from flopwise.ops.types import Floats
+    from flopwise.training.frozen import Split as Halves
     from flopwise.training.layout import Recipe
     from flopwise.training.step import Inner
 
@@ -61,10 +62,13 @@ def contexts(
     ]
 
 
-def kernel_columns(model: Model, context: BlockContext) -> list[Kernels]:
+def kernel_columns(split: Halves, context: BlockContext) -> list[Kernels]:
     """The kernels of every block; those of the towers stand before the layers."""
-    first, *others = [block_kernels(items, context, in_layers=inside) for items, _, inside in block_list(model)]
-    return [with_towers(first, model, context), *others]
+    first, *others = [
+        block_kernels(items, replace(context, block=block), in_layers=inside)
+        for (items, _, inside), block in zip(block_list(split.model), split.blocks, strict=True)
+    ]
+    return [with_towers(first, split.model, replace(context, block=split.towers)), *others]
 
 
 def rows_of(found: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.float64]:
@@ -72,10 +76,13 @@ def rows_of(found: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.floa
     return np.stack([getattr(one, name) for one in found])
 
 
-def blocks_with_messages(model: Model, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
+def blocks_with_messages(split: Halves, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
     """Every block with its messages; those of the towers stand before the layers."""
-    found = [block_times(i, w, context, k) for (i, w, _), k in zip(block_list(model), kernels, strict=True)]
-    return [with_tower_messages(found[0], model, context), *found[1:]]
+    found = [
+        block_times(items, width, replace(context, block=block), each)
+        for (items, width, _), block, each in zip(block_list(split.model), split.blocks, kernels, strict=True)
+    ]
+    return [with_tower_messages(found[0], split.model, replace(context, block=split.towers)), *found[1:]]
 
 
 def block_lines(loaded: list[list[BlockTimes]], software: Software, selective: str) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from flopwise.facts.formats import weight_format
 from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
 from flopwise.training.adapters import adapted
+from flopwise.training.frozen import TRAINED, Block
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -64,6 +65,7 @@ class BlockTimes:
     cp_s: Floats  # context-parallel exchange of the forward pass that attention does not hide
     ep_s: Floats  # expert all-to-alls of the forward pass
     wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
+    backward: bool = True  # whether gradients pass
 
 
 def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
@@ -87,6 +89,7 @@ class BlockContext:
     fabric: Fabric
     shape: Shape
     split: Split
+    block: Block = TRAINED  # of the model's parts, the one at hand: what of it is trained
 
     @property
     def tokens(self) -> Ints:
@@ -152,7 +155,8 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
         precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISION else context.recipe.precision
         unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
-        for part in (work, *backward_works([work], trainable="all" if trained else "none")):
+        undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
+        for part in (work, *undone):
             dtype = work_dtype(part, precision, in_layers=in_layers)
             seconds, memory_s, *floors = _seconds(part, dtype, context)
             yield Kernel(
@@ -181,7 +185,8 @@ def block_times(items: Sequence[Item], width: int, context: BlockContext, kernel
         tp_s=tp_s + zero,
         cp_s=cp_s + zero,
         ep_s=ep_s + zero,
-        wire_s=2 * (tp_wire + ep_wire + cp_wire) + zero,
+        wire_s=(2 if context.block.backward else 1) * (tp_wire + ep_wire + cp_wire) + zero,
+        backward=context.block.backward,
     )
 
 
@@ -190,7 +195,7 @@ def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, 
     recipe = context.recipe
     groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
     if recipe.lora is None:
-        return [(group, True) for group in groups]
+        return [(group, all(context.block.trains(item) for item in group)) for group in groups]
     carriers = {id(item) for item in adapted(items, recipe.lora)}
     out: list[tuple[Group, bool]] = []
     for group in groups:

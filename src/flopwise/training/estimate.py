@@ -15,6 +15,7 @@ from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.training.block_lines import EXPERT_IMBALANCE
+from flopwise.training.frozen import training_passes
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.routing import check_routing, dropped
@@ -233,6 +234,17 @@ def counted_batch(job: TrainJob) -> tuple[float, int]:
     return float(job.recipe.global_batch) * tokens / attended, int(attended)
 
 
+def counted_passes(job: TrainJob) -> float:
+    """Operations of forward and backward over those of the forward pass, as utilisation counts them.
+
+    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; of frozen parts `training_passes`.
+    Assumes: adapters cost nothing, and no weight of the base has a gradient.
+    """
+    if job.recipe.frozen is not None:
+        return training_passes(job.model, job.recipe.frozen, *counted_batch(job))
+    return 3.0 if job.recipe.lora is None else 2.0
+
+
 def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
     """(MFU with causal attention, MFU with attention in full, HFU) of the peak rate of the recipe's precision.
 
@@ -241,7 +253,7 @@ def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, 
     recipe, layout = job.recipe, job.layout
     batch, seq = counted_batch(job)
     gpus = int(layout.num_gpus)
-    passes = 2.0 if recipe.lora is not None else 3.0
+    passes = counted_passes(job)
     causal = float(causal_forward_flops(job.model, batch, seq))
     full = float(forward_flops(job.model, batch, seq))
     available = step_s * gpus * table.rates.peak_flops_per_s(recipe.precision)

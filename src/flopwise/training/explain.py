@@ -5,7 +5,7 @@ from __future__ import annotations
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
 from flopwise.provenance import Figure, derived, given
-from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch
+from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
 from flopwise.training.memory_figures import memory_figure
 from flopwise.training.run_figures import RunFigures
 
@@ -43,7 +43,7 @@ class _Tree(RunFigures):
         """MFU in both conventions, and HFU."""
         recipe, found = self.job.recipe, self.found
         batch, seq = counted_batch(self.job)
-        passes = given("passes", 3.0 if recipe.lora is None else 2.0)
+        passes = given("passes", counted_passes(self.job))
         causal = derived(
             "causal forward FLOP",
             number(causal_forward_flops(self.job.model, batch, seq)),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.ops.shapes import Shape
     from flopwise.training.documents import Documents
+    from flopwise.training.frozen import Frozen
 
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
@@ -169,8 +170,12 @@ class Recipe:
 
     documents: Documents | None = None  # shorter than a sequence, padded or packed; None: sequences are full
 
+    frozen: Frozen | None = None  # what is not trained; None: everything is, or the adapters are
+
     def __post_init__(self) -> None:
-        """Raise SpecError for routing that cannot be."""
+        """Raise SpecError for routing that cannot be, and for a frozen base frozen again."""
+        if self.frozen is not None and self.lora is not None:
+            raise SpecError("adapters train nothing of the base: leave out what else is frozen")
         if not 1 <= self.expert_skew < float("inf"):
             raise SpecError(
                 f"expert skew {self.expert_skew:g}; give 1 (balanced) or more: load of the fullest expert over the mean"

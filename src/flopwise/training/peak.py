@@ -246,6 +246,8 @@ class Evaluation:
                 self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
             ) * self.shares[2]
             groups.append((ends, 0.0, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
+        if self.recipe.frozen is not None:
+            fixed["weights"] = self._frozen(stage) * self.width.weights
         for whole, of_experts, w in groups:
             held = self._held(whole, of_experts)
             kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
@@ -259,6 +261,13 @@ class Evaluation:
             fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
         moments = self._moments(stage, gradients, step, cast, fixed)
         return Parts(fixed, moments, host)
+
+    def _frozen(self, stage: Stage) -> Floats:
+        """Parameters without gradients of which a rank holds the weights."""
+        s = self.sums
+        whole = self._sum(s.frozen, stage) + self._ends(stage, "before_frozen", "after_frozen")
+        held = whole * self.shares[2]
+        return held + self._sum(s.frozen_expert, stage) * self.expert_shares[2] if s.has_experts else held
 
     def _held(self, whole: Floats, of_experts: Floats) -> list[Floats]:
         """Parameters of which a rank holds states, gradients and weights."""

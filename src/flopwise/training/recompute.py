@@ -33,6 +33,8 @@ def stage_lines(block: BlockTimes, mode: int, software: Software, selective: str
     rerun = (0.0 * kernels.forward_s, again_s(kernels, selective), kernels.forward_s)[mode]
     flops = (0.0 * kernels.forward_flops, again_flops(kernels, selective), kernels.forward_flops)[mode]
     passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
+    if not block.backward:
+        rerun, flops, passes = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0
     return np.stack(
         [
             kernels.forward_s,

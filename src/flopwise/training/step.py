@@ -17,28 +17,26 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Experts, Item, Model, Stack
+from flopwise.facts.architecture import Model, Stack
 from flopwise.ops.columns import runs
-from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
-from flopwise.training.adapters import adapter_parameters
 from flopwise.training.block_lines import (
     EXPERT_IMBALANCE,
     block_lines,
-    block_list,
     blocks_with_messages,
     contexts,
     kernel_columns,
     rows_of,
 )
 from flopwise.training.blocks import ACT_BYTES, Kernels
+from flopwise.training.frozen import split_model
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
 from flopwise.training.recompute import STAGE_PARTS, mode_parts
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s
 from flopwise.training.stages import Partial, heaviest, mode_index, stage_sums, stage_weights
-from flopwise.training.towers import tower_items
+from flopwise.training.standing import standing
 from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
 
 if TYPE_CHECKING:
@@ -89,6 +87,7 @@ class StepTable:
     host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
     dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
     expert_params: NDArray[np.float64]
+    frozen_params: NDArray[np.float64]
     model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     forward_flops: NDArray[np.float64]
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
@@ -96,31 +95,14 @@ class StepTable:
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
 
     @property
-    def standing(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """What no link and no device changes: parameters outside experts and of experts, host seconds."""
-        return self.dense_params, self.expert_params, self.host_s
+    def standing(self) -> tuple[NDArray[np.float64], ...]:
+        """What no link and no device changes, as `standing`."""
+        return self.dense_params, self.expert_params, self.frozen_params, self.host_s
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Names of the rows of `stage_parts`."""
         return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
-
-
-def _standing(
-    model: Model,
-    inner: Inner,
-    recipe: Recipe,
-    software: Software,
-    weights: NDArray[np.float64],
-    starts: NDArray[np.intp],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(dense parameters, experts' parameters, host seconds) of the heaviest stage: what no link changes; (d, n)."""
-    (first, width, inside), *others = block_list(model)
-    listed = [((*first, *tower_items(model)), width, inside), *others]
-    params = [_trainable(items, inner, recipe) for items, _, _ in listed]
-    held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
-    dense, expert = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in (0, 1))
-    return dense, expert, np.repeat(heaviest(starts, weights, _host_s(listed, software)), len(inner.tp), axis=1)
 
 
 def step_table(
@@ -147,18 +129,19 @@ def step_table(
     Raises:
         MissingFactError: the accelerator lacks a rate that the recipe needs.
     """
-    stack = model.stacks[0]
+    split = split_model(model, recipe.frozen)
+    model, stack = split.model, split.model.stacks[0]
     rates = training_rates(rates, software)
     shape, load = recipe.shape(model, inner.micro_batch), expert_load(model, recipe, inner.ep)
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
-    kernels = kernels or [kernel_columns(model, context) for context in shared]
+    kernels = kernels or [kernel_columns(split, context) for context in shared]
     fullest = kernels[-1]
-    loaded = [blocks_with_messages(model, *each) for each in zip(shared, kernels, strict=True)]
+    loaded = [blocks_with_messages(split, *each) for each in zip(shared, kernels, strict=True)]
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     lines = block_lines(loaded, software, recipe.selective or software.selective)
     parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
     most = with_first(heaviest, starts, weights)
-    dense, expert, host = like.standing if like else _standing(model, inner, recipe, software, weights, starts)
+    dense, expert, still, host = like.standing if like else standing(split, inner, recipe, software, weights, starts)
     return StepTable(
         recipe=recipe,
         software=software,
@@ -175,6 +158,7 @@ def step_table(
         host_s=host,
         dense_params=dense,
         expert_params=expert,
+        frozen_params=still,
         floor_s=np.stack(
             [*(most(rows_of(fullest, name)) for name in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
         ),
@@ -194,26 +178,6 @@ def _whole_model(stack: Stack, parts: NDArray[np.float64], kernels: list[Kernels
         "again_flops": parts[:, -1],
         **{name: np.tensordot(times, rows_of(kernels, name), 1) for name in ("model_flops", "forward_flops")},
     }
-
-
-def _host_s(listed: list[tuple[tuple[Item, ...], int, bool]], software: Software) -> NDArray[np.float64]:
-    """Host time to launch one micro-batch of each block, (blocks, 1): one launch an item forward, two backward.
-
-    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`).
-    Assumes: one launching thread a GPU.
-    """
-    return np.array([[3.0 * len(items) * software.launch_s] for items, _, _ in listed])
-
-
-def _trainable(items: tuple[Item, ...], inner: Inner, recipe: Recipe) -> tuple[Floats, Floats]:
-    """(dense, expert) parameters with gradients that one rank holds of a block; shape (n,)."""
-    experts = tuple(i for i in items if isinstance(i, Experts))
-    others = tuple(i for i in items if not isinstance(i, Experts))
-    one = np.ones(len(inner.tp))
-    if recipe.lora is not None:
-        return adapter_parameters(others, recipe.lora, inner.tp) * one, 0.0 * one
-    dense = sharded_parameters(others, inner.tp, 1) * one
-    return dense, sharded_parameters(experts, inner.tp, inner.ep) * one
 
 
 def step_parts(
@@ -303,7 +267,9 @@ def _messages_s(
     *,
     hybrid: bool,
 ) -> tuple[Array, ...]:
-    """Seconds of messages across replicas, hidden or not: all-reduce, reduce-scatter, all-gather, and between groups.
+    """Seconds of messages across replicas, hidden or not.
+
+    All-reduce, reduce-scatter, all-gather, between groups, and all-gather of trained and frozen weights together.
 
     Source: `flopwise.cost.collectives`. Assumes: a message for each of `layer_messages` parts of each layer.
     """
@@ -330,7 +296,9 @@ def _messages_s(
         whole = whole + sent(all_reduce_s, grads, every, stride)
         if hybrid:
             across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
-    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across))
+    still = table.frozen_params[degree, inner] * ACT_BYTES
+    frozen = sent(all_gather_s, still, group, tp) if table.frozen_params.any() else 0.0 * gather
+    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, gather + frozen))
 
 
 def _data_parallel_s(
@@ -351,7 +319,7 @@ def _data_parallel_s(
     first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp)  # the same whatever the micro-batch
     groups = shard[..., first] if shard.ndim else shard
     messages = _messages_s(table, inner[first], degree[first], dp[first], groups, hybrid=hybrid)
-    whole, reduce_, gather, across = (m[..., again] for m in messages)
+    whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]
 
@@ -363,7 +331,7 @@ def _data_parallel_s(
     if zero.max() > 0:
         found = np.where(zero == 0, found, exposed(reduce_, backward) + exposed(gather, forward))
     if zero.max() > 2:
-        full = num_micro * (exposed(gather, forward) + exposed(gather + reduce_, backward))
+        full = num_micro * (exposed(gather_all, forward) + exposed(gather_all + reduce_, backward))
         found = np.where(zero < 3, found, full)
     return found + exposed(across, backward) if hybrid else found
 

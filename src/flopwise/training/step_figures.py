@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from flopwise.facts.software import stack
@@ -12,6 +14,7 @@ from flopwise.training.batch_figures import BatchFigures
 from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
+from flopwise.training.frozen import split_model
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_bytes_per_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
@@ -76,14 +79,18 @@ class StepFigures(BatchFigures):
 
     def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
-        model, context = self.job.model, self._context()
+        split, context = split_model(self.job.model, self.job.recipe.frozen), self._context()
+        model = split.model
         kinds = model.stacks[0].kinds
         names = ["before the layers", *(kind.name for kind in kinds), "after the layers"]
-        blocks = [list(kernels_of(items, context, in_layers=inside)) for items, _, inside in block_list(model)]
+        blocks = [
+            list(kernels_of(items, replace(context, block=block), in_layers=inside))
+            for (items, _, inside), block in zip(block_list(model), split.blocks, strict=True)
+        ]
         towers = list(tower_blocks(model))
         for block in towers:
             names.append(block.name)
-            own = tower_context(model, block.stack, context)
+            own = tower_context(model, block.stack, replace(context, block=split.towers))
             blocks.append(list(kernels_of(block.items, own, in_layers=block.in_layers)))
         order, stages = model.stacks[0].order, int(self.job.layout.pp)
         times = [1, *(order.count(kind) for kind in range(len(kinds))), 1, *(tower.times for tower in towers)]

@@ -24,6 +24,7 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
+from flopwise.training.frozen import split_model
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed
@@ -39,6 +40,10 @@ class Sums:
     dense: Array  # trained parameters outside experts
     expert: Array  # trained parameters of experts
     base: Array  # bytes of frozen weights in their format
+    frozen: Array  # parameters outside experts that are not trained, where no adapters are
+    frozen_expert: Array  # those of experts
+    before_frozen: Array  # n: those before the layers and in towers
+    after_frozen: Array  # n: those after the layers
     gathered: Array  # elements of every weight, trained or not
     activations: Array  # modes x (L + 1) x n: bytes kept for one sequence, by recompute mode
     layer_peak: Array  # n: bytes of the largest layer's full set of activations, one sequence
@@ -114,7 +119,10 @@ class MemoryTable:
             raise MissingFactError(
                 f"{model.name} is known by published figures only: its memory needs a table of layers (a config.json)"
             )
-        self.model, self.recipe = model, recipe
+        self.split = split_model(model, recipe.frozen)
+        self.model, self.recipe = self.split.model, recipe
+        layers = self.model.stacks[0].kinds
+        self.blocks = {layer.name: block for layer, block in zip(layers, self.split.blocks[1:-1], strict=True)}
         self.software: Software = software_row(recipe.stack)
         self.lora = recipe.lora
         self.quantised = self.lora is not None and self.lora.base not in ("bf16", "fp16", "fp32")
@@ -138,6 +146,8 @@ class MemoryTable:
 
     def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
         """Bytes one layer keeps for one sequence."""
+        if not self.blocks[layer.name].backward:
+            return 0.0
         stack, seq = self.model.stacks[0], self.recipe.seq_len
         if recompute == 1 and self.selective == "operations":
             return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
@@ -171,9 +181,10 @@ class MemoryTable:
         )
 
     def _trainable(self, layer: Layer) -> Trainable:
-        """Names of the projections with adapters; "all" without adapters."""
+        """Names of the projections with adapters; "all" without adapters, none of a frozen layer."""
         if self.lora is None:
-            return "all"
+            frozen = self.blocks[layer.name].frozen if layer.name in self.blocks else ()
+            return frozenset() if frozen else "all"
         keeps = (
             [i for i in layer.items if isinstance(i, Linear)]
             if self.quantised and self.software.quantised_keeps_input
@@ -201,15 +212,27 @@ class MemoryTable:
         def elements(items: Iterable[Item]) -> Floats:
             return sharded_parameters(items, tp, ep)
 
-        dense: list[Floats] = [elements(i for i in k.items if not isinstance(i, Experts)) for k in stack.kinds]
-        expert: list[Floats] = [elements(i for i in k.items if isinstance(i, Experts)) for k in stack.kinds]
+        first_block, *of_kinds, last_block = self.split.blocks
+        pairs = list(zip((k.items for k in stack.kinds), of_kinds, strict=True))
+        dense, expert = (
+            [elements(i for i in items if isinstance(i, Experts) == routed and b.trains(i)) for items, b in pairs]
+            for routed in (False, True)
+        )
+        still, still_expert = (
+            [elements(i for i in items if isinstance(i, Experts) == routed and not b.trains(i)) for items, b in pairs]
+            for routed in (False, True)
+        )
         own = len(stack.stored_order)  # weights that all layers share count with the first
-        gathered = running([d + e for d, e in zip(dense, expert, strict=True)], own)
+        gathered = running([sum(parts) for parts in zip(dense, expert, still, still_expert, strict=True)], own)
         before, after, base = elements(stack.before), elements(stack.after), gathered * 0.0
         ends: tuple[Floats, Floats] = (zero, zero)
         root = before + after
         others = [i for s in self.model.stacks[1:] for i in _all_items(s)]
-        before = before + elements(others)
+        before = elements(i for i in stack.before if first_block.trains(i))
+        after = elements(i for i in stack.after if last_block.trains(i))
+        before = before + elements(i for i in others if self.split.towers.trains(i))
+        before_still, after_still = root - elements(stack.after), elements(stack.after) - after
+        before_still = before_still + elements(others) - before
         if lora is not None:
             form = weight_format(lora.base)
             base = layer_prefix_bytes(self.model, form, tp, ep)
@@ -233,8 +256,10 @@ class MemoryTable:
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
         return Sums(
             dense=running(dense, own), expert=running(expert, own), base=base, gathered=gathered,
-            activations=np.stack(modes), has_experts=any(np.any(e) for e in expert),
-            has_copy=bool(tied) and lora is None,
+            activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *still_expert)),
+            frozen=running(still, own), frozen_expert=running(still_expert, own),
+            before_frozen=before_still + zero, after_frozen=after_still + zero,
+            has_copy=bool(tied) and lora is None and self.recipe.frozen is None,
             has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
@@ -253,6 +278,8 @@ class MemoryTable:
         """Bytes that a tower or encoder keeps for one sample or sequence."""
         seq = stack.tokens_per_sample or self.recipe.seq_len
         total: Array = np.zeros(np.shape(split.tp))
+        if not self.split.towers.backward:
+            return total
         for index, layer in enumerate(stack.kinds):
             total = total + self._kept(layer, stack, split, "none", seq) * stack.order.count(index)
         return total

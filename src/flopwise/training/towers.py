@@ -66,7 +66,13 @@ def with_tower_messages(first: BlockTimes, model: Model, context: BlockContext) 
     for block in tower_blocks(model):
         own = tower_context(model, block.stack, context)
         seconds, wire = tensor_parallel_s(block.items, block.stack.width, own)
-        first = replace(first, tp_s=first.tp_s + block.times * seconds, wire_s=first.wire_s + 2 * block.times * wire)
+        passes = 2 if context.block.backward else 1
+        first = replace(
+            first,
+            tp_s=first.tp_s + block.times * seconds,
+            wire_s=first.wire_s + passes * block.times * wire,
+            backward=first.backward or context.block.backward,
+        )
     return first
 
 

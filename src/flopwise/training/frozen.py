@@ -1,0 +1,178 @@
+"""Parts of a model that are not trained: which layers, and which of them gradients still pass through.
+
+A layer may be trained; frozen with gradients passing through it to what is trained below; or frozen with nothing
+trained below, so that its backward pass never runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from flopwise.errors import SpecError, nearest_names
+from flopwise.facts.architecture import Item, Linear, Model, Stack
+from flopwise.ops.flops import runs, stack_shape, stack_works
+
+State = Literal["trained", "passed", "idle"]
+PARTS = ("embedding", "head", "towers")
+COUNTED = ("first", "all-but-last")
+_NAMES: dict[State, str] = {"trained": "", "passed": " (frozen)", "idle": " (frozen, no gradients)"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """What is not trained: embedding, head, towers beside the layers, and layers from the bottom."""
+
+    embedding: bool = False
+    head: bool = False
+    towers: bool = False
+    first: int = 0  # layers from the bottom
+    but_last: int | None = None  # everything before this many last layers, embedding and towers included
+
+    @property
+    def text(self) -> str:
+        """As people write it."""
+        counted = [f"first:{self.first}"] if self.first else []
+        counted += [f"all-but-last:{self.but_last}"] if self.but_last is not None else []
+        return ",".join([*(name for name in PARTS if getattr(self, name)), *counted])
+
+    def layers(self, model: Model) -> int:
+        """Frozen layers of the first stack, from the bottom."""
+        count = model.stacks[0].num_layers
+        return self.first if self.but_last is None else max(count - self.but_last, self.first)
+
+
+def frozen_of(text: str) -> Frozen:
+    """What `embedding,head,towers,first:N,all-but-last:N` names.
+
+    Raises:
+        SpecError: a part that does not exist; says which do.
+    """
+    found = Frozen()
+    for part in (p.strip() for p in text.split(",")):
+        name, _, number = part.partition(":")
+        if name in PARTS and not number:
+            found = replace(found, **{name: True})
+        elif name in COUNTED and number.isdigit() and len(number) < 7:
+            field = "first" if name == "first" else "but_last"
+            found = replace(found, **{field: int(number)})  # type: ignore[arg-type]
+        else:
+            near = nearest_names(name, (*PARTS, *COUNTED))
+            raise SpecError(
+                f"--freeze {part[:40]!r}; allowed: {', '.join(PARTS)}, first:N and all-but-last:N, separated by commas"
+                + (f"; nearest: {near[0]}" if near else "")
+            )
+    return found
+
+
+class Block(NamedTuple):
+    """What of a block is trained, and whether its backward pass runs."""
+
+    frozen: frozenset[str] = frozenset()  # names of its items whose weights are not trained
+    backward: bool = True
+
+    def trains(self, item: Item) -> bool:
+        """Whether an item's weights have gradients."""
+        return item.name not in self.frozen
+
+
+TRAINED = Block()
+
+
+class Split(NamedTuple):
+    """A model whose kinds of layers tell trained and frozen ones apart, with the state of each block."""
+
+    model: Model
+    blocks: tuple[Block, ...]  # before the layers, each kind, after: as the first stack has them
+    towers: Block
+
+
+def split_model(model: Model, frozen: Frozen | None) -> Split:
+    """`model` with a kind of its own for layers in each state; the same model where nothing is frozen.
+
+    Raises:
+        SpecError: nothing would be trained, or there are not as many layers.
+    """
+    stack = model.stacks[0]
+    if frozen is None:
+        return Split(model, (Block(),) * (len(stack.kinds) + 2), Block())
+    _check(model, frozen)
+    below = frozen.layers(model)
+    tied = [i for i in stack.after if isinstance(i, Linear) and i.tied]
+    inputs = frozen.embedding or frozen.but_last is not None or (frozen.head and bool(tied))
+    has_towers = any(runs(model, s) for s in model.stacks[1:])
+    towers = not has_towers or frozen.towers or frozen.but_last is not None
+    idle = inputs and towers
+    states: list[State] = [("idle" if idle else "passed") if n < below else "trained" for n in range(stack.num_layers)]
+    kinds = sorted(set(zip(stack.order, states, strict=True)))
+    named = tuple(replace(stack.kinds[k], name=stack.kinds[k].name + _NAMES[state]) for k, state in kinds)
+    order = tuple(kinds.index(pair) for pair in zip(stack.order, states, strict=True))
+    first = replace(stack, kinds=named, order=order)
+    head = _heads(stack, model) if frozen.head or (inputs and tied) else frozenset[str]()
+    blocks = (
+        Block(_names(stack.before), backward=False) if inputs else Block(),
+        *(_of_layer(stack.kinds[k].items, state) for k, state in kinds),
+        Block(head),
+    )
+    every = frozenset(i.name for s in model.stacks[1:] for i in (*s.before, *_layer_items(s), *s.after))
+    beside = Block(every, backward=False) if towers else Block()
+    return Split(replace(model, stacks=(first, *model.stacks[1:])), blocks, beside)
+
+
+def _of_layer(items: tuple[Item, ...], state: State) -> Block:
+    return Block() if state == "trained" else Block(_names(items), backward=state == "passed")
+
+
+def _names(items: tuple[Item, ...]) -> frozenset[str]:
+    return frozenset(item.name for item in items)
+
+
+def _layer_items(stack: Stack) -> tuple[Item, ...]:
+    return tuple(item for kind in stack.kinds for item in kind.items)
+
+
+def _heads(stack: Stack, model: Model) -> frozenset[str]:
+    return frozenset(i.name for i in stack.after if isinstance(i, Linear) and i.outputs == model.vocab)
+
+
+def _check(model: Model, frozen: Frozen) -> None:
+    stack = model.stacks[0]
+    layers = stack.num_layers
+    for given in (frozen.first, frozen.but_last or 0):
+        if given > layers:
+            raise SpecError(f"--freeze: {given} layers, but {model.name} has {layers}; give 0 to {layers}")
+    if stack.shared_weights and 0 < frozen.layers(model) < layers:
+        raise SpecError(f"--freeze: the layers of {model.name} are one and the same; freeze none or all of them")
+    if frozen.head and not _heads(stack, model):
+        raise SpecError(f"--freeze head: {model.name} has no head over a vocabulary")
+    if frozen.towers and not any(runs(model, s) for s in model.stacks[1:]):
+        raise SpecError(f"--freeze towers: training {model.name} on text runs none; leave it out")
+    others = frozen.embedding and (frozen.head or not _heads(stack, model))
+    if frozen.layers(model) == layers and (others or (frozen.but_last is not None and frozen.head)):
+        raise SpecError(f"--freeze: nothing of {model.name} is left to train but norms; freeze less")
+
+
+def training_passes(model: Model, frozen: Frozen, batch: float, seq: int) -> float:
+    """Operations of forward and backward over those of the forward pass, causal attention.
+
+    A product costs once forward, once for its input's gradient and once for its weight's; attention, which has no
+    weights, three times wherever gradients pass.
+
+    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1, product by product.
+    Assumes: as `flopwise.ops.backward.backward_works`, attention's backward counted as twice its forward.
+    """
+    split = split_model(model, frozen)
+    forward = whole = 0.0
+    for stack in split.model.stacks:
+        if not runs(split.model, stack):
+            continue
+        shape = stack_shape(split.model, stack, batch, seq)
+        mine = stack is split.model.stacks[0]
+        blocks = split.blocks if mine else (split.towers,) * (len(stack.kinds) + 2)
+        for block, (_, layers, works) in zip(blocks, stack_works(stack, shape), strict=True):
+            for work in works:
+                flops = layers * float(work.causal_flops)
+                weightless = work.kind in {"attention", "recurrence"} or work.name not in block.frozen
+                forward += flops
+                whole += flops * ((3.0 if weightless else 2.0) if block.backward else 1.0)
+    return whole / forward

@@ -1,0 +1,65 @@
+"""What a stage holds and launches whatever the device and its links: parameters with and without gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.facts.architecture import Experts, Item
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.training.adapters import adapter_parameters
+from flopwise.training.block_lines import block_list
+from flopwise.training.stages import heaviest
+from flopwise.training.towers import tower_items
+
+if TYPE_CHECKING:
+    from flopwise.facts.software import Stack as Software
+    from flopwise.training.frozen import Block, Split
+    from flopwise.training.layout import Recipe
+    from flopwise.training.step import Inner
+
+
+def standing(
+    split: Split,
+    inner: Inner,
+    recipe: Recipe,
+    software: Software,
+    weights: NDArray[np.float64],
+    starts: NDArray[np.intp],
+) -> tuple[NDArray[np.float64], ...]:
+    """(dense, experts', frozen parameters, host seconds) of the heaviest stage: what no link changes; (d, n)."""
+    model = split.model
+    listed = [items for items, _, _ in block_list(model)]
+    params = [_held(items, block, inner, recipe) for items, block in zip(listed, split.blocks, strict=True)]
+    beside = _held(tower_items(model), split.towers, inner, recipe)
+    params[0] = params[0] + beside
+    held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
+    dense, expert, still = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in range(3))
+    launched = [(*listed[0], *tower_items(model)), *listed[1:]]
+    host = heaviest(starts, weights, _host_s(launched, [*split.blocks], software))
+    return dense, expert, still, np.repeat(host, len(inner.tp), axis=1)
+
+
+def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: Software) -> NDArray[np.float64]:
+    """Host time to launch one micro-batch of each block, (blocks, 1): one launch an item forward, two backward.
+
+    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`).
+    Assumes: one launching thread a GPU.
+    """
+    launches = [(3.0 if block.backward else 1.0) * len(items) for items, block in zip(listed, blocks, strict=True)]
+    return np.array(launches)[:, None] * software.launch_s
+
+
+def _held(items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe) -> NDArray[np.float64]:
+    """(dense with gradients, experts' with gradients, frozen) parameters that one rank holds of a block; (3, n)."""
+    one = np.ones(len(inner.tp))
+    if recipe.lora is not None:
+        others = tuple(i for i in items if not isinstance(i, Experts))
+        return np.stack([adapter_parameters(others, recipe.lora, inner.tp) * one, 0.0 * one, 0.0 * one])
+    trained = [i for i in items if block.trains(i)]
+    dense = sharded_parameters((i for i in trained if not isinstance(i, Experts)), inner.tp, 1)
+    experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
+    still = sharded_parameters((i for i in items if not block.trains(i)), inner.tp, inner.ep)
+    return np.stack([dense * one, experts * one, still * one])
