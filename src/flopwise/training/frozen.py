@@ -152,14 +152,15 @@ def _check(model: Model, frozen: Frozen) -> None:
         raise SpecError(f"--freeze: nothing of {model.name} is left to train but norms; freeze less")
 
 
-def training_passes(model: Model, frozen: Frozen, batch: float, seq: int) -> float:
-    """Operations of forward and backward over those of the forward pass, causal attention.
+def training_flops(model: Model, frozen: Frozen, batch: float, seq: int, *, causal: bool) -> tuple[float, float]:
+    """Operations of (the forward pass, forward and backward); attention as the mask lets through, or in full.
 
     A product costs once forward, once for its input's gradient and once for its weight's; attention, which has no
     weights, three times wherever gradients pass.
 
-    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1, product by product.
-    Assumes: as `flopwise.ops.backward.backward_works`, attention's backward counted as twice its forward.
+    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1, product by product; equal to PyTorch's FlopCounterMode in
+    tests/training/test_frozen.py.
+    Assumes: attention's backward pass counts as twice its forward.
     """
     split = split_model(model, frozen)
     forward = whole = 0.0
@@ -171,8 +172,17 @@ def training_passes(model: Model, frozen: Frozen, batch: float, seq: int) -> flo
         blocks = split.blocks if mine else (split.towers,) * (len(stack.kinds) + 2)
         for block, (_, layers, works) in zip(blocks, stack_works(stack, shape), strict=True):
             for work in works:
-                flops = layers * float(work.causal_flops)
+                flops = layers * float(work.causal_flops if causal else work.flops)
                 weightless = work.kind in {"attention", "recurrence"} or work.name not in block.frozen
                 forward += flops
                 whole += flops * ((3.0 if weightless else 2.0) if block.backward else 1.0)
+    return forward, whole
+
+
+def training_passes(model: Model, frozen: Frozen, batch: float, seq: int) -> float:
+    """Operations of forward and backward over those of the forward pass, causal attention.
+
+    Source and assumptions: as `training_flops`.
+    """
+    forward, whole = training_flops(model, frozen, batch, seq, causal=True)
     return whole / forward

@@ -135,11 +135,10 @@ def step_table(
     shape, load = recipe.shape(model, inner.micro_batch), expert_load(model, recipe, inner.ep)
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
     kernels = kernels or [kernel_columns(split, context) for context in shared]
-    fullest = kernels[-1]
     loaded = [blocks_with_messages(split, *each) for each in zip(shared, kernels, strict=True)]
-    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     lines = block_lines(loaded, software, recipe.selective or software.selective)
     parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
+    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     most = with_first(heaviest, starts, weights)
     dense, expert, still, host = like.standing if like else standing(split, inner, recipe, software, weights, starts)
     return StepTable(
@@ -154,13 +153,13 @@ def step_table(
         seq_tokens=np.broadcast_to(recipe.computed(inner.micro_batch)[0], inner.micro_batch.shape),
         stage_parts=parts[:-1],
         stage_weight_s=parts[-1],
-        memory_s=most(rows_of(fullest, "memory_s")),
+        memory_s=most(rows_of(kernels[-1], "memory_s")),
         host_s=host,
         dense_params=dense,
         expert_params=expert,
         frozen_params=still,
         floor_s=np.stack(
-            [*(most(rows_of(fullest, name)) for name in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
+            [*(most(rows_of(kernels[-1], n)) for n in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
         ),
         kernels=kernels,
         partials=partials,

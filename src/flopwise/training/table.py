@@ -6,8 +6,9 @@ layers, so that any stage of any pipeline is a difference of two entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
+from flopwise.training.frozen import Split as Halves
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 from flopwise.training.routing import expert_load
@@ -103,6 +105,47 @@ def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
             copies = item.top_k * split.expert_load if isinstance(item, Experts) and item.shard == "row" else 1
             inputs[item.reads or item.name] = item.inputs * copies
     return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
+
+
+class _Counts(NamedTuple):
+    """Elements on a rank of each kind of layer, and of what stands before and after: with gradients, and without."""
+
+    dense: list[Floats]
+    expert: list[Floats]
+    frozen: list[Floats]
+    frozen_expert: list[Floats]
+    before: Floats  # towers included
+    after: Floats
+    before_frozen: Floats
+    after_frozen: Floats
+
+
+def _counted(split: Halves, elements: Callable[[Iterable[Item]], Floats]) -> _Counts:
+    """The parts of a model, by what is trained of them."""
+    stack = split.model.stacks[0]
+    first, *kinds, last = split.blocks
+    others = [i for s in split.model.stacks[1:] for i in _all_items(s)]
+
+    def of_layers(*, routed: bool, trained: bool) -> list[Floats]:
+        return [
+            elements(i for i in layer.items if isinstance(i, Experts) == routed and block.trains(i) == trained)
+            for layer, block in zip(stack.kinds, kinds, strict=True)
+        ]
+
+    def before(*, trained: bool) -> Floats:
+        own = elements(i for i in stack.before if first.trains(i) == trained)
+        return own + elements(i for i in others if split.towers.trains(i) == trained)
+
+    return _Counts(
+        of_layers(routed=False, trained=True),
+        of_layers(routed=True, trained=True),
+        of_layers(routed=False, trained=False),
+        of_layers(routed=True, trained=False),
+        before(trained=True),
+        elements(i for i in stack.after if last.trains(i)),
+        before(trained=False),
+        elements(i for i in stack.after if not last.trains(i)),
+    )
 
 
 class MemoryTable:
@@ -212,27 +255,12 @@ class MemoryTable:
         def elements(items: Iterable[Item]) -> Floats:
             return sharded_parameters(items, tp, ep)
 
-        first_block, *of_kinds, last_block = self.split.blocks
-        pairs = list(zip((k.items for k in stack.kinds), of_kinds, strict=True))
-        dense, expert = (
-            [elements(i for i in items if isinstance(i, Experts) == routed and b.trains(i)) for items, b in pairs]
-            for routed in (False, True)
-        )
-        still, still_expert = (
-            [elements(i for i in items if isinstance(i, Experts) == routed and not b.trains(i)) for items, b in pairs]
-            for routed in (False, True)
-        )
+        counts = _counted(self.split, elements)
+        dense, expert, before, after = counts.dense, counts.expert, counts.before, counts.after
         own = len(stack.stored_order)  # weights that all layers share count with the first
-        gathered = running([sum(parts) for parts in zip(dense, expert, still, still_expert, strict=True)], own)
-        before, after, base = elements(stack.before), elements(stack.after), gathered * 0.0
+        gathered = running([sum(parts) for parts in zip(*counts[:4], strict=True)], own)
+        base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
         ends: tuple[Floats, Floats] = (zero, zero)
-        root = before + after
-        others = [i for s in self.model.stacks[1:] for i in _all_items(s)]
-        before = elements(i for i in stack.before if first_block.trains(i))
-        after = elements(i for i in stack.after if last_block.trains(i))
-        before = before + elements(i for i in others if self.split.towers.trains(i))
-        before_still, after_still = root - elements(stack.after), elements(stack.after) - after
-        before_still = before_still + elements(others) - before
         if lora is not None:
             form = weight_format(lora.base)
             base = layer_prefix_bytes(self.model, form, tp, ep)
@@ -256,10 +284,10 @@ class MemoryTable:
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
         return Sums(
             dense=running(dense, own), expert=running(expert, own), base=base, gathered=gathered,
-            activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *still_expert)),
-            frozen=running(still, own), frozen_expert=running(still_expert, own),
-            before_frozen=before_still + zero, after_frozen=after_still + zero,
-            has_copy=bool(tied) and lora is None and self.recipe.frozen is None,
+            activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *counts.frozen_expert)),
+            frozen=running(counts.frozen, own), frozen_expert=running(counts.frozen_expert, own),
+            before_frozen=counts.before_frozen + zero, after_frozen=counts.after_frozen + zero,
+            has_copy=bool(tied) and lora is None and not self.split.blocks[-1].frozen,
             has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
             before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
