@@ -1,1 +1,1 @@
-"""Serving simulated request by request: traffic, engine steps, percentiles."""
+"""Serving simulated request by request: traffic, engine steps, percentiles; integer clock, no I/O."""

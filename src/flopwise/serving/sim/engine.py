@@ -1,0 +1,138 @@
+"""What the scheduler of one replica may do: batch, tokens a step, blocks of cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.software import engine
+from flopwise.serving.memory import serving_memory
+from flopwise.serving.sim.cost import StepCost, step_cost
+from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.steady import SERIAL_ENGINES
+
+if TYPE_CHECKING:
+    from flopwise.serving.estimate import ServeJob
+
+BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
+REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
+"""Why requests are dropped when they arrive, by code; 0: not dropped."""
+ENDLESS = 2**40
+"""Blocks or tokens that no trace asks for."""
+MOST_BATCH = 2**20 - 1
+"""Sequences that one replica can run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one replica and the habits of its scheduler.
+
+    Raises:
+        SpecError: a number out of range.
+    """
+
+    max_batch: int = 256  # sequences that run at once
+    step_tokens: int = 8192  # tokens of a step: one for each sequence that decodes, the rest for prompts
+    block_tokens: int = 16
+    num_blocks: int = ENDLESS  # of cache
+    max_tokens: int = ENDLESS  # of prompt and answer together: the context window
+    mix: bool = True  # prompts and decoding share steps; False: prompts go first, in steps of their own
+    preempt: Literal["recompute", "swap"] = "recompute"  # what becomes of a sequence that there are no blocks for
+    swap_ps_per_block: int = 0  # moving one block to the host or back
+    prefix_cache: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run."""
+        for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} {getattr(self, name)} is out of range; allowed: from 1")
+        if self.max_batch > MOST_BATCH:
+            raise SpecError(f"max_batch {self.max_batch:,} is out of range; allowed: up to {MOST_BATCH:,}")
+        if self.preempt not in {"recompute", "swap"}:
+            raise SpecError(f"preempt {self.preempt!r}; allowed: recompute, swap")
+        if self.swap_ps_per_block < 0:
+            raise SpecError(f"swap_ps_per_block {self.swap_ps_per_block} is out of range; allowed: from 0")
+
+    def drops(self, trace: Trace) -> Column:
+        """Reason code of every request: those that could not run even alone; 0 for the others."""
+        blocks = -(-(trace.prompt + trace.output - 1) // self.block_tokens)
+        beyond = np.where(blocks > self.num_blocks, BEYOND_MEMORY, 0)
+        return np.where(trace.prompt + trace.output > self.max_tokens, BEYOND_CONTEXT, beyond)
+
+    def check(self, cost: StepCost) -> None:
+        """Refuse tables that are too short for these limits."""
+        if len(cost.tokens_ps) <= max(self.step_tokens, self.max_batch) or len(cost.decode_ps) <= self.max_batch:
+            raise SpecError(
+                f"step costs for {len(cost.tokens_ps) - 1:,} tokens and {len(cost.decode_ps) - 1:,} sequences; "
+                f"the limits allow {max(self.step_tokens, self.max_batch):,} and {self.max_batch:,}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A deployment as the simulator sees it: schedulers that work side by side, alike."""
+
+    cost: StepCost
+    limits: Limits
+    schedulers: int  # that one deployment of the job makes: attention replicas, micro-batches of a pipeline
+
+
+def replica(
+    job: ServeJob, *, context: int | None = None, step_tokens: int | None = None, max_tokens: int | None = None
+) -> Replica:
+    """Step costs and limits of a job: `context` is what one sequence holds on average (None: the job's request).
+
+    Attention replicas (dp) have a scheduler each; so has each micro-batch of a pipeline, as a step of it passes through
+    all stages while the other micro-batches are in the others.
+
+    Source: `flopwise.serving.memory` for blocks, data/engines.csv for batch and tokens a step, step costs from
+    `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
+    Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included. Engines that
+    work through whole prompts take the longest (`max_tokens`, or the job's context) in a step.
+    Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
+    """
+    from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
+
+    check(job)
+    machine, row = runner(job), engine(job.engine)
+    memory = serving_memory(
+        job.model,
+        job.layout,
+        concurrency=None,
+        context=context or job.context,
+        hbm_bytes=job.cluster.accelerator.hbm_bytes,
+        weights=job.weights,
+        kv_dtype=job.kv_dtype,
+        engine_name=job.engine,
+        memory_frac=job.memory_frac,
+        max_batch=job.max_batch,
+        device_kind=job.cluster.accelerator.kind,
+    )
+    parts = 1 if row.name in SERIAL_ENGINES else int(job.layout.pp)
+    most = max((job.max_batch or row.max_batch) // parts, 1)
+    blocks = int(memory.kv_capacity_tokens) // row.block_tokens // parts
+    if not int(memory.max_concurrency) or not blocks:
+        raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
+    longest = max(max_tokens or 0, job.context)
+    budget = step_tokens or row.prefill_tokens or longest
+    limits = Limits(
+        max_batch=most,
+        step_tokens=budget,
+        block_tokens=row.block_tokens,
+        num_blocks=blocks,
+        max_tokens=max_tokens or ENDLESS,
+        swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / _host_bytes_per_s(job) * PS),
+    )
+    cost = step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
+    return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
+
+
+HOST_BYTES_PER_S = 25e9
+"""Rate of a device's link to its host where none is known: PCIe 4.0 x16, as copies reach it."""
+
+
+def _host_bytes_per_s(job: ServeJob) -> float:
+    return job.cluster.accelerator.pcie_bytes_per_s or HOST_BYTES_PER_S

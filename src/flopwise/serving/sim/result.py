@@ -1,0 +1,231 @@
+"""What a simulation says: times of every request, the gaps between tokens, how the replicas fared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from flopwise.ops.types import Array
+from flopwise.serving.sim.engine import REASONS
+from flopwise.serving.sim.trace import PS, Column, Trace
+
+PARTS = 128
+"""Bins an octave of the histogram of gaps: each is 0.4 to 0.8 % wide, and its edges are whole picoseconds."""
+BINS = 56 * PARTS
+"""Bins for gaps below 2**62 ps."""
+PERCENTILES = (50, 90, 95, 99)
+
+
+def bin_of(gap_ps: int) -> int:
+    """Bin of a gap: as high-dynamic-range histograms do, by the number's length and its first bits."""
+    shift = max(gap_ps.bit_length() - 8, 0)
+    return shift * PARTS + (gap_ps >> shift)
+
+
+def bin_edges_ps() -> Column:
+    """Lower edge of every bin, and the upper edge of the last."""
+    index = np.arange(BINS + 1)
+    shift = np.maximum(index // PARTS - 1, 0)
+    return np.asarray(np.left_shift(index - shift * PARTS, shift))
+
+
+class Outcome(NamedTuple):
+    """Columns of the requests that ran; picoseconds, -1 for what has not happened."""
+
+    arrival_ps: Column
+    start_ps: Column  # first admitted to a batch
+    first_ps: Column  # first token
+    finish_ps: Column
+    preemptions: Column
+    replica: Column  # that finished it, or was last to have it
+
+    @classmethod
+    def empty(cls, rows: int) -> Outcome:
+        """Nothing has happened yet."""
+        return cls(*(np.full(rows, -1, dtype=np.int64) for _ in cls._fields))._replace(
+            preemptions=np.zeros(rows, dtype=np.int64)
+        )
+
+
+class ReplicaTotals(NamedTuple):
+    """One number a replica; what stands at the moment first, then sums since the start."""
+
+    on: Column  # 1: takes requests, or still has some
+    queue: Column  # requests that wait
+    running: Column  # sequences in the batch
+    blocks: Column  # of cache in use
+    busy_ps: Column  # time in steps
+    up_ps: Column  # time switched on
+    steps: Column
+    prompt_tokens: Column  # worked through, again after a preemption
+    output_tokens: Column  # made
+    reused_tokens: Column  # of prompts, found in the prefix cache
+    preemptions: Column
+    peak_blocks: Column
+
+
+class Timeline(NamedTuple):
+    """Samples at equal distances; sums over replicas."""
+
+    time_s: Array
+    queue: Column
+    running: Column
+    blocks: Column
+    replicas: Column
+
+
+class Percentiles(NamedTuple):
+    """Seconds that this share of requests (or tokens) stays within; NaN where there are none."""
+
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class Slo(NamedTuple):
+    """What a request must hold to count as good, seconds; None: anything."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+class Summary(NamedTuple):
+    """The figures of a run; SI units."""
+
+    requests: int
+    completed: int
+    dropped: int
+    drop_reasons: dict[str, int]
+    live: int
+    duration_s: float  # first arrival to last event
+    ttft_s: Percentiles
+    tpot_s: Percentiles
+    itl_s: Percentiles
+    e2e_s: Percentiles
+    wait_s: Percentiles  # arrival to first admission
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    goodput_per_s: float  # requests that held the objective
+    goodput_frac: float  # of those that arrived, dropped ones included
+    preemptions: int
+    reused_frac: float  # of prompt tokens, found in the prefix cache
+    utilisation_frac: float  # of the time switched on, in steps
+    kv_peak_frac: float  # of the fullest replica
+    kv_mean_frac: float  # over the samples
+    mean_queue: float
+    mean_running: float
+    replica_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A run: all columns have the rows of the trace that was given."""
+
+    trace: Trace
+    reasons: Column  # why a request was dropped, 0: it was not
+    outcome: Outcome
+    itl: Column  # tokens after the first, by bin of the time since the one before
+    timeline: Timeline
+    totals: ReplicaTotals
+    num_blocks: int
+    end_ps: int  # when the last step ended
+
+    @property
+    def ttft_s(self) -> Array:
+        """Arrival to first token of every request; NaN where there is none."""
+        return _between(self.outcome.arrival_ps, self.outcome.first_ps)
+
+    @property
+    def e2e_s(self) -> Array:
+        """Arrival to last token; NaN where there is none."""
+        return _between(self.outcome.arrival_ps, self.outcome.finish_ps)
+
+    @property
+    def wait_s(self) -> Array:
+        """Arrival to first admission; NaN where there is none."""
+        return _between(self.outcome.arrival_ps, self.outcome.start_ps)
+
+    @property
+    def tpot_s(self) -> Array:
+        """Mean gap between tokens of every answer of more than one; NaN for the others."""
+        gaps = self.trace.output - 1
+        return np.where(gaps > 0, _between(self.outcome.first_ps, self.outcome.finish_ps) / np.maximum(gaps, 1), np.nan)
+
+    def good(self, slo: Slo) -> Array:
+        """Which requests were answered within the objective; answers of one token hold any TPOT."""
+        good = self.outcome.finish_ps >= 0
+        with np.errstate(invalid="ignore"):
+            if slo.ttft_s is not None:
+                good = good & (self.ttft_s <= slo.ttft_s)
+            if slo.tpot_s is not None:
+                good = good & ~(self.tpot_s > slo.tpot_s)
+            if slo.e2e_s is not None:
+                good = good & (self.e2e_s <= slo.e2e_s)
+        return np.asarray(good)
+
+    def itl_s(self, percent: float) -> float:
+        """The gap that this share of tokens stays within, to the bin (under 1 %); NaN where there are none."""
+        total = int(self.itl.sum())
+        if not total:
+            return float("nan")
+        place = int(np.searchsorted(np.cumsum(self.itl), max(percent / 100 * total, 1)))
+        edges = bin_edges_ps()
+        return float(edges[place] + edges[place + 1] - 1) / 2 / PS
+
+    def summary(self, slo: Slo | None = None) -> Summary:
+        """Percentiles, rates and shares of the whole run."""
+        done = self.outcome.finish_ps >= 0
+        arrived = self.outcome.arrival_ps >= 0
+        first = int(self.outcome.arrival_ps[arrived].min()) if np.any(arrived) else 0
+        duration = max(self.end_ps - first, 1) / PS
+        outputs = int(self.totals.output_tokens.sum())
+        good = int(np.count_nonzero(self.good(slo or Slo())))
+        dropped, completed = int(np.count_nonzero(self.reasons)), int(np.count_nonzero(done))
+        prompts, reused = int(self.totals.prompt_tokens.sum()), int(self.totals.reused_tokens.sum())
+        up = int(self.totals.up_ps.sum())
+        blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
+        waited, e2e = self.wait_s, self.e2e_s
+        return Summary(
+            requests=len(self.trace),
+            completed=completed,
+            dropped=dropped,
+            drop_reasons={text: int(np.count_nonzero(self.reasons == code)) for code, text in REASONS.items()},
+            live=len(self.trace) - completed - dropped,
+            duration_s=duration,
+            ttft_s=percentiles(self.ttft_s),
+            tpot_s=percentiles(self.tpot_s),
+            itl_s=Percentiles(*(self.itl_s(p) for p in PERCENTILES)),
+            e2e_s=percentiles(e2e),
+            wait_s=percentiles(waited),
+            requests_per_s=completed / duration,
+            output_tokens_per_s=outputs / duration,
+            total_tokens_per_s=(outputs + prompts + reused) / duration,
+            goodput_per_s=good / duration,
+            goodput_frac=good / max(len(self.trace), 1),
+            preemptions=int(self.totals.preemptions.sum()),
+            reused_frac=reused / max(prompts + reused, 1),
+            utilisation_frac=int(self.totals.busy_ps.sum()) / max(up, 1),
+            kv_peak_frac=int(self.totals.peak_blocks.max()) / self.num_blocks,
+            kv_mean_frac=float(blocks.mean()) if len(blocks) else 0.0,
+            mean_queue=float(np.nansum(waited)) / duration,
+            mean_running=float(np.nansum(e2e) - np.nansum(waited[done])) / duration,
+            replica_hours=up / PS / 3600,
+        )
+
+
+def _between(start: Column, end: Column) -> Array:
+    """Seconds from one column to the other; NaN where the end has not come."""
+    return np.where(end >= 0, (end - start) / PS, np.nan)
+
+
+def percentiles(seconds: Array) -> Percentiles:
+    """Of the numbers that are there."""
+    there = seconds[~np.isnan(seconds)]
+    if not len(there):
+        return Percentiles(*(float("nan"),) * len(PERCENTILES))
+    return Percentiles(*np.percentile(there, PERCENTILES).tolist())

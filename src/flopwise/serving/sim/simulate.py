@@ -1,0 +1,162 @@
+"""A trace through a deployment, start to end: the entry for all who do not steer replicas on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.serving.sim.cost import StepCost
+from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.reference_fleet import ReferenceFleet
+from flopwise.serving.sim.result import Outcome, ReplicaTotals, Simulated, Timeline
+from flopwise.serving.sim.setup import Setup, Transfer, setup
+from flopwise.serving.sim.trace import PS, Column, Trace
+
+Engine = Literal["fast", "reference"]
+LATEST_PS = 2**62
+"""A run that goes on for longer (53 days) is given up: twice that is all that the clock can count."""
+SHORTEST_SAMPLE_PS = PS // 100
+
+
+class Fleet(Protocol):
+    """Replicas that can be advanced in time and read, started and drained in between.
+
+    Replicas are numbered as `Setup.roles`. Nothing that has happened is undone: `until_ps` only grows, and a step
+    that has begun ends when it ends.
+    """
+
+    def advance(self, until_ps: int) -> None:
+        """Everything up to a time: steps that end by then, requests that come by then, steps begun before then."""
+
+    def start(self, replica: int, on_ps: int) -> None:
+        """An empty replica takes requests from `on_ps` on, with an empty cache; not before the time reached."""
+
+    def drain(self, replica: int) -> None:
+        """A replica takes no more requests, ends those that it has, and then is off."""
+
+    def totals(self) -> ReplicaTotals:
+        """What the replicas have and have done at the time reached."""
+
+    def outcome(self) -> Outcome:
+        """What has become of the requests of the setup's trace."""
+
+    def itl(self) -> Column:
+        """Histogram of the gaps between tokens."""
+
+    @property
+    def done(self) -> int:
+        """Requests that are answered."""
+
+    @property
+    def held(self) -> int:
+        """Requests that have come and that no replica takes."""
+
+
+def fleet(plan: Setup, engine: Engine = "reference", on_compile: Callable[[], None] | None = None) -> Fleet:
+    """Replicas of a setup, ready to be advanced; `on_compile` is called where the core must be compiled first.
+
+    Raises:
+        SpecError: an engine of another name.
+    """
+    del on_compile  # the reference needs no compiling
+    if engine == "reference":
+        return ReferenceFleet(plan)
+    raise SpecError(f"engine {engine!r}; allowed: reference")
+
+
+def simulate(
+    trace: Trace,
+    cost: StepCost,
+    limits: Limits,
+    *,
+    replicas: int = 1,
+    balancer: str = "round-robin",
+    policy: str = "fcfs",
+    users: int | None = None,
+    think_s: float = 0.0,
+    prefill_replicas: int = 0,
+    transfer: Transfer | None = None,
+    engine: Engine = "reference",
+    samples: int = 200,
+    on_compile: Callable[[], None] | None = None,
+) -> Simulated:
+    """Run a trace to its end.
+
+    `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
+    order of the trace, whose times do not matter. `prefill_replicas`: so many do nothing but prompts and hand them to
+    the `replicas`, over `transfer`. `samples`: of the timeline, at least; at most twice as many. `engine`: both give
+    the same result to the last bit.
+
+    Raises:
+        SpecError: a number out of range, or a run longer than the clock counts; UnknownNameError: policy or balancer.
+    """
+    if samples < 1:
+        raise SpecError(f"{samples} samples; allowed: from 1")
+    plan = setup(
+        trace, cost, limits, replicas=replicas, balancer=balancer, policy=policy, users=users, think_s=think_s,
+        prefill_replicas=prefill_replicas, transfer=transfer,
+    )  # fmt: skip
+    machines = fleet(plan, engine, on_compile)
+    return collected(trace, plan, machines, sampled(machines, plan, samples))
+
+
+class Sample(NamedTuple):
+    """Sums over replicas at one time."""
+
+    time_ps: int
+    queue: int
+    running: int
+    blocks: int
+    replicas: int
+
+
+def sample(machines: Fleet, time_ps: int) -> Sample:
+    """The state of all replicas; requests that none takes are queued, too."""
+    now = machines.totals()
+    queue = int(now.queue.sum()) + machines.held
+    return Sample(time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum()))
+
+
+def sampled(machines: Fleet, plan: Setup, samples: int) -> list[Sample]:
+    """Advance to the end; samples at equal distances, at a distance that doubles when there are too many."""
+    rows = len(plan.trace)
+    last = int(plan.trace.arrival_ps[-1]) if rows and not plan.users else 0
+    distance = max(last // samples, SHORTEST_SAMPLE_PS)
+    taken: list[Sample] = []
+    time_ps = 0
+    while machines.done < rows:
+        time_ps += distance
+        if time_ps > LATEST_PS:
+            raise SpecError(f"the run is not over after {LATEST_PS / PS / 86400:.0f} days; the load is beyond reason")
+        machines.advance(time_ps)
+        taken.append(sample(machines, time_ps))
+        if len(taken) >= 2 * samples:
+            taken, distance = taken[1::2], 2 * distance
+    return taken
+
+
+def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample]) -> Simulated:
+    """The result of a run, in the rows of the trace that was given; also for those who steer replicas themselves."""
+    outcome, totals = machines.outcome(), machines.totals()
+    if len(plan.kept) < len(trace):
+        every = Outcome.empty(len(trace))
+        for whole, part in zip(every, outcome, strict=True):
+            whole[plan.kept] = part
+        if not plan.users:
+            every.arrival_ps[:] = trace.arrival_ps
+        outcome = every
+    columns = np.array(samples, dtype=np.int64).reshape(-1, len(Sample._fields)).T
+    ends = outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0)
+    return Simulated(
+        trace=trace,
+        reasons=plan.reasons,
+        outcome=outcome,
+        itl=machines.itl(),
+        timeline=Timeline(columns[0] / PS, *columns[1:]),
+        totals=totals,
+        num_blocks=plan.limits.num_blocks,
+        end_ps=int(max(ends)),
+    )

@@ -1,0 +1,95 @@
+"""Step costs against the iteration model that they are made of."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flopwise.cost.cluster import cluster
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.architecture import Attend
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.ops.masks import attended_pairs
+from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.iteration import Load
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.sim.cost import StepCost, seen_pairs
+from flopwise.serving.sim.engine import Limits, replica
+from flopwise.serving.sim.trace import PS
+
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
+
+
+def job(name: str, **layout: int) -> ServeJob:
+    return ServeJob(
+        model=load_model(name), cluster=H100, layout=ServingLayout(**layout), input_tokens=1000, output_tokens=500
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "tp"), [("Llama-3.1-8B", 1), ("Llama-3.1-70B", 8), ("gemma-3-27b-it", 2), ("Mixtral-8x7B", 4)]
+)
+def test_tables_agree_with_the_iteration_model(name: str, tp: int) -> None:
+    asked = job(name, tp=tp)
+    cost, machine, errors = replica(asked, max_tokens=16384).cost, runner(asked), []
+    for batch in (1, 8, 64, 256):
+        for context in (256, 1000, 4000, 12000):
+            for chunk, before in ((0, 0), (100, 0), (1000, 0), (4000, 0), (4000, 8000)):
+                load = Load(
+                    decode_batch=batch,
+                    decode_context=context,
+                    prefill_tokens=chunk,
+                    prefill_context=chunk + before,
+                )
+                windowed = batch * min(context, cost.window)
+                got = cost.seconds(batch=batch, cached=batch * context, windowed=windowed, chunk=chunk, start=before)
+                errors.append(got / float(np.asarray(machine.step(load, asked.layout).seconds)) - 1)
+    assert np.median(np.abs(errors)) < 0.01
+    assert np.max(np.abs(errors)) < 0.07
+
+
+def test_pairs_are_counted_as_masks_count_them() -> None:
+    items = {w: next(_attention(name)) for name, w in (("Llama-3.1-8B", 0), ("Mistral-7B-v0.1", 4096))}
+    for window, item in items.items():
+        for start, chunk in ((0, 1), (0, 5000), (100, 4000), (4095, 2), (4096, 1), (9000, 700)):
+            assert seen_pairs(start, chunk, window) == attended_pairs(item, chunk, start + chunk)
+
+
+def _attention(name: str) -> Iterator[Attend]:
+    return (i for k in load_model(name).stacks[0].kinds for i in k.items if isinstance(i, Attend))
+
+
+def test_a_pipeline_has_a_scheduler_for_each_micro_batch() -> None:
+    one, two = replica(job("Llama-3.1-8B")), replica(job("Llama-3.1-8B", pp=2))
+    assert (one.schedulers, two.schedulers) == (1, 2)
+    assert two.limits.max_batch == one.limits.max_batch // 2
+    assert replica(job("Mixtral-8x7B", tp=2, dp=2, ep=4)).schedulers == 2
+
+
+def test_models_that_do_not_fit_or_do_not_decode_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match="no memory"):
+        replica(job("Llama-3.1-70B"))
+    with pytest.raises(SpecError, match="decoder"):
+        replica(job("T5-large"))
+
+
+def test_costs_out_of_range_are_refused() -> None:
+    column = np.arange(5, dtype=np.int64) * PS
+    good: dict[str, Any] = {"tokens_ps": column, "decode_ps": column, "cached_ps": column, "window_ps": column}
+    StepCost(**good)
+    for wrong in ({"tokens_ps": 0 * column}, {"decode_ps": -column}, {"window_ps": column[:2]}, {"window": -1}):
+        with pytest.raises(SpecError):
+            StepCost(**(good | wrong))
+    with pytest.raises(SpecError, match="the limits allow"):
+        Limits(max_batch=5, step_tokens=4).check(StepCost(**good))
+    limits: tuple[dict[str, Any], ...] = (
+        {"max_batch": 0},
+        {"block_tokens": 0},
+        {"preempt": "drop"},
+        {"swap_ps_per_block": -1},
+    )
+    for wrong_limit in limits:
+        with pytest.raises(SpecError):
+            Limits(**wrong_limit)

@@ -1,0 +1,63 @@
+"""Traces and policies: what is refused, and who goes first."""
+
+import numpy as np
+import pytest
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.serving.sim.policies import BALANCERS, POLICIES, balancer_number, ranks
+from flopwise.serving.sim.trace import PS, trace
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (([], [], []), "without requests"),
+        (([0.0, -1.0], [1, 1], [1, 1]), "arrival_s row 1"),
+        (([0.0, float("nan")], [1, 1], [1, 1]), "arrival_s row 1"),
+        (([1.0, 0.5], [1, 1], [1, 1]), "sort the requests"),
+        (([0.0], [0], [1]), "prompt_tokens row 0"),
+        (([0.0], [1], [0.5]), "output_tokens row 0"),
+        (([0.0], [1], [float("inf")]), "output_tokens row 0"),
+        (([0.0, 1.0], [1], [1, 1]), "prompt has 1 rows"),
+        (([0.0], ["a"], [1]), "prompt_tokens: not a column"),
+        (([[0.0]], [1], [1]), "2 dimensions"),
+    ],
+)
+def test_bad_columns_are_refused_by_name_and_row(columns: tuple[list[float], ...], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        trace(*columns)
+
+
+def test_seconds_become_picoseconds() -> None:
+    made = trace([0.0, 1.5, 1.5], [1, 2, 3], [4, 5, 6], deadline_s=[-1, 2, 3])
+    assert made.arrival_ps.tolist() == [0, 3 * PS // 2, 3 * PS // 2]
+    assert made.deadline_ps.tolist() == [-1, 2 * PS, 3 * PS]
+    assert made.duration_s == 1.5
+    assert made.requests_per_s == pytest.approx(2 / 1.5)
+    assert made.take(np.array([2, 0])).prompt.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("fcfs", [0, 1, 2, 3]),
+        ("priority", [1, 3, 0, 2]),
+        ("shortest", [3, 2, 1, 0]),
+        ("shortest-prompt", [3, 0, 2, 1]),
+        ("deadline", [2, 1, 0, 3]),
+    ],
+)
+def test_a_policy_orders_requests_and_ties_by_arrival(policy: str, order: list[int]) -> None:
+    made = trace([0, 1, 2, 3], [5, 9, 8, 1], [20, 9, 1, 1], priority=[1, 0, 1, 0], deadline_s=[-1, 3, 2, -1])
+    assert np.argsort(ranks(made, policy)).tolist() == order
+
+
+def test_every_policy_is_a_permutation_and_wrong_names_are_told_the_right_ones() -> None:
+    made = trace([0, 1, 2], [3, 3, 3], [1, 1, 1])
+    for name in POLICIES:
+        assert sorted(ranks(made, name).tolist()) == [0, 1, 2]
+    assert [balancer_number(name) for name in BALANCERS] == list(range(len(BALANCERS)))
+    with pytest.raises(UnknownNameError, match="fcfs"):
+        ranks(made, "fifo")
+    with pytest.raises(UnknownNameError, match="least-loaded"):
+        balancer_number("least_load")
