@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from flopwise.errors import SpecError, nearest_names
 
@@ -81,17 +81,17 @@ class Method:
 
         adapters = self._lora()
         name = self.stack or (DEFAULT_STACK if adapters is None else DEFAULT_ADAPTER_STACK)
-        _one_of("precision", self.precision, get_args(Precision))
-        _one_of("attention", self.attention, get_args(Attention))
+        precision: Precision = _one_of("precision", self.precision, get_args(Precision))
+        attention: Attention = _one_of("attention", self.attention, get_args(Attention))
         if self.grad_dtype is not None:
             _one_of("gradient dtype", self.grad_dtype, ("fp32", "bf16", "fp16"))
         return Recipe(
             seq_len=seq_len,
             global_batch=global_batch,
-            precision=self.precision,  # type: ignore[arg-type]
+            precision=precision,
             optimizer=optimizer(self.optimizer).name,
             stack=stack(name).name,
-            attention=self.attention,  # type: ignore[arg-type]
+            attention=attention,
             grad_dtype=self.grad_dtype,
             master_weights=self.master_weights,
             lora=adapters,
@@ -212,12 +212,14 @@ class Method:
         return num_gpus // ranks
 
 
-def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> None:
+def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> Any:
+    """`given`, as a name of the type that `allowed` are the values of."""
     if given not in allowed:
         near = nearest_names(given, allowed)
         raise SpecError(
             f"unknown {what} {given[:40]!r}{f', nearest: {near[0]}' if near else ''}; allowed: {', '.join(allowed)}"
         )
+    return given
 
 
 def divisors(number: int) -> str:

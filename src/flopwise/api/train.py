@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,8 @@ def train(
 
 def fields_of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
     """Those keywords that are fields of `kind`."""
-    return {name: value for name, value in said.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in said.items() if name in known}
 
 
 def step_batch(

@@ -8,8 +8,6 @@ from flopwise.ops.types import Floats, Ints
 
 TRAINING_FACTOR = 6
 """Memory of training over that of the weights alone, in the rule of thumb."""
-ADAM_BYTES = 16
-"""Bytes a parameter of mixed-precision Adam: weight 2, gradient 2, master weight, first and second moment 4 each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +43,6 @@ def quick_training_flops(parameters: Floats, tokens: Floats) -> Floats:
     Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1. Assumes: attention is negligible.
     """
     return 6.0 * parameters * tokens
-
-
-def quick_forward_flops(parameters: Floats, tokens: Floats) -> Floats:
-    """2 N D: FLOP of a forward pass; broadcasts.
-
-    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1. Assumes: attention is negligible.
-    """
-    return 2.0 * parameters * tokens
 
 
 def quick_state_bytes(parameters: Floats, dp: Ints, model_ranks: Ints, zero: int) -> Floats:

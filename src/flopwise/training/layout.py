@@ -13,7 +13,7 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.ops.flops import stack_shape
-from flopwise.ops.types import Array, Floats, Ints
+from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -92,7 +92,7 @@ class Layout:
     def with_degrees(self, **degrees: Ints) -> Layout:
         """The same layout with other degrees; layers are spread anew where the number of stages changes."""
         kept = {} if "pp" not in degrees else {"stage_layers": ()}
-        return replace(self, **degrees, **kept)  # type: ignore[arg-type]
+        return replace(self, **degrees, **kept)  # type: ignore[arg-type]  # fields by name
 
     @property
     def recomputes_some(self) -> bool:
@@ -120,7 +120,7 @@ class Layout:
         size = self.shape()
         every = zip(COLUMNS, self.columns, strict=True)
         picked = {name: int(np.broadcast_to(np.asarray(c), size).flat[index]) for name, c in every}
-        return replace(self, **picked)  # type: ignore[arg-type]
+        return replace(self, **picked)  # type: ignore[arg-type]  # fields by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +209,6 @@ class Recipe:
     def with_seq(self, seq_len: Ints) -> Recipe:
         """The same recipe for another sequence length."""
         return replace(self, seq_len=seq_len)
-
-
-def as_column(value: Ints, size: tuple[int, ...]) -> Array:
-    """`value` broadcast to `size`, for callers that need columns of one length."""
-    return np.broadcast_to(np.asarray(value), size)
 
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:

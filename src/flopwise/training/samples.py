@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Linear, Model
-from flopwise.facts.samples import Convolution, Sample, convolutions, sample, sample_of_model
+from flopwise.facts.samples import Convolution, Sample, convolutions, sample_of_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Precision, Recipe
@@ -61,11 +61,6 @@ class Rate:
     batch: int | None = None
     parts: tuple[tuple[str, float], ...] = ()  # seconds of a step
     notes: tuple[str, ...] = ()
-
-
-def named_sample(name: str) -> Sample | None:
-    """The benchmark workload of that name; a model's full name in the catalog is the model, not the workload."""
-    return sample(name)
 
 
 def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> Workload:
@@ -257,4 +252,4 @@ def renamed(work: Workload, **figures: float | None) -> Workload:
     for name, value in given.items():
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")
-    return replace(work, **given)  # type: ignore[arg-type]
+    return replace(work, **given)  # type: ignore[arg-type]  # fields by name

@@ -165,20 +165,6 @@ def _stage_sums(
     return StageSums(np.array(degrees), tuple(counts), tuple(firsts), tuple(lasts))
 
 
-def heaviest_stage(
-    sums: StageSums, layers: NDArray[np.float64], before: NDArray[np.float64], after: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The largest stage total for each pipeline degree and column; shape (degrees, n).
-
-    `layers` has shape (kinds, n), `before` and `after` (n,): what the first stage has in front and the last behind.
-    """
-    out = np.empty((len(sums.degrees), layers.shape[1]))
-    for row, (counts, first, last) in enumerate(zip(sums.counts, sums.has_first, sums.has_last, strict=True)):
-        totals = counts @ layers + np.outer(first, before) + np.outer(last, after)
-        out[row] = totals.max(axis=0)
-    return out
-
-
 def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins."""
     every = [

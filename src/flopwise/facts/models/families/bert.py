@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise, Stack, Table
 from flopwise.facts.models.attend import Attention, attention
@@ -135,7 +136,7 @@ def modernbert(c: Fields) -> Model:
     for i in range(layers):
         a = replace(base, window=window if i % every else None)
         items = arranged(
-            "pre", a.width, norm, lambda source, a=a: attention(a, source),  # type: ignore[misc]
+            "pre", a.width, norm, partial(attention, a),
             lambda source: mlp(base.width, hidden, act, source, gated=True, bias=mlp_bias, fused=True),
         )  # fmt: skip
         rows.append(items if i else tuple(_without_norm(items)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from flopwise.facts.architecture import Linear, Model
 from flopwise.facts.models.attend import Latent, latent_attention
@@ -43,13 +44,12 @@ def deepseek(c: Fields) -> Model:
 
     def feed(has_experts: bool) -> Callable[[str], Items]:
         if has_experts and experts is not None:
-            return lambda source: moe(experts, source)
+            return partial(moe, experts)
         return lambda source: mlp(a.width, hidden, act, source)
 
     keys = list(zip(sparse, _indexed(c, a, layers), strict=True))
     kinds = {
-        (s, b): arranged("pre", a.width, RMS, lambda source, b=b: latent_attention(b, source), feed(s))  # type: ignore[misc]
-        for s, b in dict.fromkeys(keys)
+        (s, b): arranged("pre", a.width, RMS, partial(latent_attention, b), feed(s)) for s, b in dict.fromkeys(keys)
     }
     rows, names = [kinds[k] for k in keys], ["moe" if s else "dense" for s in sparse]
     vocab = c.size("vocab_size")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -228,7 +227,10 @@ def mllama_text(c: Fields) -> Model:
     feed = plain_feed(c, t, base.width, c.size("intermediate_size"))
     plain = arranged("pre", base.width, RMS, lambda s: attention(base, s), feed)
     crossing = replace(base, qk_norm="head", rope_dim=0)
-    cross: Callable[[str], Items] = lambda s: cross_attention(crossing, s, base.width)  # noqa: E731
+
+    def cross(source: str) -> Items:
+        return cross_attention(crossing, source, base.width)
+
     crossed = (*arranged("pre", base.width, RMS, cross, feed), Weight(name="gates", numel=2))
     listed: Any = c.sequence("cross_attention_layers") or []
     names = ["cross" if i in listed else "block" for i in range(c.layers())]

@@ -9,8 +9,6 @@ from flopwise.facts.models.attend import Attention, attention, cross_attention
 from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, Normal, activation, distinct, mlp, residual
 from flopwise.facts.models.fields import Fields
 
-AUDIO_POSITIONS = 1500  # half of the 3000 mel frames of 30 s, Whisper
-
 
 def _model(c: Fields, decoder: Stack, encoder: Stack, vocab: int, positions: int | None) -> Model:
     """The model of the two stacks, the decoder first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Stack, Table, Weight
 from flopwise.facts.models.attend import Attention, attention
@@ -63,8 +65,10 @@ class Tower:
         scales = (Weight(name="layer_scale", numel=2 * w),) if self.layer_scale else ()
 
         def layer(window: int | None) -> Items:
-            feed = lambda s: mlp(w, self.hidden, activation(self.act), s, gated=self.gated, bias=self.mlp_bias)  # noqa: E731
-            attend = lambda s: attention(replace(base, window=window), s)  # noqa: E731
+            def feed(source: str) -> Items:
+                return mlp(w, self.hidden, activation(self.act), source, gated=self.gated, bias=self.mlp_bias)
+
+            attend = partial(attention, replace(base, window=window))
             return *arranged("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
 
         plain, full = layer(self.window), layer(None)
@@ -144,8 +148,10 @@ def plain_tower(c: Fields, *, extra: int = 1) -> Tower:
     )
 
 
-def _model(c: Fields, kind: str, *stacks: Stack, vocab: int = 0, positions: int | None = None) -> Model:
-    return Model(name="", model_type=c.model_type, kind=kind, stacks=stacks, vocab=vocab, max_position=positions)  # type: ignore[arg-type]
+def _model(
+    c: Fields, kind: Literal["vision", "vision-text"], *stacks: Stack, vocab: int = 0, positions: int | None = None
+) -> Model:
+    return Model(name="", model_type=c.model_type, kind=kind, stacks=stacks, vocab=vocab, max_position=positions)
 
 
 def classifier(c: Fields, width: int) -> Items:
