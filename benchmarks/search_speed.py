@@ -16,7 +16,7 @@ from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.space import Family
 from flopwise.search.training import CHUNK, Searched, node_table, searched, steps_s, timed
 from flopwise.training.layout import Recipe
-from flopwise.training.memory import peak_and_states
+from flopwise.training.memory import allocated_and_states
 from flopwise.training.step import StepTable
 from flopwise.training.table import MemoryTable
 
@@ -66,6 +66,7 @@ def speeds() -> list[Speed]:
         job, seconds = _best(partial(search, 100_000))
         found.append(Speed(f"{name} up to 100,000 GPUs, whole search", job.space.size, seconds))
         table = MemoryTable(model, recipe)
+        table.prepare(job.space.inner.tp, job.space.inner.ep, job.space.inner.cp)
         steps = node_table(job, eight.cluster, {})
         pieces = [family.take(part) for family in job.space.families for part in family.chunks(CHUNK)]
 
@@ -73,7 +74,7 @@ def speeds() -> list[Speed]:
             job: Searched = job, table: MemoryTable = table, steps: StepTable = steps, pieces: list[Family] = pieces
         ) -> None:
             for piece in pieces:
-                peak_and_states(table, job.space.columns(piece))
+                allocated_and_states(table, job.space.columns(piece))
                 steps_s(steps, job.space, piece)
 
         every()  # the sums of every degree, once

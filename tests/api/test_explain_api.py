@@ -42,6 +42,7 @@ SERVING: list[dict[str, Any]] = [
 ]
 MEMORY: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 32, "shard": 8},
     {
         "model": "Llama-3.1-8B",
         "task": "serve",

@@ -75,6 +75,8 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--dp", "3"),
     ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--pp", "4", "--dp", "4"),
     ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--zero", "4"),
+    ("train", "config.json", "--gpu", "h100", "--gpus", "8", "--shard", "3"),
+    ("memory", "config.json", "--dp", "8", "--zero", "0", "--shard", "4"),
     ("train", "config.json", "--gpu", "h100", "--expert-skew", "2"),
     ("train", "Qwen3-30B-A3B", "--gpu", "h100", "--gpus", "8", "--expert-skew", "0.5"),
     ("train", "Qwen3-30B-A3B", "--gpu", "h100", "--gpus", "8", "--expert-skew", "17"),

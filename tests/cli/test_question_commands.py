@@ -57,6 +57,17 @@ def test_memory_has_its_keys_and_its_items_add_up(document: Callable[[str], dict
     assert found["margin_bytes"] == pytest.approx(found["capacity_bytes"] - found["per_gpu_bytes"])
 
 
+def test_groups_of_hsdp_share_the_shards_alone(document: Callable[[str], dict[str, Any]]) -> None:
+    """The weights of 64 GPUs in groups of 8 are those of 8 GPUs; `--hsdp` is the same."""
+    line = "memory Llama-3.1-8B --gpu h100 --seq 4096"
+    groups, alone, whole = (document(f"{line} {w}") for w in ("--dp 64 --shard 8", "--dp 8 --fsdp", "--dp 64 --fsdp"))
+    assert groups["per_gpu_bytes"] == alone["per_gpu_bytes"] > whole["per_gpu_bytes"]
+    assert document(f"{line} --dp 64 --hsdp 8")["items"] == groups["items"]
+    assert document(f"{line} --dp 64 --shard 64")["items"] == whole["items"]
+    run = document("train Llama-3.1-8B --gpu h100 --gpus 64 --shard 8")
+    assert (run["layout"]["zero"], run["layout"]["shard"], run["laid_out"]) == (3, 8, "given")
+
+
 def test_memory_without_a_device_knows_no_capacity_and_claims_nothing(
     document: Callable[[str], dict[str, Any]],
 ) -> None:

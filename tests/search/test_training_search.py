@@ -142,7 +142,7 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
     if int(layout.zero) and (dp == 1 or (int(layout.zero) > 1 and pp > 1)):
         return False
     group = int(layout.shard)
-    if group and (int(layout.zero) != 3 or group >= dp or dp % group):
+    if group and (int(layout.zero) != 3 or group == 1 or group >= dp or dp % group or group * int(layout.tp) < 4):
         return False
     if int(layout.schedule) and (pp == 1 or int(layout.interleave) > 1):
         return False
@@ -158,11 +158,12 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     layers = model.stacks[0].num_layers
     degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
     schedules = (0, 2) if "zero-bubble" in stack(recipe.stack).schedules else (0,)
+    groups = [(3, g) for g in range(2, gpus) if g in {2, 4, 8, 16, 3, 6, 12, 9, 18}]
     for tp, pp, micro, sharding, recompute, interleave, schedule in product(
         (1, 2, 4, 8),
         degrees,
         (1, 2, 4, 8, 16, 32),
-        ((0, 0), (1, 0), (2, 0), (3, 0), (3, 8)),
+        ((0, 0), (1, 0), (2, 0), (3, 0), *groups),
         range(3),
         (1, 2, 4),
         schedules,
@@ -171,10 +172,10 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         zero, group = sharding
         layout = Layout(
-            dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group // tp, recompute=recompute,
+            dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group, recompute=recompute,
             interleave=interleave, schedule=schedule,
         )  # fmt: skip
-        if (group and layout.shard == 1) or not allowed(layout, recipe, layers):
+        if not allowed(layout, recipe, layers):
             continue
         candidates += 1
         if float(step_memory(model, recipe, layout).total_bytes) > node.cluster.accelerator.hbm_bytes:
@@ -295,6 +296,20 @@ def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
         recipe = Recipe(seq_len=1024, global_batch=64, stack=software)
         space = searched(load_model("gpt2"), recipe, most=16).space
         assert any(t.schedule for f in space.families for t in f.turns) == tried
+
+
+def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
+    model, recipe = load_model("gpt2"), Recipe(seq_len=1024, global_batch=144)
+    space = searched(model, recipe, most=144, max_tp=1).space
+    found = {
+        (int(r), int(g)) for f in space.families if f.shard is not None for r, g in zip(f.dp, f.shard, strict=True)
+    }
+    seeds = {seed * 2**k for seed in (1, 3, 9) for k in range(8)}
+    every = {d for d in range(1, 145) if 144 % d == 0}
+    assert found == {(r, g) for r in every for g in every & seeds if r % g == 0 and 4 <= g < r}
+    only = searched(model, recipe, most=144, max_tp=1, shard=16).space
+    assert {int(f.dp[i]) for f in only.families for i in range(f.meshes)} == {16, 48, 144}
+    assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:

@@ -186,11 +186,18 @@ def test_a_column_of_layouts_is_the_same_as_one_by_one(
     column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})  # type: ignore[arg-type]
     many = step_memory(MIXTRAL, recipe, column, table=table)
     fast = np.asarray(peak_bytes(table, column))
+    walked = MemoryTable(MIXTRAL, recipe)
+    walked.prepare(*(a.ravel() for a in np.meshgrid([1, 2, 4, 8], [1], [1, 2])))
+    assert np.array_equal(np.asarray(peak_bytes(walked, column)), fast)
+    bare = np.asarray(peak_bytes(table, column, "tpu"))
     assert np.asarray(many.total_bytes) == pytest.approx(sum(np.asarray(v) for v in many.items.values()), rel=1e-9)
     for i in range(len(rows)):
         one = step_memory(MIXTRAL, recipe, column.at(i))
         assert np.asarray(many.total_bytes)[i] == pytest.approx(float(one.total_bytes), rel=1e-9)
         assert fast[i] == pytest.approx(float(one.total_bytes), rel=1e-9)
+        without = step_memory(MIXTRAL, recipe, column.at(i), device_kind="tpu")
+        assert bare[i] == pytest.approx(float(without.total_bytes), rel=1e-9)
+        assert float(without.total_bytes) == float(without.allocated_bytes) < float(one.total_bytes)
 
 
 @settings(max_examples=25, deadline=None)

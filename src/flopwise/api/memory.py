@@ -183,7 +183,8 @@ def of_training(
     from flopwise.training.memory import step_memory
     from flopwise.training.remedies import training_remedies
 
-    held = step_memory(model, recipe, layout, device_kind="gpu" if chip is None else chip.kind)
+    kind = "gpu" if chip is None else chip.kind
+    held = step_memory(model, recipe, layout, device_kind=kind)
     total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
     fits = None if capacity is None else total <= capacity
     band = memory_band("full" if recipe.lora is None else "adapters")
@@ -204,7 +205,7 @@ def of_training(
         usable_bytes=capacity,
         fits=fits,
         fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=tuple(training_remedies(model, recipe, layout, capacity)) if fits is False else (),
+        remedies=tuple(training_remedies(model, recipe, layout, capacity, device_kind=kind)) if fits is False else (),
         band=band,
         quick=training_rules(model, recipe, layout, total, chip),
         settings=(
@@ -228,8 +229,8 @@ def layout_text(layout: Layout) -> str:
     ]
     zero, parts = int(layout.zero), degrees or ["1 GPU"]
     if zero:
-        full = f"HSDP over groups of {int(layout.shard)}" if layout.shard else "ZeRO 3 (FSDP)"
-        parts.append(full if zero == 3 else f"ZeRO {zero}")
+        groups = f" over groups of {int(layout.shard)}" if layout.shard else ""
+        parts.append((f"ZeRO {zero}" if zero < 3 else "HSDP" if groups else "ZeRO 3 (FSDP)") + groups)
     if layout.schedule:
         parts.append(f"{NAMES[int(layout.schedule)]} schedule")
     if layout.interleave > 1:

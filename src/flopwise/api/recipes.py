@@ -51,6 +51,7 @@ class Method:
     ep: int | None = None
     zero: int | None = None
     fsdp: bool = False
+    shard: int | None = None  # HSDP: ranks over which ZeRO shards, replicated beyond
     interleave: int | None = None
     schedule: str | None = None  # 1f1b, interleaved, gpipe, zero-bubble
     stage_layers: tuple[int, ...] = ()  # of each pipeline stage, or virtual stage
@@ -65,7 +66,7 @@ class Method:
     @property
     def laid_out(self) -> bool:
         """Whether the question says how the model is spread; else the best layout is looked for."""
-        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.interleave, self.schedule)
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard, self.interleave, self.schedule)
         said = bool(self.offload or self.stage_layers or self.recomputes_some)
         return self.fsdp or said or any(d is not None for d in degrees)
 
@@ -155,6 +156,7 @@ class Method:
             cp=self.cp or 1,
             ep=self.ep or 1,
             zero=zero,
+            shard=self._shard(dp * (self.cp or 1), zero),
             micro_batch=self.micro_batch or 1,
             interleave=self.chunks,
             schedule=self._schedule(),
@@ -200,7 +202,18 @@ class Method:
             raise SpecError(f"FSDP shards fully, as ZeRO 3 does; ZeRO {self.zero} is given, too: give one of them")
         if self.zero is not None and self.zero not in (0, 1, 2, 3):
             raise SpecError(f"ZeRO stage {self.zero} does not exist; allowed: 0, 1, 2, 3")
-        return 3 if self.fsdp else self.zero or 0
+        return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
+
+    def _shard(self, ranks: int, zero: int) -> int:
+        """Ranks of a sharding group; 0 where all of `ranks` are one."""
+        shard = self.shard
+        if shard is None:
+            return 0
+        if not zero:
+            raise SpecError(f"shard {shard} needs a ZeRO stage from 1 to 3; with stage 0 every rank holds everything")
+        if shard < 1 or ranks % shard:
+            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisors(ranks)}")
+        return 0 if shard == ranks else shard
 
     def _replicas(self, ranks: int, num_gpus: int) -> int:
         named = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1}"

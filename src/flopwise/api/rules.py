@@ -23,10 +23,12 @@ def training_rules(
     """16 bytes a parameter against the memory of a GPU, and six times the weights against the GPUs that it takes."""
     from flopwise.cost.quick import QuickFormula, quick_gpus, quick_state_bytes
     from flopwise.ops.tensors import parameters
+    from flopwise.training.layout import shard_ranks
 
     count = parameters(model)
     ranks = int(layout.tp) * int(layout.pp)
-    states = quick_state_bytes(count, int(layout.dp) * int(layout.cp), ranks, int(layout.zero))
+    sharers = int(shard_ranks(layout.shard, int(layout.dp) * int(layout.cp)))
+    states = quick_state_bytes(count, sharers, ranks, int(layout.zero))
     rules = [
         QuickFormula(
             name="16 bytes a parameter", formula="16 x parameters, sharded as ZeRO shards them", unit="B",
@@ -39,13 +41,13 @@ def training_rules(
         rules.append(
             QuickFormula(
                 name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs", value=max(1.0, value),
-                estimate=fewest_gpus(model, recipe, layout, chip.hbm_bytes),
+                estimate=fewest_gpus(model, recipe, layout, chip),
             )
         )  # fmt: skip
     return tuple(rules)
 
 
-def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) -> float | None:
+def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, chip: Accelerator) -> float | None:
     """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
     import numpy as np
 
@@ -57,9 +59,9 @@ def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, hbm_bytes: float) 
     keep = gpus % tp == 0
     tp, gpus = tp[keep], gpus[keep]
     dp = gpus // tp
-    column = layout.with_degrees(dp=dp, tp=tp, pp=1, cp=1, ep=1, interleave=1, zero=np.where(dp > 1, 3, 0))
+    column = layout.with_degrees(dp=dp, tp=tp, pp=1, cp=1, ep=1, shard=0, interleave=1, zero=np.where(dp > 1, 3, 0))
     batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
-    fits = np.asarray(step_memory(model, batch, column).total_bytes) <= hbm_bytes
+    fits = np.asarray(step_memory(model, batch, column, device_kind=chip.kind).total_bytes) <= chip.hbm_bytes
     return float(gpus[fits].min()) if fits.any() else None
 
 

@@ -201,7 +201,8 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
     remedies: Any
     if answer.training is not None:
         recipe, layout, _ = answer.training
-        remedies = training_remedies(answer.model, recipe, layout, answer.capacity_bytes)
+        kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+        remedies = training_remedies(answer.model, recipe, layout, answer.capacity_bytes, device_kind=kind)
     else:
         assert answer.serving is not None
         assert answer.deployment is not None

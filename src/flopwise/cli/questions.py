@@ -50,6 +50,13 @@ layout_options = grouped(
     _degree("ep", "Expert-parallel degree (within dp x cp)."),
     click.option("--zero", type=options.Whole(low=0, high=3), help="ZeRO stage: 0 to 3."),
     click.option("--fsdp", is_flag=True, help="Shard everything over the replicas, as ZeRO 3."),
+    click.option(
+        "--shard",
+        "--hsdp",
+        "shard",
+        type=options.DEGREE,
+        help="HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.",
+    ),
     click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations computed again."),
     click.option(
         "--recompute-every", type=options.DEGREE, metavar="N", help="Full recompute of every N-th block only."
@@ -197,8 +204,8 @@ def method(given: dict[str, Any]) -> Method:
     names = (
         "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora",
         "lora_targets", "recompute", "recompute_every", "recompute_first", "micro_batch", "dp", "tp", "pp", "cp",
-        "ep", "zero", "fsdp", "interleave", "schedule", "sequence_parallel", "expert_skew", "capacity_factor",
-        "freeze", "packing", "mean_length", "length_spread", "lengths",
+        "ep", "zero", "fsdp", "shard", "interleave", "schedule", "sequence_parallel", "expert_skew",
+        "capacity_factor", "freeze", "packing", "mean_length", "length_spread", "lengths",
     )  # fmt: skip
     return Method(
         **{name: given[name] for name in names},

@@ -103,7 +103,14 @@ def _options(
     tokens = (workload.tokens or 0.0) / workload.useful_frac
     for number, recipe in enumerate(wanted):
         limits = workload.source.constraints
-        job = searched(model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=limits.schedule)
+        job = searched(
+            model,
+            recipe,
+            most=workload.max_gpus,
+            least=workload.min_gpus,
+            schedule=limits.schedule,
+            shard=workload.shard,
+        )
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         known: Known = {}

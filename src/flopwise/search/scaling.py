@@ -206,7 +206,9 @@ def _timed(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, names
     table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines = {name: np.broadcast_to(np.asarray(value, dtype=float), (len(names),)) for name, value in parts.items()}
-    memory = np.broadcast_to(np.asarray(peak_bytes(MemoryTable(model, recipe), layout)), (len(names),))
+    memory = np.broadcast_to(
+        np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind)), (len(names),)
+    )
     step: NDArray[np.float64] = np.sum(list(lines.values()), axis=0)
     return _Timed(layout, names, memory, step, lines)
 

@@ -1,8 +1,9 @@
 """All layouts of a training job, as columns; what cannot be is not made, or counted by reason.
 
-A mesh is dp x tp x pp x cp x ep with its micro-batch. How weights are sharded, interleaving and recompute are chosen on
-it. Meshes that leave the same choices open are a `Family`: its candidates are the product of choices and meshes, kept
-on axes of their own, so that what depends on the mesh alone is evaluated once a mesh and not once a candidate.
+A mesh is dp x tp x pp x cp x ep with its micro-batch and, in HSDP, the ranks that share the weights. ZeRO stage,
+interleaving and recompute are chosen on it. Meshes that leave the same choices open are a `Family`: its candidates are
+the product of choices and meshes, kept on axes of their own, so that what depends on the mesh alone is evaluated once a
+mesh and not once a candidate.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ MODES = (0, 1, 2)
 INTERLEAVES = (1, 2, 4)
 OFFLOADS = (("optimizer",), ("optimizer", "parameters"))
 """What may live in host memory where nothing fits otherwise, the quicker first."""
-HYBRID_GPUS = (8, 64)
-"""GPUs that hold one copy of the weights in HSDP: a node, or a rail group of eight of them."""
+GROUP_SEEDS = (1, 3, 9)
+"""Ranks that hold one copy of the weights in HSDP: these times powers of two, so also nodes of 6, 12, 72 devices."""
+MIN_GROUP_GPUS = 4
+"""The smallest node within which weights are sharded and beyond which they are replicated."""
 MAX_PP = 64
 MAX_TP = 16
 MAX_EP = 256
@@ -65,13 +68,6 @@ class Limits:
             seq_len=seq_len,
             global_batch=global_batch,
         )
-
-
-class Sharding(NamedTuple):
-    """How weights, gradients and states are sharded: a ZeRO stage, over all replicas or over groups of GPUs (HSDP)."""
-
-    zero: int
-    group_gpus: int = 0
 
 
 class Turns(NamedTuple):
@@ -110,13 +106,14 @@ class Pipelines(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Meshes that leave the same choices open; candidates have the axes (sharding, turns, recompute, mesh)."""
+    """Meshes that leave the same choices open; candidates have the axes (ZeRO stage, turns, recompute, mesh)."""
 
     inner_index: Index
     degree_index: Index
     dp: Column
     num_gpus: Column
-    shardings: tuple[Sharding, ...]
+    shard: Column | None  # ranks of a group of HSDP; None: ZeRO shards over all ranks
+    zeros: tuple[int, ...]
     turns: tuple[Turns, ...]
     recomputes: tuple[int, ...]
 
@@ -128,17 +125,18 @@ class Family:
     @property
     def choices(self) -> int:
         """Candidates of each mesh."""
-        return len(self.shardings) * len(self.turns) * len(self.recomputes)
+        return len(self.zeros) * len(self.turns) * len(self.recomputes)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """The axes' lengths."""
-        return (len(self.shardings), len(self.turns), len(self.recomputes), self.meshes)
+        return (len(self.zeros), len(self.turns), len(self.recomputes), self.meshes)
 
     def take(self, meshes: Index | slice) -> Family:
         """The same choices on only these meshes."""
-        names = ("inner_index", "degree_index", "dp", "num_gpus")
-        return replace(self, **{name: getattr(self, name)[meshes] for name in names})
+        names = ("inner_index", "degree_index", "dp", "num_gpus", "shard")
+        held = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: column[meshes] for name, column in held.items() if column is not None})
 
     def chunks(self, rows: int) -> Iterator[slice]:
         """Slices of the meshes with about `rows` candidates each."""
@@ -170,21 +168,19 @@ class Space:
     def columns(self, family: Family) -> Layout:
         """The candidates of a family of this space as one `Layout` whose columns broadcast to its shape."""
         i, inner = family.inner_index, self.inner
-        tp = inner.tp[i]
 
         def choice(values: tuple[int, ...], axis: int) -> Column:
             return np.array(values).reshape(-1, *(1,) * (3 - axis))
 
         schedules = tuple(t.schedule for t in family.turns)
-        groups = tuple(s.group_gpus for s in family.shardings)
         return Layout(
             dp=family.dp,
-            tp=tp,
+            tp=inner.tp[i],
             pp=self.degrees[family.degree_index],
             cp=inner.cp[i],
             ep=inner.ep[i],
-            zero=choice(tuple(s.zero for s in family.shardings), 0),
-            shard=choice(groups, 0) // tp if any(groups) else 0,
+            zero=choice(family.zeros, 0),
+            shard=0 if family.shard is None else family.shard,
             micro_batch=inner.micro_batch[i],
             interleave=choice(tuple(t.interleave for t in family.turns), 1),
             schedule=choice(schedules, 1) if any(schedules) else 0,
@@ -197,8 +193,8 @@ class Space:
         """The same meshes with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
         families = self.families
         if "parameters" in parts:
-            whole = (replace(f, shardings=tuple(s for s in f.shardings if s.zero == 3)) for f in families)
-            families = tuple(f for f in whole if f.shardings)
+            whole = (replace(f, zeros=tuple(z for z in f.zeros if z == 3)) for f in families)
+            families = tuple(f for f in whole if f.zeros)
         return replace(self, families=families, offload=parts)
 
     def layout(self, row: int) -> Layout:
@@ -248,13 +244,14 @@ def layouts(
     max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES,
     pipelines: Pipelines | None = None,
+    shard: int | None = None,
 ) -> Space:
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
     only its first stage in pipelines; interleaving only where chunks of layers come out even and micro-batches fill the
-    pipeline. `pipelines`: the schedules that are tried. Numbers of GPUs are
-    those that come of it.
+    pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules that are tried; `shard`: only ZeRO 3
+    over groups of exactly so many ranks.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -278,41 +275,56 @@ def layouts(
         degree_index=d[kept],
         dp=dp[kept],
         num_gpus=gpus[kept],
-        shardings=(),
+        shard=None,
+        zeros=(),
         turns=(),
         recomputes=recomputes,
     )
-    return Space(
-        inner=inner,
-        degrees=degrees,
-        families=tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines())),
-        ruled_out=ruled_out,
-    )
+    families = tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines(), shard))
+    return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 
 
-def _families(limits: Limits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines) -> Iterator[Family]:
-    """`meshes` by the choices that each leaves open."""
+def _families(
+    limits: Limits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None
+) -> Iterator[Family]:
+    """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
     pp, dp = degrees[meshes.degree_index], meshes.dp
-    tp, micro = inner.tp[meshes.inner_index], inner.micro_batch[meshes.inner_index]
+    micro = inner.micro_batch[meshes.inner_index]
     ranks = dp * inner.cp[meshes.inner_index]
     fills = (pp > 1) & ((limits.global_batch // (dp * micro)) % pp == 0)
-    open_: list[tuple[Sharding | Turns, NDArray[np.bool_]]] = [
-        (Sharding(1), ranks > 1),
-        (Sharding(2), (ranks > 1) & (pp == 1)),  # sharded gradients are reduced every micro-batch: not in pipelines
-        (Sharding(3), (ranks > 1) & (pp == 1)),
-    ]
-    for gpus in HYBRID_GPUS:
-        group = np.maximum(gpus // tp, 1)
-        open_.append((Sharding(3, gpus), (pp == 1) & (group > 1) & (group < ranks) & (ranks % group == 0)))
-    open_ += [(Turns(v), fills & (limits.layers % (pp * v) == 0)) for v in INTERLEAVES[1:] if pipelines.interleaved]
-    open_ += [(Turns(1, code), pp > 1) for code in pipelines.codes]
+    open_ = [ranks > 1, (ranks > 1) & (pp == 1)]  # sharded gradients are reduced every micro-batch: not in pipelines
+    turns = [Turns(v) for v in INTERLEAVES[1:] if pipelines.interleaved]
+    open_ += [fills & (limits.layers % (pp * one.interleave) == 0) for one in turns]
+    turns += [Turns(1, code) for code in pipelines.codes]
+    open_ += [pp > 1 for _ in pipelines.codes]
     key = np.zeros(meshes.meshes, dtype=np.int64)
-    for bit, (_, mask) in enumerate(open_):
+    for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
-    for value in np.flatnonzero(np.bincount(key)).tolist():
-        chosen = [choice for bit, (choice, _) in enumerate(open_) if value >> bit & 1]
-        yield replace(
-            meshes.take(np.flatnonzero(key == value)),
-            shardings=(Sharding(0), *(c for c in chosen if isinstance(c, Sharding))),
-            turns=pipelines.turns(c for c in chosen if isinstance(c, Turns)),
-        )
+    for value in np.flatnonzero(np.bincount(key)).tolist() if only is None else ():
+        zeros = (0, *((1,) if value & 1 else ()), *((2, 3) if value & 2 else ()))
+        chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
+        yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
+    tp, ep = inner.tp[meshes.inner_index], inner.ep[meshes.inner_index]
+    mesh, shard = sharding_groups(ranks, tp, ep, np.flatnonzero(pp == 1), only)
+    if mesh.size:
+        yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
+
+
+def sharding_groups(
+    ranks: Column, tp: Column, ep: Column, meshes: Index, only: int | None = None
+) -> tuple[Index, Column]:
+    """(mesh, ranks of a group): every way to shard within groups of the `ranks` of these meshes and replicate beyond.
+
+    Groups come out even, are larger than one rank and smaller than all, hold at least `MIN_GROUP_GPUS` devices, and
+    hold whole sets of the experts or lie within one. With `only`, groups of so many ranks, all of them included.
+    """
+    most = int(ranks[meshes].max(initial=1))
+    groups = np.sort(np.concatenate([seed * powers_of_two(max(1, most // seed)) for seed in GROUP_SEEDS]))
+    own, experts = ranks[meshes][:, None], ep[meshes][:, None]
+    sensible = (groups > 1) & (groups < own) & (groups * tp[meshes][:, None] >= MIN_GROUP_GPUS)
+    if only is not None:
+        groups, sensible = np.array([only]), own > 1
+    even = sensible & (own % groups == 0)
+    even &= (groups % experts == 0) | (experts % groups == 0)
+    column, row = np.nonzero(even.T)  # group by group, so that what only the micro-batch tells apart stays side by side
+    return meshes[row], groups[column]

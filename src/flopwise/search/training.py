@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.software import BARE_KINDS, stack
 from flopwise.facts.software import Stack as Software
+from flopwise.facts.software import stack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import (
@@ -34,7 +34,7 @@ from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import host_bytes, peak_bytes
+from flopwise.training.memory import allocated_and_states, host_bytes, reported_bytes, tensor_bytes
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -57,7 +57,7 @@ class Searched:
     recipe: Recipe
     software: Software
     space: Space
-    memory_bytes: tuple[Floats, ...]
+    allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
     checkpoint_bytes: float  # whatever the layout
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
 
@@ -89,6 +89,7 @@ def searched(
     recomputes: tuple[int, ...] = MODES,
     micro_batch: int | None = None,
     schedule: str | None = None,
+    shard: int | None = None,
 ) -> Searched:
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
@@ -101,21 +102,31 @@ def searched(
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
     software = stack(recipe.stack)
     pipelines = Pipelines.of(software, schedule)
-    space = layouts(limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines)
-    table = MemoryTable(model, recipe)
-    memory = _evaluated(space, lambda layout: peak_bytes(table, layout))
+    space = layouts(
+        limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines, shard=shard
+    )
+    table = _memory_table(model, recipe, inner)
+    memory = _evaluated(space, lambda layout: allocated_and_states(table, layout)[0])
     return Searched(model, recipe, software, space, memory, checkpoint_bytes(table))
 
 
 def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:
     """The same job with `parts` in host memory."""
-    space, table = job.space.offloaded(parts), MemoryTable(job.model, job.recipe)
+    space, table = job.space.offloaded(parts), _memory_table(job.model, job.recipe, job.space.inner)
     return replace(
         job,
         space=space,
-        memory_bytes=_evaluated(space, lambda layout: peak_bytes(table, layout)),
+        allocated_bytes=_evaluated(space, lambda layout: allocated_and_states(table, layout)[0]),
         host_bytes=_evaluated(space, lambda layout: host_bytes(table, layout)),
     )
+
+
+def _memory_table(model: Model, recipe: Recipe, inner: Inner) -> MemoryTable:
+    """The memory table of a model with all degrees of `inner` in it."""
+    table = MemoryTable(model, recipe)
+    if inner.tp.size:
+        table.prepare(inner.tp, inner.ep, inner.cp)
+    return table
 
 
 def _evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
@@ -193,7 +204,8 @@ def timed(
     """
     table: StepTable | None = None
     steps = tokens / job.recipe.useful_tokens
-    capacity = node.cluster.accelerator.hbm_bytes / margin
+    kind = node.cluster.accelerator.kind
+    capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, job.software, kind)
     found: list[tuple[Any, ...]] = []
     considered = fitting = 0
     smallest = float("inf")
@@ -202,8 +214,7 @@ def timed(
         considered += meshes.size * family.choices
         for part in family.take(meshes).chunks(CHUNK):
             chosen = meshes[part]
-            memory = _held_bytes(job.memory_bytes[number][..., chosen], job.software, node.cluster.accelerator.kind)
-            fits = memory <= capacity
+            fits = (memory := job.allocated_bytes[number][..., chosen]) <= capacity
             if job.host_bytes:
                 fits &= job.host_bytes[number][..., chosen] <= node.host_bytes
             usable = fits.any(axis=(0, 1, 2))
@@ -216,11 +227,11 @@ def timed(
                 continue
             table = table or node_table(job, node.cluster, known)
             piece = family.take(chosen)
-            good = goodput_frac(piece.num_gpus, job.checkpoint_bytes)
             step = np.where(fits, steps_s(table, job.space, piece), np.inf)
+            run = steps * step / goodput_frac(piece.num_gpus, job.checkpoint_bytes)
             rows = np.arange(family.choices).reshape(*family.shape[:3], 1) * family.meshes + chosen + start
             gpus = np.broadcast_to(piece.num_gpus, piece.shape)
-            columns = tuple(a.reshape(family.choices, -1) for a in (rows, step, steps * step / good, gpus, memory))
+            columns = tuple(a.reshape(family.choices, -1) for a in (rows, step, run, gpus, memory))
             found.append(_finite(columns) if every else _fastest(columns))
     merged = _merged(found, every=every)
     return Timed(
@@ -228,19 +239,12 @@ def timed(
         step_s=merged[1],
         run_s=merged[2],
         num_gpus=merged[3].astype(np.int64),
-        memory_bytes=merged[4],
+        memory_bytes=np.asarray(reported_bytes(merged[4], job.software, kind)),
         table=table,
         considered=considered,
         fitting=fitting,
-        smallest_bytes=0.0 if np.isinf(smallest) else smallest,
+        smallest_bytes=0.0 if np.isinf(smallest) else float(reported_bytes(smallest, job.software, kind)),
     )
-
-
-def _held_bytes(memory: Floats, software: Software, device_kind: str) -> Floats:
-    """Memory on devices of a kind: some have neither a driver's context nor a caching allocator."""
-    if device_kind not in BARE_KINDS:
-        return memory
-    return (memory - software.context_bytes) / (1.0 + software.fragmentation_frac)
 
 
 def _allowed(space: Space, family: Family, node: NodeKind) -> Index:
@@ -306,14 +310,14 @@ def fastest(
     )
     if not job.space.size:
         return None
-    capacity = built.accelerator.hbm_bytes
-    held = [_held_bytes(m, job.software, built.accelerator.kind) for m in job.memory_bytes]
+    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    held = job.allocated_bytes
     fitting = sum(int((m <= capacity).sum()) for m in held)
     if fitting:
         table = node_table(job, built, {})
         values = [np.where(m <= capacity, s, np.inf) for m, s in zip(held, _steps(job, table), strict=True)]
     else:
-        values = held
+        values = list(held)
     row = int(np.concatenate([v.ravel() for v in values]).argmin())
     return job.space.layout(row), job.space.size, fitting
 

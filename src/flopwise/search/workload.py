@@ -113,6 +113,8 @@ class Constraints(_Strict, frozen=True):
     stack: Name | None = None
     schedule: Name | None = None
     """Training: the schedule of pipelines; by default 1F1B, interleaved, and zero-bubble where the stack runs it."""
+    shard: Quantity | None = None
+    """HSDP: weights are sharded over groups of exactly so many ranks; any layout when it is not given."""
     inter_node_bandwidth: Quantity | None = None
     max_usd_per_hour: Quantity | None = None
 
@@ -165,6 +167,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     min_gpus: int
     max_gpus: int
     max_usd_per_hour: float | None
+    shard: int | None
     inter_node_bytes_per_s: float | None
 
 
@@ -215,6 +218,7 @@ def _meaningless(workload: Workload) -> None:
             "optimizer": workload.optimizer != "adamw",
             "constraints.stack": workload.constraints.stack is not None,
             "constraints.schedule": workload.constraints.schedule is not None,
+            "constraints.shard": workload.constraints.shard is not None,
         }
         held |= {"constraints.precision": bool(workload.constraints.precision)}
     if workload.task == "pretrain":
@@ -324,6 +328,7 @@ def resolve(workload: Workload) -> Resolved:
         budget_usd=_maybe(targets.budget, parse_usd, "targets.budget"),
         min_gpus=least,
         max_gpus=most,
+        shard=_whole(limits.shard, "constraints.shard", 10**6),
         max_usd_per_hour=_maybe(limits.max_usd_per_hour, parse_usd, "constraints.max_usd_per_hour"),
         inter_node_bytes_per_s=_maybe(
             limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"

@@ -8,6 +8,7 @@ import numpy as np
 
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import BARE_KINDS, CONTEXT
+from flopwise.facts.software import Stack as Software
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.peak import MOMENT_NAMES, Evaluation, Parts, pipeline_stages
@@ -86,10 +87,31 @@ def _at_moments(parts: Parts) -> list[Floats]:
     return [fixed + total for total in totals]
 
 
-def peak_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
-    """`step_memory(...).total_bytes`, and the most that any stage holds through the step; for searches: no items.
+def overheads(software: Software, device_kind: str) -> tuple[float, float]:
+    """(share that the allocator reserves beyond tensors, bytes of the driver's context) on devices of a kind.
 
-    Source and assumptions: as `step_memory`.
+    Source: data/stacks.csv; `BARE_KINDS` for the devices that have neither.
+    Assumes: nothing.
+    """
+    return (0.0, 0.0) if device_kind in BARE_KINDS else (software.fragmentation_frac, software.context_bytes)
+
+
+def reported_bytes(allocated: Floats, software: Software, device_kind: str) -> Floats:
+    """What the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
+    spare, context = overheads(software, device_kind)
+    return allocated * (1.0 + spare) + context
+
+
+def tensor_bytes(reported: float, software: Software, device_kind: str) -> float:
+    """What is left for tensors of `reported` bytes: the reverse of `reported_bytes`. Source and assumptions: there."""
+    spare, context = overheads(software, device_kind)
+    return (reported - context) / (1.0 + spare)
+
+
+def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
+    """`step_memory(...).allocated_bytes`, and the most that any stage holds through the step; for searches: no items.
+
+    Neither depends on the device. Source and assumptions: as `step_memory`.
     """
     run = Evaluation(table, layout)
     best: Floats = 0.0
@@ -97,13 +119,12 @@ def peak_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]
     for stage in pipeline_stages(table, layout):
         fixed, totals = _totals(run.parts(stage))
         states, best = np.maximum(states, fixed), np.maximum(best, fixed + _peak(totals))
-    total = best * (1.0 + table.software.fragmentation_frac) + table.software.context_bytes
-    return _plain(total, layout.shape()), _plain(states, layout.shape())
+    return _plain(best, layout.shape()), _plain(states, layout.shape())
 
 
-def peak_bytes(table: MemoryTable, layout: Layout) -> Floats:
+def peak_bytes(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Floats:
     """`step_memory(...).total_bytes` alone. Source and assumptions: as there."""
-    return peak_and_states(table, layout)[0]
+    return reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind)
 
 
 def host_bytes(table: MemoryTable, layout: Layout) -> Floats:
@@ -143,8 +164,7 @@ def step_memory(
         host = np.where(larger, parts.host, host)
         worst = np.where(larger, 2 if number == len(every) - 1 else 1, worst)
         best_total = np.maximum(total, best_total)
-    bare = device_kind in BARE_KINDS
-    spare, context = (0.0, 0.0) if bare else (table.software.fragmentation_frac, table.software.context_bytes)
+    spare, context = overheads(table.software, device_kind)
     fragmentation = best_total * spare
     best |= {"allocator": fragmentation, CONTEXT: context}
     stage_of = np.broadcast_to(worst, shape)

@@ -60,7 +60,8 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
         return fact(name, value, unit, source=source, note=row.meaning)
 
     degrees = tuple(given(name, int(getattr(layout, name))) for name in ("dp", "tp", "pp", "cp", "ep"))
-    shards = (*degrees, given("ZeRO stage", int(layout.zero)))
+    groups = (given("ranks that share the shards", int(layout.shard)),) if layout.shard else ()
+    shards = (*degrees, given("ZeRO stage", int(layout.zero)), *groups)
     states = fact(
         "bytes of optimizer states a parameter",
         widths.states,

@@ -34,6 +34,8 @@ def _recompute(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]
 def _sharding(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     del model
     if int(layout.dp) * int(layout.cp) > 1 and int(layout.pp) == 1:
+        if int(layout.shard):
+            yield "shards over all ranks, not over groups of them", recipe, replace(layout, shard=0)
         for stage in range(int(layout.zero) + 1, 4):
             words = "parameters too: FSDP full shard" if stage == 3 else "gradients too" if stage == 2 else "states"
             yield f"ZeRO stage {stage} (shard {words})", recipe, replace(layout, zero=stage)
@@ -50,7 +52,7 @@ def _parallel(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     limits = {"tp": 8, "pp": model.stacks[0].num_layers, "cp": 64}
     for name, limit in limits.items():
         degree = 2 * int(getattr(layout, name))
-        if degree <= limit:
+        if degree <= limit and fewer * int(layout.cp) % max(1, int(layout.shard)) == 0:
             changed = layout.with_degrees(dp=fewer, ep=ep, **{name: degree})
             yield f"{name} {degree}{note}", recipe, changed
     if note == "" or int(layout.zero):
@@ -106,18 +108,18 @@ _KINDS: tuple[Callable[[Model, Recipe, Layout], Iterator[Change]], ...] = (
 
 
 def training_remedies(
-    model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
+    model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None, *, device_kind: str = "gpu"
 ) -> list[Remedy]:
     """Single changes of one job that save memory: those that fit first, then by what they save.
 
     `capacity_bytes`: what the GPU has; None: nothing is known to fit.
     """
-    now = float(step_memory(model, recipe, layout).total_bytes)
+    now = float(step_memory(model, recipe, layout, device_kind=device_kind).total_bytes)
     found: list[Remedy] = []
     for kind in _KINDS:
         for change, new_recipe, new_layout in kind(model, recipe, layout):
             try:
-                total = float(step_memory(model, new_recipe, new_layout).total_bytes)
+                total = float(step_memory(model, new_recipe, new_layout, device_kind=device_kind).total_bytes)
             except FlopwiseError:  # a model without a projection to adapt, say: no remedy then
                 continue
             if total < now:

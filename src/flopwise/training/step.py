@@ -263,12 +263,13 @@ def _messages_s(
     degree: NDArray[np.intp],
     dp: Ints,
     shard: Ints,
-    *,
-    hybrid: bool,
+    wanted: tuple[bool, bool, bool],
 ) -> tuple[Array, ...]:
     """Seconds of messages across replicas, hidden or not.
 
     All-reduce, reduce-scatter, all-gather, between groups, and all-gather of trained and frozen weights together.
+
+    `wanted`: the first, the two after it, the last; zeros where not.
 
     Source: `flopwise.cost.collectives`. Assumes: a message for each of `layer_messages` parts of each layer.
     """
@@ -290,14 +291,16 @@ def _messages_s(
     for params, share, stride in groups:
         grads, weights = params * grad_bytes, params * ACT_BYTES
         members, every = np.maximum(group // share, 1), np.maximum(ranks // share, 1)
-        reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
-        gather = gather + sent(all_gather_s, weights, members, stride)
-        whole = whole + sent(all_reduce_s, grads, every, stride)
-        if hybrid:
+        if wanted[0]:
+            whole = whole + sent(all_reduce_s, grads, every, stride)
+        if wanted[1]:
+            reduce_ = reduce_ + sent(reduce_scatter_s, grads, members, stride)
+            gather = gather + sent(all_gather_s, weights, members, stride)
+        if wanted[2]:
             across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
     still = table.frozen_params[degree, inner] * ACT_BYTES
-    frozen = sent(all_gather_s, still, group, tp) if table.frozen_params.any() else 0.0 * gather
-    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, gather + frozen))
+    together = gather + sent(all_gather_s, still, group, tp) if table.frozen_params.any() else gather
+    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
 
 
 def _data_parallel_s(
@@ -311,13 +314,14 @@ def _data_parallel_s(
     layer's share never hides.
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
+    replicated, full = bool((zero == 0).any()), bool((zero > 2).any())
     stage = table.stage_parts[:, mode_index(layout, table.partials), degree, inner]
     forward, backward = stage[0], stage[1] + stage[2]
-    dp, shard = np.broadcast_to(layout.dp, inner.shape), np.asarray(layout.shard)
+    dp, shard = (np.broadcast_to(column, inner.shape) for column in (layout.dp, layout.shard))
     key = table.inner
-    first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp)  # the same whatever the micro-batch
-    groups = shard[..., first] if shard.ndim else shard
-    messages = _messages_s(table, inner[first], degree[first], dp[first], groups, hybrid=hybrid)
+    first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
+    wanted = (replicated, bool(zero.any()), hybrid)
+    messages = _messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
     whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]
@@ -326,12 +330,12 @@ def _data_parallel_s(
         open_s = np.maximum(message - hide * behind, message * prologue)
         return open_s + contention * (message - open_s)
 
-    found: Floats = exposed(whole, backward)
-    if zero.max() > 0:
+    found: Floats = exposed(whole, backward) if replicated else 0.0
+    if ((zero > 0) & (zero < 3)).any():
         found = np.where(zero == 0, found, exposed(reduce_, backward) + exposed(gather, forward))
-    if zero.max() > 2:
-        full = num_micro * (exposed(gather_all, forward) + exposed(gather_all + reduce_, backward))
-        found = np.where(zero < 3, found, full)
+    if full:
+        each = num_micro * (exposed(gather_all, forward) + exposed(gather_all + reduce_, backward))
+        found = np.where(zero < 3, found, each) if zero.min() < 3 else each
     return found + exposed(across, backward) if hybrid else found
 
 

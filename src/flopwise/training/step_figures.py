@@ -290,6 +290,8 @@ class StepFigures(BatchFigures):
         kind = {0: "one all-reduce a step", 3: "weights gathered twice and gradients scattered once a micro-batch"}.get(
             zero, "gradients scattered and weights gathered once a step"
         )
+        if layout.shard:
+            kind += f" in groups of {int(layout.shard)} ranks, whose gradients are added up once a step"
         hidden = self._software("share of compute that messages hide behind", self.software.dp_overlap)
         slowed = self.device.parameter("train_contention")
         pieces = self._software("messages for a layer", self.software.layer_messages)

@@ -175,10 +175,21 @@ class MemoryTable:
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
         self._known: dict[tuple[object, ...], Sums] = {}
+        self._place: dict[tuple[int, int, int], int] = {}
+
+    def prepare(self, tp: Array, ep: Array, cp: Array) -> None:
+        """Walk the model for all of these degrees at once, for the many layouts that are asked about later."""
+        one = np.ones(1, dtype=np.int64)
+        (tp, ep, cp), _ = distinct(*(np.concatenate([one, degrees]) for degrees in (tp, ep, cp)))
+        self._place = {key: i for i, key in enumerate(zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True))}
 
     def sums(self, layout: Layout) -> tuple[Sums, Array]:
-        """The sums of the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
+        """Sums of (at least) the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
         (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
+        places = [self._place.get(key, -1) for key in zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True)]
+        if min(places) >= 0:
+            tp, ep, cp = np.array(list(self._place)).T
+            inverse = np.array(places)[inverse]
         some = () if layout.recompute_first else partials_of(layout)
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:

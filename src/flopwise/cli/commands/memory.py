@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _SERVING_ONLY = ("weights", "kv_dtype", "engine", "memory_fraction", "concurrency", "context")
 _TRAINING_ONLY = (
-    "batch", "seq", "grad_accum", "cp", "zero", "fsdp", "recompute", "recompute_every", "recompute_first",
-    "interleave", "schedule", "stage_layers", "sequence_parallel", "offload",
+    "batch", "seq", "grad_accum", "cp", "zero", "fsdp", "shard", "recompute", "recompute_every",
+    "recompute_first", "interleave", "schedule", "stage_layers", "sequence_parallel", "offload",
     "precision", "optimizer", "stack", "attention", "grad_dtype", "master_weights", "lora", "qlora", "lora_targets",
 )  # fmt: skip
 

@@ -23,7 +23,8 @@ SECTIONS: dict[str, str] = {
     "deadline": "targets", "budget": "targets", "confidence": "targets", "providers": "constraints",
     "regions": "constraints", "gpus": "constraints", "instances": "constraints", "purchase": "constraints",
     "max_gpus": "constraints", "min_gpus": "constraints", "precision": "constraints", "weight_formats": "constraints",
-    "kv_dtype": "constraints", "engine": "constraints", "stack": "constraints", "inter_node_bandwidth": "constraints",
+    "kv_dtype": "constraints", "engine": "constraints", "stack": "constraints", "shard": "constraints",
+    "inter_node_bandwidth": "constraints",
     "max_usd_per_hour": "constraints",
 }  # fmt: skip
 """Where each option stands in a workload file."""
@@ -76,6 +77,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 )
 @click.option("--workers", type=options.DEGREE, help="Sweep in processes: how many at once [all cores].")
 @_text("stack", "stack", "Training software.")
+@_text("shard", "shard", "Training: HSDP over groups of so many ranks only.")
 @_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")
 @_text("max-hourly", "max_usd_per_hour", "At most so many USD an hour.")
 @click.option("--objective", type=click.Choice(["cost", "time", "energy"]), help="What to rank by [cost].")

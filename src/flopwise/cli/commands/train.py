@@ -50,8 +50,8 @@ NOT_COMPARED = ("tokens", "samples", "epochs", "storage", "storage_bandwidth", "
 def command(**given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
-    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp the fastest layout that fits is taken. A layout that does not
-    fit is estimated all the same; the exit code is then 1.
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is taken. A layout that
+    does not fit is estimated all the same; the exit code is then 1.
     """
     explained = given.pop("explain")
     if given.pop("compare"):
@@ -121,7 +121,7 @@ def document(answer: TrainAnswer, *, explained: bool = False) -> dict[str, Any]:
 
     found = answer.estimate
     layout: dict[str, Any] = {name: int(getattr(found.job.layout, name)) for name in
-              ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "recompute")}  # fmt: skip
+              ("dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "recompute")}  # fmt: skip
     layout["recompute_every"] = int(found.job.layout.recompute_every)
     layout["recompute_first"] = found.job.layout.recompute_first
     layout["stage_layers"] = list(found.job.layout.stage_layers)
