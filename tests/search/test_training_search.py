@@ -19,7 +19,9 @@ from flopwise.facts.software import stack
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.space import OFFLOADS, Limits, inner_combinations, layouts
 from flopwise.search.training import Searched, fastest, offloaded, searched, timed
+from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
+from flopwise.training.frozen import Frozen
 from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 
@@ -56,6 +58,21 @@ CASES = {
         Recipe(seq_len=2048, global_batch=64, lora=Lora(rank=16, targets=ALL_TARGETS, base="nf4")),
     ),
     "zero bubble": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
+    "padded": (
+        "Llama-3.2-1B",
+        Recipe(seq_len=4096, global_batch=96, documents=lognormal(600, 1.0, 4096, "padded")),
+    ),
+    "frozen, packed, skewed": (
+        "OLMoE-1B-7B",
+        Recipe(
+            seq_len=4096,
+            global_batch=32,
+            stack="megatron-te",
+            expert_skew=2.5,
+            documents=lognormal(600, 1.0, 4096, "packed"),
+            frozen=Frozen(embedding=True, first=5),
+        ),
+    ),
     "uneven stages": ("Llama-3.2-3B", Recipe(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
 }
 
@@ -122,6 +139,19 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
     for row in held.rows[:: max(1, held.rows.size // 20)]:
         memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
         assert float(memory.host_bytes) <= 1e9
+
+
+def test_a_workload_may_freeze_pack_and_skew() -> None:
+    held = {
+        "model": "OLMoE-1B-7B", "task": "finetune",
+        "constraints": {"gpus": ["h100"], "providers": ["aws"], "max_gpus": 8},
+        "data": {"samples": 10_000, "seq_len": 4096, "packing": "packed", "mean_length": 500},
+        "routing": {"expert_skew": 2}, "method": {"freeze": "all-but-last:4"},
+    }  # fmt: skip
+    cheapest = plan(held).plans[0].cost_usd
+    for section, other in (("routing", {"expert_skew": 6}), ("method", {"freeze": "embedding"}),
+                           ("data", {**held["data"], "packing": "padded"})):  # type: ignore[dict-item]  # fmt: skip
+        assert plan({**held, section: other}).plans[0].cost_usd >= cheapest
 
 
 def test_nothing_is_offloaded_where_something_fits_without() -> None:

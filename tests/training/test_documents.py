@@ -173,6 +173,15 @@ def test_columns_of_padded_layouts_are_the_single_estimates() -> None:
     assert sum(np.broadcast_to(v, 3) for v in parts.values()) == pytest.approx(single)
 
 
+def test_another_sequence_length_holds_the_same_documents() -> None:
+    recipe = job(histogram(np.array([100.0, 1500.0]), np.array([1.0, 1.0]), SEQ, "packed")).recipe
+    shorter = recipe.with_seq(1000)
+    assert shorter.documents is not None
+    assert shorter.documents.lengths == (100.0, 1000.0)
+    assert shorter.useful_tokens <= 64 * 1000
+    assert recipe.with_seq(2 * SEQ).useful_tokens > recipe.useful_tokens
+
+
 def test_lengths_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text("length,count\n100,3\n200,1\n9000,1\n\n", encoding="utf-8")

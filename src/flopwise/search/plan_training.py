@@ -312,5 +312,7 @@ def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
         changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
     if recipe.lora is None and task == "finetune":
         adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
-        changes.append(("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters))))
+        changes.append(
+            ("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters, frozen=None)))
+        )
     return changes

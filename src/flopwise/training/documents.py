@@ -46,6 +46,10 @@ class Documents:
         """Tokens of documents in one sequence: one document, or as many as are packed."""
         return self.mean if self.packing == "padded" else self.seq_len * filled_frac(self)
 
+    def within(self, seq_len: int) -> Documents:
+        """The same documents in sequences of `seq_len` tokens; what is longer is cut off."""
+        return histogram(np.array(self.lengths), np.array(self.shares), seq_len, self.packing)
+
     def computed(self, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:
         """`computed_lengths` of sequences of these documents."""
         return computed_lengths(self, micro_batch, masked=masked)

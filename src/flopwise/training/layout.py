@@ -208,7 +208,8 @@ class Recipe:
 
     def with_seq(self, seq_len: Ints) -> Recipe:
         """The same recipe for another sequence length."""
-        return replace(self, seq_len=seq_len)
+        held = self.documents if self.documents is None else self.documents.within(int(seq_len))
+        return replace(self, seq_len=seq_len, documents=held)
 
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
