@@ -1,6 +1,7 @@
 """A sweep is the single estimates side by side, and says where more load stops paying."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from flopwise.api.serve import serve
 from flopwise.api.serve_sweep import SATURATED_FRAC, serve_sweep
 from flopwise.errors import SpecError, UnknownNameError
 
-HOW = {"gpu": "h100", "input_tokens": 512, "output_tokens": 128}
+HOW: dict[str, Any] = {"gpu": "h100", "input_tokens": 512, "output_tokens": 128}
 
 
 def test_points_are_the_single_estimates() -> None:
