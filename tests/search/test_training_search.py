@@ -342,6 +342,27 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
 
+def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
+    """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
+    model, recipe = load_model("Llama-3.1-70B"), Recipe(seq_len=8192, global_batch=64, stack="megatron-te")
+    built = eight().cluster
+    found = fastest(model, recipe, built, 64, recompute=None, micro_batch=None)
+    fixed = fastest(model, recipe, built, 64, recompute=2, micro_batch=None)
+    assert found is not None
+    assert fixed is not None
+    layout = found[0]
+    assert int(layout.recompute) == int(fixed[0].recompute) == 2
+    assert layout.recompute_first > 0
+    assert fixed[0].recompute_first == 0
+    fewer = replace(layout, recompute_first=layout.recompute_first - 1)
+    held = [float(step_memory(model, recipe, one).total_bytes) for one in (layout, fewer)]
+    assert held[0] <= built.accelerator.hbm_bytes < held[1]
+    steps = [
+        estimate(TrainJob(model=model, recipe=recipe, layout=one, cluster=built)).step_s for one in (layout, fixed[0])
+    ]
+    assert steps[0] < steps[1]
+
+
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
     job = searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=64, least=8)
     alone = timed(job, replace(node, networked=False), TOKENS, {})

@@ -24,6 +24,7 @@ from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.schedules import schedule_code
+from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -298,6 +299,9 @@ def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
     for mode, name in enumerate(("none", "selective", "full")):
         if mode != layout.recompute or layout.recomputes_some:
             changes.append((f"recompute {name}", replace(base, layout=layout.recomputing(mode))))
+    if int(layout.recompute) == FULL:
+        some = replace(layout, recompute_every=2 * int(layout.recompute_every))
+        changes.append((f"recompute {some.recompute_text}", replace(base, layout=some)))
     batch = int(recipe.global_batch)
     if batch % (2 * int(layout.dp) * int(layout.micro_batch)) == 0:
         changes.append(

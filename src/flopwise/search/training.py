@@ -35,6 +35,7 @@ from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import allocated_and_states, host_bytes, reported_bytes, tensor_bytes
+from flopwise.training.stages import FULL
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -318,8 +319,23 @@ def fastest(
         values = [np.where(m <= capacity, s, np.inf) for m, s in zip(held, _steps(job, table), strict=True)]
     else:
         values = list(held)
-    row = int(np.concatenate([v.ravel() for v in values]).argmin())
-    return job.space.layout(row), job.space.size, fitting
+    layout = job.space.layout(int(np.concatenate([v.ravel() for v in values]).argmin()))
+    if fitting and recompute is None:
+        layout = with_fewer_again(job, layout, built)
+    return layout, job.space.size, fitting
+
+
+def with_fewer_again(job: Searched, layout: Layout, built: Cluster) -> Layout:
+    """`layout`, with full recompute of as few blocks as still fit: never slower, as less is computed again."""
+    if int(layout.recompute) != FULL:
+        return layout
+    table = MemoryTable(job.model, job.recipe)
+    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    for blocks in range(1, -(-job.model.stacks[0].num_layers // (int(layout.pp) * int(layout.interleave)))):
+        fewer = replace(layout, recompute_first=blocks)
+        if allocated_and_states(table, fewer)[0] <= capacity:
+            return fewer
+    return layout
 
 
 def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
