@@ -65,6 +65,9 @@ RELATIVES: dict[str, tuple[str, ...]] = {
 """Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
 
 
+CLOCK_HZ = 2e9
+CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s")
+"""Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 
@@ -189,6 +192,8 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     table = calibration or accelerator.calibration or load_calibration()
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
     value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
+    if accelerator.boost_clock_hz:
+        value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
     if not accelerator.num_sms:
         assumptions += (f"{accelerator.name}: the number of cores is not known: no wave quantisation",)
     return Rates(
