@@ -111,8 +111,9 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
     passes = _looked_up(table, "wrapper_passes.moe", row, 0.0)
     extra_s = kernels.read_s(r, passes * rows * hidden * 2.0)
-    seconds = float(up.seconds + down.seconds + act.seconds + extra_s)
-    return _wrapped_s(seconds * _looked_up(table, "wrapper_ratio.moe", row, 1.0), row, table, "moe")
+    slower = _looked_up(table, "wrapper_ratio.moe", row, 1.0) - 1.0
+    seconds = up.seconds + down.seconds + act.seconds + extra_s + slower * (up.compute_s + down.compute_s)
+    return _wrapped_s(float(seconds), row, table, "moe")
 
 
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:

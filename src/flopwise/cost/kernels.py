@@ -270,9 +270,10 @@ def grouped_matmul_s(
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         compute_s, moved = _product(rates, way, m, n, k, touched)
-        passes = rates.value["grouped_passes"] * m * (n + k) * act_bytes
+        arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
+        passes = rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         memory_s = read_s(rates, moved + passes, cold=cold)
-        return overlapped(rates, compute_s, memory_s / rates.value["grouped_read_frac"], rates.value["grouped_s"])
+        return overlapped(rates, compute_s, memory_s, rates.value["grouped_s"])
 
     return launched(rates, in_blocks(formula, (m, n, k, touched)), graph=graph)
 
