@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.rates import families, resolved
+from flopwise.cost.rates import CLOCK_HZ, families, resolved
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, load_calibration
 
@@ -70,7 +70,9 @@ class Fabric:
         return self.levels[-1].bytes_per_s
 
 
-def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -> tuple[Level, tuple[str, ...]]:
+def _level(
+    kind: str, size: int, bytes_per_s: float, calibration: Calibration, clock_hz: float | None = None
+) -> tuple[Level, tuple[str, ...]]:
     scopes = (kind, *_link_relatives(kind), "any")
     names = (
         "link_launch_s",
@@ -85,11 +87,12 @@ def _level(kind: str, size: int, bytes_per_s: float, calibration: Calibration) -
         "link_multicast",
     )
     value, told = resolved(calibration, names, scopes, f"{kind} link")
+    cycles = CLOCK_HZ / clock_hz if clock_hz else 1.0  # a launch inside a node is instructions of the devices' cores
     level = Level(
         kind=kind,
         size=size,
         bytes_per_s=bytes_per_s,
-        launch_s=value["link_launch_s"],
+        launch_s=value["link_launch_s"] * cycles,
         hop_s=value["link_hop_s"],
         frac=value["link_frac"],
         ramp=value["link_ramp"],
@@ -138,7 +141,7 @@ def fabric(
     table = calibration or accelerator.calibration or load_calibration()
     told: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
-    link = (accelerator.link or "none").lower()
+    link, clock_hz = (accelerator.link or "none").lower(), accelerator.boost_clock_hz
     fast = int(fast_domain or accelerator.max_scaleup or 0) if accelerator.link_bytes_per_s else 0
     if accelerator.link_bytes_per_s and not fast:
         fast = 2 if link.endswith("bridge") else (per_node or 8)
@@ -150,13 +153,13 @@ def fabric(
     levels: list[Level] = []
     joined = fast if fast > per_node and fast >= 32 else min(fast, per_node)  # rack-wide domains span nodes
     if joined > 1:
-        level, notes = _level(link, joined, float(accelerator.link_bytes_per_s or 0.0), table)
+        level, notes = _level(link, joined, float(accelerator.link_bytes_per_s or 0.0), table, clock_hz)
         levels.append(level)
         told += notes
     if per_node > max(joined, 1) or not levels:
         pcie = accelerator.pcie_bytes_per_s
         if pcie:
-            level, notes = _level("pcie", max(per_node, 1), float(pcie), table)
+            level, notes = _level("pcie", max(per_node, 1), float(pcie), table, clock_hz)
             levels.append(level)
             told += notes
         elif per_node > 1:
