@@ -23,7 +23,10 @@ DTYPES = {
 }  # fmt: skip
 """Spellings of precisions in measurement files, by the names of `flopwise.cost.rates.PRECISIONS`."""
 NODES = {  # network of a node of the cluster that a topology names, bytes/s, and what a GPU has of it at most
-    "a100_dgx": (12.5e9, 12.5e9),  # one 100 Gbit/s adapter: 41 MB from node to node take 5.3 ms, 7.8 GB/s
+    "a100_dgx": (
+        12.5e9,
+        12.5e9,
+    ),  # inferred, not published: one 100 Gbit/s adapter, as 41 MB in 5.3 ms between nodes show
     "h100_dgx": (400e9, 50e9),  # 8 x NDR 400 Gbit/s; NVIDIA DGX H100 data sheet
 }
 
@@ -88,8 +91,8 @@ def _as_triton_ran(row: Row, dtype: str, ours: float, everyones: float) -> tuple
     """Rows and precision of SGLang's Triton experts as they are called in these files; as the row says elsewhere.
 
     Rows of other ranks' experts are not left out but go to the first expert with weight zero (aiconfigurator,
-    collector/sglang/collect_moe.py); mxfp4 weights, that kernel having none, are unpacked to bf16 on loading, and those
-    calls route as the layer does (sglang, layers/quantization/mxfp4.py).
+    collector/sglang/collect_moe.py, whose mxfp4 calls route over all ranks instead). Assumes: mxfp4 weights run as
+    bf16, to which SGLang's layer unpacks them on loading where it has no 4-bit kernel; the rows do not say which.
     """
     if not {"sglang", "triton"} <= set(_software(row)):
         return ours, dtype

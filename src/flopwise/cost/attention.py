@@ -105,7 +105,7 @@ def decode_attention_s(
 
     `cached_dim`: elements cached for a token and KV head (qk_dim + v_dim unless the two share a latent, as in MLA).
 
-    Source: Flash-Decoding (Dao et al. 2023); FlashMLA (tiles of 64 heads, whole or not); rates calibrated.
+    Source: Flash-Decoding (Dao et al. 2023); FlashMLA's deep dive of 2025-04-22 (tiles of 64 x 512); calibrated.
     Assumes: the cache of a sequence is split over cores until all are busy (for MLA, where `latent_tail` is 0); each
     (sequence, KV head) has a fixed time.
     """

@@ -23,10 +23,10 @@ TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
 """Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""
 BLOCK = 16_384  # rows of a long column handled at once: intermediate results stay in the processor's cache
 VECTOR_FRAC = 0.5
-"""Of the fp32 rate, what matrix-vector kernels reach. Source: assumed, every second instruction multiplies (llama.cpp,
-ggml-cuda/mmvq.cu: as many loads, conversions and reductions as multiply-adds); no row of the fit rests on it alone."""
+"""Of the fp32 rate, what matrix-vector kernels reach. Source: assumed: every other instruction multiplies."""
 VECTOR_UNPACK = 4.0
-"""Operations to unpack a weight. Source: counted in llama.cpp, ggml-cuda/vecdotq.cuh: mask, shift, convert, scale."""
+"""Operations to unpack a weight to a float. Source: assumed, not fitted: shift, mask, convert, scale. Integer kernels
+need fewer (llama.cpp, ggml-cuda/vecdotq.cuh: a shift and a mask for four weights of q4_0)."""
 UNPACKED = 0.9  # weights with fewer bits than this share of the activations' are unpacked as they are multiplied
 REGISTER_ROWS = 32  # up to so many rows, kernels for packed weights unpack them in registers, not in shared memory
 ALIGNED_BYTES = 16  # a row of a matrix must start on such a boundary for the fast path
