@@ -21,6 +21,8 @@ _HOMES = {
     "train": "api.train",
     "serve": "api.serve",
     "serve_sweep": "api.serve_sweep",
+    "simulate": "api.simulate",
+    "Traffic": "api.traffic",
     "io": "api.io",
     "roofline": "api.roofline",
     "backtest": "api.backtest",

@@ -15,6 +15,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "memory": "Memory per accelerator, item by item, and what would make it fit.",
         "train": "Step time, throughput, utilisation, memory, and the run's cost.",
         "serve": "Latency, throughput, maximum concurrency and cost per token.",
+        "simulate": "What users see: requests through replicas, step by step.",
         "io": "Storage bandwidth per accelerator, node and cluster, and which storage keeps up.",
         "roofline": "Compute time against memory time of any piece of work.",
         "explain": "Where each figure comes from, and what would move it.",

@@ -96,9 +96,12 @@ def _fraction(value: object, what: str) -> float:
 
 
 COUNT = Quantity("count", units.parse_count)
+COUNT_OR_ZERO = Quantity("count", units.parse_count, zero=True)
+HOUR = Quantity("hour", units.parse_count, high=24.0, zero=True)
 FLOPS = Quantity("flop", units.parse_count, high=1e36)
 BYTES = Quantity("bytes", units.parse_bytes, high=1e21)
 SECONDS = Quantity("time", units.parse_seconds, high=1e12)
+SECONDS_OR_ZERO = Quantity("time", units.parse_seconds, high=1e12, zero=True)
 RATE = Quantity("rate", units.parse_rate, high=1e12)
 BANDWIDTH = Quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
 USD = Quantity("usd", units.parse_usd, high=1e15)

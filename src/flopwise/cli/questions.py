@@ -247,7 +247,7 @@ def deployment(given: dict[str, Any]) -> Deployment:
     return Deployment(
         weights=given["weights"],
         kv_dtype=given["kv_dtype"],
-        concurrency=given["concurrency"],
+        concurrency=given.get("concurrency"),
         context=given.get("context"),
         tp=given["tp"] or 1,
         pp=given["pp"] or 1,

@@ -1,0 +1,273 @@
+"""What users of a service see: the requests of a trace, or drawn at a rate, through replicas step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flopwise.api.machines import Machines, described, loaded
+from flopwise.api.memory import Deployment, in_its_format, overridden
+from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
+from flopwise.api.traffic import Traffic
+from flopwise.api.train import price_text
+from flopwise.errors import SpecError
+
+if TYPE_CHECKING:
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.sim.engine import Limits, Replica
+    from flopwise.serving.sim.result import Simulated, Slo, Summary
+    from flopwise.serving.sim.setup import Transfer
+    from flopwise.serving.sim.trace import Trace
+
+KV_SHARE_OF_NETWORK = 0.8
+"""Share of the network's rate that moving caches between pools reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How replicas work and where requests go. None: as the engine's row has it."""
+
+    policy: str = "fcfs"
+    balancer: str = "least-loaded"
+    step_tokens: int | None = None
+    max_batch: int | None = None
+    mix: bool = True
+    preempt: Literal["recompute", "swap"] = "recompute"
+    prefix_cache: bool | None = None  # None: where the traffic has prefixes
+    prefill_replicas: int = 0  # replicas that do prompts only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateAnswer:
+    """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
+
+    job: ServeJob
+    simulated: Simulated
+    summary: Summary
+    slo: Slo
+    replicas: int
+    gpus_per_replica: int
+    usd_per_hour: float | None  # of all replicas
+    cost_usd: float | None
+    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s and tpot_s
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def usd_per_million_output_tokens(self) -> float | None:
+        """What a million output tokens of this run cost; None without a price."""
+        made = int(self.simulated.totals.output_tokens.sum())
+        return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """All that a run needs: the requests, one replica, and what it was made from."""
+
+    job: ServeJob
+    trace: Trace
+    replica: Replica
+    limits: Limits
+    transfer: Transfer | None
+    assumptions: tuple[str, ...]
+
+
+def prepared(
+    model: Any,
+    traffic: Traffic,
+    *,
+    scheduling: Scheduling,
+    place: Machines,
+    deployment: Deployment,
+    assume_family: str | None = None,
+    offline: bool = False,
+) -> Simulation:
+    """The requests and one replica of a deployment.
+
+    Raises:
+        SpecError: a value or a name that cannot be; InfeasibleError: weights and one request do not fit.
+        MissingFactError: a fact that the answer needs is not known.
+    """
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.sim.engine import replica
+
+    for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
+        if value is not None and value < 1:
+            raise SpecError(f"{name} {value} is out of range; allowed: from 1")
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    asked, native = in_its_format(found, deployment)
+    check_tensor_parallel(found, asked.tp)
+    check_expert_parallel(found, asked.ep)
+    check_pipeline(found, asked.pp)
+    trace = traffic.drawn()
+    inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
+    longest = int((trace.prompt + trace.output).max())
+    window = found.max_position
+    job = ServeJob(
+        model=found,
+        cluster=place.cluster(asked.tp * asked.pp * asked.dp),
+        layout=asked.layout(),
+        weights=asked.weights or "bf16",
+        kv_dtype=asked.kv_dtype or "bf16",
+        engine=asked.engine,
+        input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
+        output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
+        memory_frac=asked.memory_frac,
+        max_batch=scheduling.max_batch,
+    )
+    built = replica(
+        job,
+        context=inputs + outputs,
+        step_tokens=scheduling.step_tokens,
+        max_tokens=longest if window is None else window,
+    )
+    prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
+    limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
+    transfer = _transfer(job) if scheduling.prefill_replicas else None
+    return Simulation(
+        job=job,
+        trace=trace,
+        replica=built,
+        limits=limits,
+        transfer=transfer,
+        assumptions=tuple(dict.fromkeys((*native, *found.notes, *job.cluster.assumptions))),
+    )
+
+
+def _transfer(job: ServeJob) -> Transfer:
+    """Moving a prompt's cache from one pool to the other, over what joins the replicas' nodes.
+
+    Source: bytes of the cache over the network of all of a replica's devices (each sends its shard).
+    Assumes: `KV_SHARE_OF_NETWORK` of the network's rate; inside one node the fast link instead.
+    """
+    from flopwise.facts.formats import cache_elem_bytes
+    from flopwise.ops.cache import kv_bytes_per_token
+    from flopwise.serving.sim.setup import Transfer
+
+    fabric, gpus = job.cluster.fabric, int(job.layout.num_gpus)
+    inside = 2 * gpus <= fabric.domain
+    rate = (fabric.link_bytes_per_s if inside else fabric.node_bytes_per_s) or 0.0
+    if not rate:
+        raise SpecError("what joins the two pools is not known; give --network or an --instance")
+    per_token = float(kv_bytes_per_token(job.model, cache_elem_bytes(job.kv_dtype)))
+    return Transfer(latency_s=1e-3, s_per_token=per_token / (rate * gpus * KV_SHARE_OF_NETWORK))
+
+
+def simulate(
+    model: Any,
+    *,
+    traffic: Traffic | None = None,
+    scheduling: Scheduling | None = None,
+    gpu: str | None = None,
+    replicas: int = 1,
+    slo: Slo | None = None,
+    machines: Machines | None = None,
+    deployment: Deployment | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    on_compile: Callable[[], None] | None = None,
+    **said: Any,
+) -> SimulateAnswer:
+    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
+
+    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`) or
+    `Machines`. `slo`: what a request must hold to count into the goodput.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        InfeasibleError: weights and one request do not fit the memory.
+        MissingFactError: a fact that the answer needs is not known.
+    """
+    from flopwise.serving.sim.result import Slo
+    from flopwise.serving.sim.simulate import simulate as run
+
+    held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in _KINDS}
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), held[Machines])
+    asked = overridden(deployment or Deployment(), held[Deployment] | said)
+    how = overridden(scheduling or Scheduling(), held[Scheduling])
+    flow = overridden(traffic or Traffic(), held[Traffic])
+    if replicas < 1 or how.prefill_replicas < 0:
+        raise SpecError(f"{replicas} replicas, {how.prefill_replicas} of them for prompts; allowed: from 1, from 0")
+    made = prepared(
+        model, flow, scheduling=how, place=place, deployment=asked, assume_family=assume_family, offline=offline
+    )
+    each = made.replica.schedulers
+    found = run(
+        made.trace,
+        made.replica.cost,
+        made.limits,
+        replicas=replicas * each,
+        balancer=how.balancer,
+        policy=how.policy,
+        users=flow.users,
+        think_s=flow.think_s,
+        prefill_replicas=how.prefill_replicas * each,
+        transfer=made.transfer,
+        on_compile=on_compile,
+    )
+    return answered(made, found, flow, how, replicas=replicas + how.prefill_replicas, slo=slo or Slo())
+
+
+_KINDS = (Traffic, Scheduling, Machines, Deployment)
+
+
+def answered(
+    made: Simulation, found: Simulated, flow: Traffic, how: Scheduling, *, replicas: int, slo: Slo
+) -> SimulateAnswer:
+    """The figures of a run."""
+    from flopwise.serving.estimate import serving_band
+
+    job = made.job
+    summary = found.summary(slo)
+    gpus = int(job.layout.num_gpus)
+    each = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
+    hours = summary.replica_hours / made.replica.schedulers
+    paced = replace(job, arrivals_per_s=flow.rate) if flow.rate is not None else job
+    intervals = {}
+    for name, median in (("ttft", summary.ttft_s.p50), ("tpot", summary.tpot_s.p50)):
+        if isfinite(median):
+            low, high = serving_band(paced, name).interval(median)
+            intervals[f"{name}_s"] = (float(low), float(high))
+    return SimulateAnswer(
+        job=job,
+        simulated=found,
+        summary=summary,
+        slo=slo,
+        replicas=replicas,
+        gpus_per_replica=gpus,
+        usd_per_hour=None if each is None else each * replicas,
+        cost_usd=None if each is None else each * hours,
+        intervals=intervals,
+        settings=_settings(made, flow, how, replicas),
+        assumptions=(*made.assumptions, *_told(made)),
+    )
+
+
+def _told(made: Simulation) -> tuple[str, ...]:
+    limits = made.limits
+    steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
+    return (
+        f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens",
+        "a run repeats exactly with its seed; its intervals are those of the step times that it is made of",
+    )
+
+
+def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -> tuple[tuple[str, str], ...]:
+    job, trace = made.job, made.trace
+    gpus = int(job.layout.num_gpus)
+    split = f" ({how.prefill_replicas} for prompts)" if how.prefill_replicas else ""
+    rate = "as they are answered" if flow.users else f"{trace.requests_per_s:,.3g}/s"
+    source = f"from {flow.trace.name}" if flow.trace else f"{flow.users:,} users" if flow.users else flow.arrivals
+    return (
+        ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
+        ("layout", f"tp {job.layout.tp}, pp {job.layout.pp}"),
+        ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
+        ("engine", f"{job.engine}; {how.policy}, {how.balancer}"),
+        ("requests", f"{len(trace):,} {source}, {rate}"),
+        ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
+        ("price", price_text(job.cluster)),
+    )

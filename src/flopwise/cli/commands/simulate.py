@@ -1,0 +1,122 @@
+"""`flopwise simulate`: what users of a service see, request by request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flopwise.cli import options, questions
+
+_FILE = click.Path(path_type=Path)
+
+traffic_options = questions.grouped(
+    click.option("--trace", type=_FILE, help="CSV file: arrival_s, prompt_tokens, output_tokens ..."),
+    click.option("--scale", type=options.COUNT, default="1", help="Replay the trace so many times as fast."),
+    click.option("--rate", type=options.RATE, help="Requests a second on average instead: 20, 500/min."),
+    click.option(
+        "--arrivals", type=options.Name("process"), default="poisson", show_default=True,
+        help="poisson, gamma (bursts), diurnal (a daily wave) or uniform.",
+    ),
+    click.option("--burstiness", type=options.COUNT, help="Of gamma arrivals: 1 is Poisson, 3 comes in clumps."),
+    click.option("--peak", type=options.COUNT, help="Of diurnal arrivals: the busiest hour over the mean."),
+    click.option("--peak-hour", type=options.HOUR, help="Of diurnal arrivals (default: 14)."),
+    click.option("--weekend", type=options.COUNT_OR_ZERO, help="Of diurnal arrivals: a weekend day over another."),
+    click.option("--duration", "duration_s", type=options.SECONDS, help="Requests come this long (default: 10 min)."),
+    click.option("--requests", type=options.BATCH, help="So many requests, instead of a duration."),
+    click.option("--users", type=options.BATCH, help="So many users instead, who ask again after each answer."),
+    click.option("--think", "think_s", type=options.SECONDS_OR_ZERO, default="0", help="They think so long before."),
+    click.option("--input", "inputs", metavar="LENGTH", help="Tokens of prompts: 1024, 200:800, lognormal:512:cv=1."),
+    click.option("--output", "outputs", metavar="LENGTH", help="Tokens of answers, likewise (default: 256)."),
+    click.option("--lengths-from", type=_FILE, help="Draw pairs of prompt and answer from this trace file."),
+    click.option("--prefixes", type=options.WHOLE_OR_ZERO, default=0, help="Prompts begin with one of so many texts"),
+    click.option("--prefix-tokens", type=options.TOKENS, help="... of so many tokens, before their --input."),
+    click.option("--seed", type=options.WHOLE_OR_ZERO, default=0, help="Of the draws; the same seed, the same run."),
+)  # fmt: skip
+
+scheduling_options = questions.grouped(
+    click.option(
+        "--policy", type=options.Name("policy"), default="fcfs", show_default=True,
+        help="Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.",
+    ),
+    click.option(
+        "--balancer", type=options.Name("balancer"), default="least-loaded", show_default=True,
+        help="Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.",
+    ),
+    click.option("--step-tokens", type=options.TOKENS, help="Tokens of an engine step (default: the engine's)."),
+    click.option("--max-batch", type=options.BATCH, help="Sequences that run at once (default: the engine's)."),
+    click.option("--mix/--no-mix", default=True, help="Prompts and answers share steps, or prompts go first."),
+    click.option(
+        "--preempt", type=click.Choice(["recompute", "swap"]), default="recompute", show_default=True,
+        help="What becomes of a sequence when the cache is full.",
+    ),
+    click.option("--prefix-cache/--no-prefix-cache", default=None, help="Keep shared prefixes (default: if any)."),
+    click.option(
+        "--prefill-replicas", type=options.WHOLE_OR_ZERO, default=0,
+        help="So many further replicas do prompts only and hand them over.",
+    ),
+)  # fmt: skip
+
+slo_options = questions.grouped(
+    click.option("--ttft", type=options.SECONDS, help="What counts as good: the first token within this time"),
+    click.option("--tpot", type=options.SECONDS, help="... each further one within this on average"),
+    click.option("--latency", type=options.SECONDS, help="... the whole answer within this."),
+)
+
+
+@options.command(
+    "simulate",
+    "flopwise simulate Llama-3.1-8B --gpu h100 --rate 8 --input lognormal:900:cv=1 --ttft 500ms --tpot 40ms",
+    "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --weights fp8 --replicas 2 --users 64 --json",
+    "flopwise simulate Llama-3.1-8B --gpu l40s --replicas 3 --trace examples/trace.csv --scale 2",
+)
+@options.model_argument
+@click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
+@click.option("--replicas", type=options.DEGREE, default=1, show_default=True, help="Replicas behind the balancer.")
+@click.option("--tp", type=options.DEGREE, default=1, show_default=True, help="Tensor-parallel degree of a replica.")
+@click.option("--pp", type=options.DEGREE, default=1, show_default=True, help="Pipeline stages of a replica.")
+@click.option("--ep", type=options.DEGREE, default=1, show_default=True, help="Expert-parallel degree.")
+@click.option("--dp", type=options.DEGREE, default=1, show_default=True, help="Attention replicas that share experts.")
+@traffic_options
+@slo_options
+@scheduling_options
+@questions.serving_options
+@questions.price_options
+@questions.model_options
+def command(**given: Any) -> None:
+    """What users see: requests through replicas, step by step.
+
+    Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
+    through: batching, chunks of prompts, blocks of cache, preemption. Requests that could never run are dropped and
+    counted; the exit code is then still 0, and 1 where none is answered.
+    """
+    from flopwise.cli.views import simulate as view
+
+    answer = question(**given)
+    options.answer(lambda: view.document(answer), lambda paper: view.blocks(answer, paper))
+    if not answer.summary.completed:
+        click.get_current_context().exit(1)
+
+
+def question(**given: Any) -> Any:
+    """The answer to the parameters of this command."""
+    from dataclasses import fields
+
+    from flopwise.api.simulate import Scheduling, simulate
+    from flopwise.api.traffic import Traffic
+    from flopwise.serving.sim.result import Slo
+
+    def picked(kind: Any) -> Any:
+        return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+
+    return simulate(
+        given["model"],
+        traffic=picked(Traffic),
+        scheduling=picked(Scheduling),
+        replicas=given["replicas"],
+        slo=Slo(ttft_s=given["ttft"], tpot_s=given["tpot"], e2e_s=given["latency"]),
+        machines=questions.machines(given),
+        deployment=questions.deployment(given),
+        **questions.model_arguments(given),
+    )
