@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from operator import le
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.facts.software import stack
+from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.plan_training import candidate_job
 from flopwise.search.space import OFFLOADS, Limits, inner_combinations, layouts
 from flopwise.search.training import Searched, fastest, offloaded, searched, timed
+from flopwise.search.workload_file import workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
@@ -326,6 +330,31 @@ def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
         recipe = Recipe(seq_len=1024, global_batch=64, stack=software)
         space = searched(load_model("gpt2"), recipe, most=16).space
         assert any(t.schedule for f in space.families for t in f.turns) == tried
+
+
+def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beaten() -> None:
+    workload = {
+        "model": "gpt2-xl", "task": "pretrain", "data": {"tokens": "1B", "seq_len": 1024, "global_batch": 64},
+        "constraints": {"gpus": ["h100", "a100-80gb", "l4"], "max_gpus": 32, "providers": ["aws", "gcp", "lambda"]},
+    }  # fmt: skip
+    answer = plan(workload)
+    facts, wanted = load_facts(), workload_from(workload)
+    for one in (*answer.plans[:3], *answer.front[:: max(1, len(answer.front) // 5)]):
+        bought = (one.provider, one.instance, one.region)
+        offer = next(o for o in facts.offers if (o.provider, o.instance, o.region) == bought)
+        found = estimate(candidate_job(wanted, load_model("gpt2-xl"), facts, offer, one)).run
+        assert found is not None
+        assert one.energy_joules == pytest.approx(found.energy_joules, rel=1e-6)
+
+    def weighed(one: Candidate) -> tuple[float, ...]:
+        return one.cost_usd, one.seconds, one.num_gpus, one.energy_joules or float("inf")
+
+    front = [weighed(one) for one in answer.front]
+    assert len(set(front)) == len(front) > 5
+    assert {one.num_gpus for one in answer.front} >= {min(one.num_gpus for one in answer.plans)}
+    for one in [*front, *(weighed(p) for p in answer.plans)]:
+        assert not any(all(map(le, one, other)) and one != other for other in front)
+        assert one in front or any(all(map(le, other, one)) for other in front)
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""What a search answers: ranked plans, the front of cost against time, what was ruled out, and levers."""
+"""What a search answers: ranked plans, the front of cost, time, devices and energy, what was ruled out, and levers."""
 
 from __future__ import annotations
 

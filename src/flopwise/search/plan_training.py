@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.formats import weight_format
@@ -40,8 +38,6 @@ HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
 NEAREST = 3
 """Machines that are searched even where none is fast enough."""
-FRONT = 24
-"""Points of the front that are kept; more are thinned evenly."""
 
 
 def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None) -> Answer:
@@ -76,10 +72,8 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
     answer.assumptions += sentences(answer.plans, facts.folder)
     front = rank.front_rows(options, workload)
-    thin = front if len(front) <= FRONT else [front[i] for i in np.linspace(0, len(front) - 1, FRONT).astype(int)]
-    answer.front = [
-        rank.candidate(o, workload, row, rank.odds(o, workload), i) for i, (o, row) in enumerate(thin, start=1)
-    ]
+    chances = {id(option): rank.odds(option, workload) for option, _ in front}
+    answer.front = [rank.candidate(o, workload, row, chances[id(o)], i) for i, (o, row) in enumerate(front, start=1)]
     if not answer.plans:
         missed.sort(key=lambda entry: entry[0])
         answer.misses = [

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.energy import facility_joules
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.search.answer import Candidate
 from flopwise.search.pareto import pareto_front
-from flopwise.search.training import Searched, Timed, row_parts
-from flopwise.training.estimate import TrainJob, job_watts
+from flopwise.search.training import Searched, Timed
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
 from flopwise.training.schedules import NAMES
 
@@ -45,6 +43,18 @@ class Option:
         """Cost of each row's run."""
         cost: Floats = self.result.run_s / 3600 * self.usd_per_hour
         return cost
+
+    @property
+    def energy_joules(self) -> Floats:
+        """Energy of each row's run at the meter; infinite where the device's power limit is not known."""
+        energy: Floats = self.result.run_s * self.result.watts
+        return energy
+
+    @property
+    def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """What each row is weighed by: cost, time, devices and energy (the largest number where it is not known)."""
+        known = np.minimum(self.energy_joules, np.finfo(float).max)
+        return self.cost_usd, self.result.run_s, self.result.num_gpus.astype(float), known
 
 
 def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
@@ -89,12 +99,11 @@ def allowed(option: Option, workload: Resolved, met: dict[str, Floats]) -> NDArr
 
 
 def score(option: Option, objective: str) -> Floats:
-    """What is minimised: cost, time or (up to a factor of the node) energy."""
+    """What is minimised: cost, time or energy."""
     if objective == "time":
         return option.result.run_s
     if objective == "energy":
-        watts = option.node.cluster.accelerator.tdp_w
-        return option.result.run_s * option.result.num_gpus * (watts if watts is not None else np.inf)
+        return option.energy_joules
     return option.cost_usd
 
 
@@ -139,12 +148,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
     layout = job.space.layout(int(result.rows[row]))
     gpus = int(result.num_gpus[row])
     device = node.cluster.accelerator
-    assert result.table is not None
-    parts = row_parts(job, result, row)
-    train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster)
-    energy = None
-    if device.tdp_w is not None:
-        energy = float(facility_joules(device, gpus, job_watts(train, parts, result.table), float(result.run_s[row])))
+    energy = float(option.energy_joules[row])
     tokens = job.recipe.useful_tokens
     step_s = float(result.step_s[row])
     return Candidate(
@@ -167,7 +171,7 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
         seconds=float(result.run_s[row]),
         usd_per_hour=float(option.usd_per_hour[row]),
         cost_usd=float(option.cost_usd[row]),
-        energy_joules=energy,
+        energy_joules=energy if np.isfinite(energy) else None,
         meets={name: round(float(p[row]), 4) for name, p in met.items()},
         figures={
             "step_s": step_s,
@@ -184,18 +188,17 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
 
 
 def front_rows(options: list[Option], workload: Resolved) -> list[tuple[Option, int]]:
-    """The rows, over all options, that no other beats in both cost and time; cheapest first."""
-    costs, times, owners, rows = [], [], [], []
+    """The rows, over all options, that no other beats in cost, time, devices and energy at once; cheapest first."""
+    points, owners, rows = [], [], []
     for index, option in enumerate(options):
         keep = np.flatnonzero(option.result.num_gpus >= workload.min_gpus)
-        cost, seconds = option.cost_usd[keep], option.result.run_s[keep]
-        own = pareto_front(cost, seconds)
-        costs.append(cost[own])
-        times.append(seconds[own])
+        held = np.stack([each[keep] for each in option.objectives])
+        own = pareto_front(*held)
+        points.append(held[:, own])
         rows.append(keep[own])
         owners.append(np.full(own.size, index))
-    if not costs:
+    if not points:
         return []
     all_rows, all_owners = np.concatenate(rows), np.concatenate(owners)
-    front = pareto_front(np.concatenate(costs), np.concatenate(times))
+    front = pareto_front(*np.concatenate(points, axis=1))
     return [(options[int(all_owners[i])], int(all_rows[i])) for i in front]

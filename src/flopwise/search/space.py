@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Attend, Experts, Model
 from flopwise.facts.software import Stack
 from flopwise.ops.columns import ascending
-from flopwise.training.layout import Layout
+from flopwise.training.layout import COLUMNS, Layout
 from flopwise.training.schedules import NAMES, quicker_schedules, schedule_code
 from flopwise.training.step import Inner
 
@@ -196,6 +196,21 @@ class Space:
             whole = (replace(f, zeros=tuple(z for z in f.zeros if z == 3)) for f in families)
             families = tuple(f for f in whole if f.zeros)
         return replace(self, families=families, offload=parts)
+
+    def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
+        """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
+        inner, degree = np.zeros(rows.size, dtype=np.intp), np.zeros(rows.size, dtype=np.intp)
+        held = {name: np.zeros(rows.size, dtype=np.int64) for name in COLUMNS}
+        layout = Layout()
+        for family, start in zip(self.families, self.starts, strict=True):
+            here = np.flatnonzero((rows >= start) & (rows < start + family.meshes * family.choices))
+            if here.size:
+                layout = self.columns(family)
+                place = np.unravel_index(rows[here] - start, family.shape)
+                inner[here], degree[here] = family.inner_index[place[3]], family.degree_index[place[3]]
+                for name, column in zip(COLUMNS, layout.columns, strict=True):
+                    held[name][here] = np.broadcast_to(np.asarray(column), family.shape)[place]
+        return inner, degree, replace(layout, **held)  # type: ignore[arg-type]
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""

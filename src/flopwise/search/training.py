@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.energy import facility_joules
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.columns import ascending
@@ -31,6 +32,7 @@ from flopwise.search.space import (
     layouts,
 )
 from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.estimate import step_watts
 from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
@@ -72,6 +74,7 @@ class Timed:
     run_s: Floats
     num_gpus: NDArray[np.int64]
     memory_bytes: Floats
+    watts: Floats  # at the meter, of all devices with their hosts; not finite where a device's limit is not known
     table: StepTable | None  # None where nothing fits
     considered: int  # candidates that this kind of node could be laid out as
     fitting: int
@@ -229,23 +232,45 @@ def timed(
             table = table or node_table(job, node.cluster, known)
             piece = family.take(chosen)
             step = np.where(fits, steps_s(table, job.space, piece), np.inf)
-            run = steps * step / goodput_frac(piece.num_gpus, job.checkpoint_bytes)
-            rows = np.arange(family.choices).reshape(*family.shape[:3], 1) * family.meshes + chosen + start
-            gpus = np.broadcast_to(piece.num_gpus, piece.shape)
-            columns = tuple(a.reshape(family.choices, -1) for a in (rows, step, run, gpus, memory))
+            columns = _columns(job, family, start, chosen, step, memory)
             found.append(_finite(columns) if every else _fastest(columns))
     merged = _merged(found, every=every)
+    rows = merged[0].astype(np.intp)
     return Timed(
-        rows=merged[0].astype(np.intp),
+        rows=rows,
         step_s=merged[1],
-        run_s=merged[2],
+        run_s=steps * merged[2],
         num_gpus=merged[3].astype(np.int64),
         memory_bytes=np.asarray(reported_bytes(merged[4], job.software, kind)),
+        watts=meter_watts(job, node, table, rows),
         table=table,
         considered=considered,
         fitting=fitting,
         smallest_bytes=0.0 if np.isinf(smallest) else float(reported_bytes(smallest, job.software, kind)),
     )
+
+
+def _columns(
+    job: Searched, family: Family, start: int, meshes: Index, step: Floats, memory: Floats
+) -> tuple[NDArray[Any], ...]:
+    """(row, step, time of the run for each of its steps, devices, bytes) of all choices of some meshes."""
+    gpus = family.num_gpus[meshes]
+    rows = np.arange(family.choices)[:, None] * family.meshes + meshes + start
+    run = step / goodput_frac(gpus, job.checkpoint_bytes)
+    each = (rows, step, run, np.broadcast_to(gpus, step.shape), memory)
+    return tuple(a.reshape(family.choices, -1) for a in each)
+
+
+def meter_watts(job: Searched, node: NodeKind, table: StepTable | None, rows: Index) -> Floats:
+    """Power of candidates at the meter, hosts and cooling included, in W; infinite where the limit is not known."""
+    device = node.cluster.accelerator
+    if device.tdp_w is None or table is None:
+        return np.full(rows.size, np.inf)
+    inner, degree, layout = job.space.at_rows(rows)
+    parts = balanced_parts(table, inner, degree, layout)
+    memory_s = job.recipe.global_batch / (layout.dp * layout.micro_batch) * table.memory_s[degree, inner]
+    drawn = step_watts(device.tdp_w, parts, memory_s)
+    return np.asarray(facility_joules(device, layout.num_gpus, drawn, 1.0))
 
 
 def _allowed(space: Space, family: Family, node: NodeKind) -> Index:
@@ -274,24 +299,11 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
     least = np.full(int(gpus.max()) + 1, np.inf)
     np.minimum.at(least, gpus, value)
     candidates = np.flatnonzero(value == least[gpus])
-    found: Index = candidates[np.unique(gpus[candidates], return_index=True)[1]]
+    candidates = candidates[np.argsort(gpus[candidates], kind="stable")]
+    first = np.ones(candidates.size, dtype=bool)
+    first[1:] = np.diff(gpus[candidates]) > 0
+    found: Index = candidates[first]
     return found
-
-
-def row_parts(job: Searched, result: Timed, index: int) -> dict[str, float]:
-    """The lines of the step of entry `index` of a timed result."""
-    assert result.table is not None
-    return parts_of(job.space, result.table, job.space.layout(int(result.rows[index])))
-
-
-def parts_of(space: Space, table: StepTable, layout: Layout) -> dict[str, float]:
-    """The lines of the step of one layout of `space`."""
-    inner = space.inner
-    names = ("tp", "cp", "ep", "micro_batch")
-    match = np.logical_and.reduce([getattr(inner, name) == getattr(layout, name) for name in names])
-    at = np.flatnonzero(match)[:1]
-    lines = balanced_parts(table, at, np.flatnonzero(space.degrees == layout.pp), layout)
-    return {name: float(np.asarray(value).ravel()[0]) for name, value in lines.items()}
 
 
 def fastest(

@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.ops.types import Floats
 from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.frozen import training_passes
 from flopwise.training.layout import Layout, Recipe
@@ -296,11 +297,19 @@ def _watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float | 
 
 
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:
-    """Mean draw of one device over the step, in W."""
-    step_s = sum(parts.values())
+    """Mean draw of one device over the step, in W; `table`: of this layout alone."""
     num_micro = float(job.recipe.global_batch) / (int(job.layout.dp) * int(job.layout.micro_batch))
-    memory_s = min(num_micro * float(table.memory_s[0, 0]) + parts["optimizer"], step_s)
+    memory_s = num_micro * float(table.memory_s[0, 0])
+    return float(step_watts(float(job.cluster.accelerator.known("tdp_w")), dict(parts), memory_s))
+
+
+def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floats:
+    """Mean draw of one device over a step of these lines, `memory_s` of it in memory-bound kernels, in W; broadcasts.
+
+    Source and assumptions: `device_watts`.
+    """
+    step_s = sum(parts.values())
+    in_memory = np.minimum(memory_s + parts["optimizer"], step_s)
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
     wires = sum(parts[name] for name in COMMUNICATION)
-    tdp = float(job.cluster.accelerator.known("tdp_w"))
-    return float(device_watts(tdp, max(busy - memory_s, 0.0) / step_s, memory_s / step_s, wires / step_s))
+    return device_watts(tdp_w, np.maximum(busy - in_memory, 0.0) / step_s, in_memory / step_s, wires / step_s)

@@ -152,11 +152,14 @@ def _figure(name: str, value: float) -> str:
 
 
 def front(plan: Plan, paper: Screen) -> str:
-    """The chart of cost against time; the chosen plans stand out."""
-    if len(plan.front) < 2:
-        return ""
+    """The chart of cost against time; the chosen plans stand out. What the front holds for less energy is left out."""
     service = plan.task in ("serve", "encode")
-    points = [(c.seconds, c.cost_usd) for c in plan.front]
+    points: list[tuple[float, float]] = []
+    for c in sorted(plan.front, key=lambda c: (c.cost_usd, c.seconds)):
+        if not points or c.seconds < points[-1][0]:
+            points.append((c.seconds, c.cost_usd))
+    if len(points) < 2:
+        return ""
     chosen = [(c.seconds, c.cost_usd) for c in plan.plans[:10]]
     series = [Series("cheapest at each time", points, line=True)]
     if chosen:
