@@ -92,12 +92,17 @@ def prepared(
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.memory import generates
     from flopwise.serving.sim.engine import replica
 
     for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
         if value is not None and value < 1:
             raise SpecError(f"{name} {value} is out of range; allowed: from 1")
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    if not generates(found) or found.kind == "encoder-decoder":
+        raise SpecError(
+            f"{found.name} answers in one pass; the simulator runs models that generate from a cache: use `flopwise serve`"
+        )
     asked, native = in_its_format(found, deployment)
     check_tensor_parallel(found, asked.tp)
     check_expert_parallel(found, asked.ep)

@@ -83,8 +83,7 @@ def _warnings(found: Summary) -> Iterator[str]:
     for reason, count in found.drop_reasons.items():
         if count:
             yield f"{count:,} requests were dropped: {reason}."
-    behind = found.mean_queue > 4 * max(found.mean_running, 1.0)
-    if behind:
+    if found.mean_queue > max(found.mean_running, 1.0):
         yield "requests wait far longer than they run: the replicas do not keep up with this traffic."
 
 
