@@ -186,6 +186,7 @@ def answered(
         job.layout,
         concurrency=at_once,
         context=context,
+        answer=job.growing,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
         kv_dtype=job.kv_dtype,

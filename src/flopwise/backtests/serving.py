@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, number, skipped
 from flopwise.backtests.serving_cells import (
-    DEFAULT_INPUT,
-    DEFAULT_OUTPUT,
     Place,
     row_cache_dtype,
+    row_device,
     row_engine,
     row_format,
+    row_lengths,
     row_place,
 )
 from flopwise.cost.cluster import Cluster, cluster
@@ -82,8 +82,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
     mode = row.get("mode", "")
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
-    software = row_engine(row)
-    gpu = facts.resolve(row.get("gpu", ""))
+    gpu = row_device(row, facts)
+    software = row_engine(row, gpu.accelerator.year)
     model = named_model(row.get("model", ""), facts)
     place = row_place(row, model, software)
     weights = row_format(row, software)
@@ -95,8 +95,9 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
     rate = None
     if mode == "serving_qps" and row.get("request_rate", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "request_rate")
-    inputs = whole(row, "input_len", DEFAULT_INPUT)
-    outputs = 1 if mode in PROMPT_ONLY else whole(row, "output_len", DEFAULT_OUTPUT)
+    inputs, outputs = row_lengths(row)
+    outputs = 1 if mode in PROMPT_ONLY else outputs
+    tool = mode == "fixed_batch" and software.name == "llama.cpp"  # llama-bench: -b is the prompt tokens of one step
     job = ServeJob(
         model=_reaching(model, inputs + outputs),
         cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),
@@ -106,9 +107,10 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         engine=software.name,
         input_tokens=inputs,
         output_tokens=outputs,
-        concurrency=None if at_once is None else max(1, -(-at_once // place.replicas)),
+        concurrency=None if at_once is None else 1 if tool else max(1, -(-at_once // place.replicas)),
         arrivals_per_s=None if rate is None else rate / place.replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
+        prefill_tokens=at_once if tool else None,
     )
     return job, place
 

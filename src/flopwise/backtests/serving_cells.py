@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
 from flopwise.backtests.prediction import number, whole
 from flopwise.errors import UnknownNameError
 from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Engine, engine
 
@@ -26,11 +28,17 @@ _SPELLED = {
 }
 """Spellings of weight formats in measurement files."""
 _EIGHT_BIT_CACHE = ("fp8", "nvfp4")
-DEFAULT_INPUT, DEFAULT_OUTPUT = 512, 256
-"""Tokens where a row does not say: a chat turn."""
+DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
+"""Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
+ATTENTION_DP = "attention-dp enabled"
+"""Remark on a layout whose cells say tp: ranks have their own sequences, and share the experts of a mixture."""
+DATE = re.compile(r"\b(20[2-9]\d)-\d\d-\d\d\b")
+NOMINAL = re.compile(r"lengths uniformly in (\d+)-(\d+) ?% of nominal")
 OLLAMA_FORMAT = "Q4_K_M"
-V1_ENGINE = (0, 8)
-"""vLLM runs its V1 engine by default from this release on."""
+GENERATIONS = {"vllm": ("vllm-v0", (0, 8), 2025), "tensorrt-llm": ("tensorrt-llm-v0", (1, 0), 2025)}
+"""Engines that were written anew: the row of the old one, the release from which the new one is the default, its year."""
+DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
+"""Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 
 
 class Place(NamedTuple):
@@ -43,16 +51,19 @@ class Place(NamedTuple):
     replicas: int
 
 
-def row_engine(row: Row) -> Engine:
-    """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`; old releases of vLLM are apart.
+def row_engine(row: Row, device_year: int | None = None) -> Engine:
+    """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
+
+    The version decides; where there is none (what is given for a product around the engine says nothing), the year of a
+    date in the remarks, else that of the device: old devices were mostly measured with the software of their time.
 
     Raises:
         UnknownNameError: no such engine.
     """
     text = row.get("engine", "")
-    inner = BRACKETS.search(text)
+    plain, inner = BRACKETS.sub("", text), BRACKETS.search(text)
     found: Engine | None = None
-    for name in (text, BRACKETS.sub("", text), inner[1] if inner else text):
+    for name in (text, plain, inner[1] if inner else text):
         try:
             found = engine(name)
             break
@@ -60,10 +71,38 @@ def row_engine(row: Row) -> Engine:
             continue
     if found is None:
         return engine(text)
-    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", ""))
-    if found.name == "vllm" and version and (int(version[1]), int(version[2])) < V1_ENGINE:
-        return engine("vllm-v0")
-    return found
+    if found.name not in GENERATIONS:
+        return found
+    old, first, year = GENERATIONS[found.name]
+    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if name != (inner and inner[1]) else None
+    if version:
+        return engine(old) if (int(version[1]), int(version[2])) < first else found
+    dated = DATE.search(row.get("notes", ""))
+    of_row = int(dated[1]) if dated else device_year
+    return engine(old) if of_row is not None and of_row < year else found
+
+
+def row_device(row: Row, facts: Facts) -> Resolution:
+    """The device that the row counts: one die of a card that software sees as two.
+
+    Raises:
+        UnknownNameError: no such accelerator.
+    """
+    found = facts.resolve(row.get("gpu", ""))
+    die = DIES.get(found.accelerator.name)
+    return found if die is None else replace(found, accelerator=facts.accelerator(die))
+
+
+def row_lengths(row: Row) -> tuple[int, int]:
+    """Mean tokens of a prompt and of an answer; where a remark says that they are drawn from a range, its middle."""
+    short = row.get("mode") == "single_stream_decode"
+    inputs = whole(row, "input_len", QUESTION if short else DEFAULT_INPUT)
+    outputs = whole(row, "output_len", DEFAULT_OUTPUT)
+    drawn = NOMINAL.search(row.get("notes", ""))
+    if not drawn:
+        return inputs, outputs
+    share = (int(drawn[1]) + int(drawn[2])) / 200
+    return max(1, round(share * inputs)), max(1, round(share * outputs))
 
 
 def row_format(row: Row, software: Engine) -> str:
@@ -92,7 +131,7 @@ def row_cache_dtype(row: Row, software: Engine, weights: str) -> str:
     stated = row.get("precision_kv", "").strip().lower()
     if stated and stated != "auto":
         return {"fp16": "bf16"}.get(stated, stated)
-    if software.name == "tensorrt-llm" and weights.startswith(_EIGHT_BIT_CACHE):
+    if software.name.startswith("tensorrt-llm") and weights.startswith(_EIGHT_BIT_CACHE):
         return "fp8"
     return "bf16"
 
@@ -109,5 +148,7 @@ def row_place(row: Row, model: Model, software: Engine) -> Place:
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
     mixture = any(isinstance(i, Experts) for s in model.stacks for k in s.kinds for i in k.items)
     ep = whole(row, "ep", 1) if mixture else 1
-    shared = dp if mixture and ep > 1 else 1
+    if mixture and dp == 1 and ATTENTION_DP in row.get("notes", "").lower():
+        tp, dp, ep = 1, tp, 1
+    shared = dp if mixture and dp > 1 else 1
     return Place(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared, replicas=max(1, gpus // (tp * pp * shared)))

@@ -99,7 +99,14 @@ class Engine:
     exploits_windows: bool  # windowed layers cache their window only
     step_s: float  # host time of one step that the device waits for
     layer_s: float  # time a layer and step beyond its kernels and messages
+    hidden_frac: float  # share of a kernel's fixed time that passes while the kernel before it ends
+    sequence_s: float  # host time a sequence and step that the device waits for: scheduling, sampling, detokenising
     request_s: float  # host time of one request before its first step: HTTP, tokeniser, scheduler
+    synchrony: float  # of the prompts of users in a closed loop, the share that stands before a new one on average
+    reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
+    stage_loss: float  # of a step, what each further pipeline stage adds by waiting for steps that take unequal time
+    serial: bool  # one batch passes through all pipeline stages before the next starts
+    core_bytes_per_s: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
     meaning: str = ""
     source: str = ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import engine
+from flopwise.facts.software import Engine, engine
 from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
@@ -41,6 +41,13 @@ class ServeJob:
     static: bool = False  # a fixed batch: all prompts first, then all answers
     memory_frac: float | None = None
     max_batch: int | None = None
+    prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
+
+    @property
+    def software(self) -> Engine:
+        """The engine, with the prefill budget that is asked for."""
+        row = engine(self.engine)
+        return row if self.prefill_tokens is None else replace(row, prefill_tokens=self.prefill_tokens)
 
     @property
     def decodes(self) -> bool:
@@ -52,6 +59,12 @@ class ServeJob:
         """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
         asked = prompt(self.model, self.input_tokens)
         return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
+
+
+    @property
+    def growing(self) -> int:
+        """Tokens that a sequence gets while others, at other stages, run: none where all start together."""
+        return self.output_tokens if self.decodes and not self.static else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +154,7 @@ def runner(job: ServeJob) -> Runner:
         model=job.model,
         rates=job.cluster.rates,
         fabric=job.cluster.fabric,
-        engine=engine(job.engine),
+        engine=job.software,
         dtype=path.dtype,
         weight_bits=path.weight_bits,
         kv_bytes=cache_elem_bytes(job.kv_dtype),
@@ -156,36 +169,53 @@ def estimate(job: ServeJob) -> ServeEstimate:
         MissingFactError: the device lacks a rate that the format needs.
     """
     check(job)
-    asked = None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
-    memory = serving_memory(
+    memory = job_memory(job)
+    machine = runner(job)
+    if not generates(job.model):
+        return _encoded(job, machine, memory, max(_in_flight(job, memory), 1.0))
+    return _generated(job, machine, memory, *steady_state(job, machine, memory))
+
+
+def job_memory(job: ServeJob) -> ServingMemory:
+    """Memory of the fullest GPU under the job's load, and how much load it takes. Raises as `serving_memory`."""
+    return serving_memory(
         job.model,
         job.layout,
-        concurrency=asked,
+        concurrency=_asked(job),
         context=job.context,
+        answer=job.growing,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
         kv_dtype=job.kv_dtype,
         engine_name=job.engine,
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
+        prefill_tokens=job.prefill_tokens,
         device_kind=job.cluster.accelerator.kind,
     )
-    most = int(memory.max_concurrency)
-    in_flight = float(min(asked or most, most)) if most else float(asked or 1)
-    machine = runner(job)
-    if not generates(job.model):
-        return _encoded(job, machine, memory, max(in_flight, 1.0))
-    waiting_s = 0.0
+
+
+def _asked(job: ServeJob) -> int | None:
+    """Requests that one attention replica is asked to hold."""
+    return None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
+
+
+def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
+    """Requests of one attention replica that run at once; 1 where memory holds none."""
+    most, asked = int(memory.max_concurrency), _asked(job)
+    return float(min(asked or most, most)) if most else float(asked or 1)
+
+
+def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
+    """What one attention replica does under the job's load, and seconds that requests wait for memory before it."""
+    in_flight, shape = _in_flight(job, memory), (job.input_tokens, job.output_tokens)
     if job.arrivals_per_s is not None:
-        steady = open_loop(
-            machine, job.layout, job.arrivals_per_s / int(job.layout.dp), in_flight, job.input_tokens, job.output_tokens
-        )
-    else:
-        loop = fixed_batch if job.static else closed_loop
-        steady = loop(machine, job.layout, max(in_flight, 1.0), job.input_tokens, job.output_tokens)
-        if asked and most and asked > most:  # the rest queue for memory
-            waiting_s = (asked - most) / float(np.asarray(steady.requests_per_s))
-    return _generated(job, machine, memory, steady, waiting_s)
+        return open_loop(machine, job.layout, job.arrivals_per_s / int(job.layout.dp), in_flight, *shape), 0.0
+    loop = fixed_batch if job.static else closed_loop
+    steady = loop(machine, job.layout, max(in_flight, 1.0), *shape)
+    most, asked = int(memory.max_concurrency), _asked(job)
+    waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
+    return steady, waiting
 
 
 LOCAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})

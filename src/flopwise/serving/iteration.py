@@ -7,13 +7,14 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import Timing, work_s
+from flopwise.cost.rates import precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merged
@@ -119,6 +120,13 @@ class Runner:
     kv_bytes: float  # per cached element
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
+    own_rates: Rates = field(init=False, repr=False)  # the device's, with what the engine's own kernels change
+
+    def __post_init__(self) -> None:
+        """Lay what the engine's kernels reach over what the device's best ones do."""
+        drawn = self.engine.core_bytes_per_s
+        value = dict(self.rates.value) | ({"core_bytes_per_s": drawn} if drawn else {})
+        object.__setattr__(self, "own_rates", replace(self.rates, value=value) if drawn else self.rates)
 
     def step(self, load: Load, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
@@ -129,7 +137,7 @@ class Runner:
         stack = self.model.stacks[0]
         total = self._stack(stack, load, split)
         hops = self._pipeline_s(load, split, stack.width)
-        layers_s: Floats = self.engine.layer_s * stack.num_layers
+        layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
         for tower in self.model.stacks[1:]:
             if runs(self.model, tower) and np.any(load.encoded):
                 total = _plus(total, self._stack(tower, self._tower_load(tower, load), split))
@@ -178,9 +186,21 @@ class Runner:
             for work in _works(group, load, cut, split.dp, inside=inside):
                 dtype, bits = self._format(work, inside=inside)
                 timing = work_s(
-                    self.rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
+                    self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield Kernel(work, dtype, bits, timing)
+                yield Kernel(work, dtype, bits, self._chained(timing))
+
+    def _chained(self, timing: Timing) -> Timing:
+        """A kernel among others: part of its fixed time passes while the one before it ends.
+
+        Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.
+        Assumes: never less than computing or moving takes.
+        """
+        if not self.engine.hidden_frac:
+            return timing
+        hidden_s = self.engine.hidden_frac * self.own_rates.value["kernel_s"]
+        least = np.maximum(timing.compute_s, timing.memory_s)
+        return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
         if inside and work.kind in {"matmul", "grouped"}:
@@ -191,22 +211,33 @@ class Runner:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
     def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout, width: int) -> Floats:
-        """All-reduces behind row-parallel products of a layer, and all-to-alls where attention replicas share experts.
+        """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
+
+        A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
+        back in 16 bits. Where experts are cut over ranks, all of these gather the tokens and sum what they make of them.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
-        Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum.
+        Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
+        experts are chosen independently.
         """
         tokens = load.decode_batch + load.prefill_tokens
         nbytes = tokens * width * ACT_BYTES
         rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
-        if experts:
-            routed = nbytes * experts[0].top_k / split.tp
-            spread = 2 * all_to_all_s(self.fabric, routed, split.ep)
-            summed = all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
-            seconds = seconds + np.where(np.asarray(split.dp) > 1, spread, summed)
-        return seconds
+        if not experts:
+            return seconds
+        summed = all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
+        if not np.any(np.asarray(split.dp) > 1):
+            return seconds + summed
+        ranks, ep = np.asarray(split.tp) * split.dp, np.asarray(split.ep)
+        p = precision(self.dtype)
+        thin = p.act_bits / 8 / ACT_BYTES if p.quantised else 1.0
+        routed = nbytes / split.tp * ep * (1.0 - (1.0 - 1.0 / ep) ** experts[0].top_k)
+        spread = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
+        whole = nbytes * split.dp
+        joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
+        return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
     def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch + load.prefill_tokens) * width * ACT_BYTES / split.tp

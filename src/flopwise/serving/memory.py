@@ -141,6 +141,7 @@ def serving_memory(
     *,
     concurrency: Ints | None = 1,
     context: Ints,
+    answer: Ints = 0,
     hbm_bytes: Floats | None = None,
     weights: str = "bf16",
     kv_dtype: str = "bf16",
@@ -153,10 +154,11 @@ def serving_memory(
     """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
 
     `concurrency` None: as many as fit. What fits does not depend on it: activations grow with the batch, so the most
-    that a card holds is where weights, activations of so many and their cache fill it.
+    that a card holds is where weights, activations of so many and their cache fill it. `answer`: of the context, the
+    tokens that are made one by one; engines that do not reserve them hold half of them on average.
 
     Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
-    Assumes: every sequence is as long as `context`; `concurrency` is of one attention replica.
+    Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
     Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
     """
     layout = layout or ServingLayout()
@@ -168,21 +170,24 @@ def serving_memory(
     loaded = weights_per_gpu(model, weights, layout)
     standing = loaded + row.workspace_bytes + graphs + driver
     cache = _Cache(model, layout, row, kv_dtype)
-    one = cache.bytes(1, context)
+    held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
+    one = cache.bytes(1, held)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    filled = _filling(model, row, share, card - standing if row.memory_rule != "whole" else card * share - standing,
-                      chunk=chunk, context=context, one=one, tp=layout.tp)  # fmt: skip
+    room = card - standing if row.memory_rule != "whole" else card * share - standing
+    filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
+    alone = filling(one=cache.bytes(1, context))  # what runs must have room to end
+    filled = np.where(alone >= 1.0, filling(one=one), np.minimum(alone, 1.0)) if np.any(answer) else alone
     most = np.minimum(np.floor(filled), cap)
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
-    used, workspace = cache.bytes(batch, context), working(batch)
+    used, workspace = cache.bytes(batch, held), working(batch)
     taken = loaded + workspace + graphs + driver
     budget = _kv_budget(row, share, card, loaded + working(np.maximum(most, 1.0)) + graphs + driver)
     items: dict[str, Floats] = {
         "weights": loaded, "KV cache": used, "activations and workspace": workspace, GRAPHS: graphs, CONTEXT: driver,
     }  # fmt: skip
     fits = filled >= batch * (1 - 1e-9)
-    tokens = np.maximum(budget, 0.0) / np.maximum(one, 1e-9) * context if generates(model) else 0.0 * filled
+    tokens = np.maximum(budget, 0.0) / np.maximum(one, 1e-9) * held if generates(model) else 0.0 * filled
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(taken + used),

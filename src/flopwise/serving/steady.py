@@ -14,8 +14,6 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, prompt
 from flopwise.serving.memory import ServingLayout
 
-SYNCHRONY = 0.3
-"""Share of the others' prompts in front of a request in a closed loop: equal requests finish and start together."""
 GRID = 64
 """Points on which the number in flight is looked up."""
 PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3263}
@@ -37,19 +35,25 @@ class Steady(NamedTuple):
     mixed: StepTime
 
 
-SERIAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
-"""Engines that pass one batch through all pipeline stages before the next."""
-
-
 def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
     """Parts into which the sequences in flight are split so that every pipeline stage has one to work on.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) section 2.3; vLLM and TensorRT-LLM, pipeline parallelism.
     Assumes: stages are even; there are no more parts than sequences.
     """
-    if runner.engine.name in SERIAL_ENGINES:
+    if runner.engine.serial:
         return 1.0
     return np.minimum(np.asarray(layout.pp) * 1.0, np.maximum(np.floor(in_flight), 1.0))
+
+
+def _staged(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
+    """A step of one of `parts` micro-batches that follow one another through the stages, waits included.
+
+    Source: Agrawal et al. 2024 (arXiv:2403.02310) section 3.2, bubbles of unequal steps; the share is calibrated.
+    Assumes: it grows with the stages.
+    """
+    waits = runner.engine.stage_loss * (parts - 1.0) * step.seconds
+    return step._replace(seconds=step.seconds + waits, communication_s=step.communication_s + waits)
 
 
 def chunk_tokens(runner: Runner, input_tokens: Ints) -> Floats:
@@ -86,6 +90,9 @@ def closed_loop(
     One step works through at least a chunk of one prompt and at most the engine's budget; where prompts ask for more
     than that, fewer sequences decode and the others wait.
 
+    Users started together and requests alike end together, so that prompts come in bunches: of the others', the
+    engine's `synchrony` stands before a new one, half of it on average.
+
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
     Assumes: requests of one length; decoding sequences are on average half way through their answer.
     """
@@ -101,12 +108,13 @@ def closed_loop(
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), np.minimum(in_flight, 1.0))
     due = batch * asked / output_tokens
     tokens = np.clip(due, chunk, budget)
-    decode = runner.step(Load(decode_batch=batch, decode_context=context, encoder=one.encoder), layout)
-    mixed = runner.step(_filled(one, tokens, batch, context), layout)
+    alone = Load(decode_batch=batch, decode_context=context, encoder=one.encoder)
+    decode = _staged(runner, runner.step(alone, layout), parts)
+    mixed = _staged(runner, runner.step(_filled(one, tokens, batch, context), layout), parts)
     share = np.minimum(due / tokens, 1.0)
     tpot_s = decode.seconds + share * (mixed.seconds - decode.seconds)
     added_s = chunks * (mixed.seconds - decode.seconds)
-    ahead = SYNCHRONY * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
+    ahead = runner.engine.synchrony * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
     ttft_s = runner.engine.request_s + chunks * mixed.seconds + np.maximum(ahead, 0.0) * added_s
     running_s = ttft_s + (output_tokens - 1) * tpot_s
     requests = np.minimum(in_flight / running_s, batch / (output_tokens * tpot_s))
@@ -132,7 +140,8 @@ def fixed_batch(
     prefill = runner.step(_filled(one, chunk), layout)
     parts = micro_batches(runner, layout, batch)
     context = one.own + output_tokens / 2
-    decode = runner.step(Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder), layout)
+    alone = Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder)
+    decode = _staged(runner, runner.step(alone, layout), parts)
     stages = np.minimum(parts, np.maximum(rounds, 1.0))
     ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
