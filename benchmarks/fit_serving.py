@@ -3,9 +3,9 @@
     python benchmarks/fit_serving.py FILE             report errors: plain, with each source and each GPU left out
     python benchmarks/fit_serving.py FILE --write     write the values to data/engines.csv and data/calibration
 
-Each constant is a column of data/engines.csv that several engines share, or a parameter of data/calibration; none belongs
-to a row, a source or a GPU. A row weighs one over the square root of the rows of its source and quantity. Times to a
-first token count where memory holds all requests: beyond that they are waiting, which depends on nothing but throughput.
+Each constant is a column of data/engines.csv that several engines share, or a parameter of data/calibration; none
+belongs to a row or a source. A row weighs one over the square root of the rows of its source and quantity. Times to a
+first token count where memory holds all requests: beyond that they are waiting, which throughput decides.
 """
 
 from __future__ import annotations

@@ -8,29 +8,32 @@ GRAPHS = ("vllm", "sglang", "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
 BATCH = ("vllm-v0", "deepspeed-mii")
 """Python between steps, which the device waits for."""
-COMPILED = ("tensorrt-llm-v0", "deepspeed-inference")
-"""Compiled engines, or whole steps captured, without a server's Python."""
-LOCAL = ("llama.cpp", "mlx")
+NOW, THEN = ("llama.cpp", "mlx"), ("llama.cpp-2024",)
+"""Engines of one user: kernels of their own, launched from graphs since 2025."""
+TRT = ("tensorrt-llm-v0", "tensorrt-llm-2023")
 
 KNOBS = (
     Knob("layer_s", GRAPHS, 10e-6, 0.1e-6, 1e-4),
     Knob("layer_s", ("vllm-v0",), 15e-6, 0.1e-6, 2e-4),
     Knob("layer_s", ("deepspeed-mii",), 80e-6, 1e-6, 4e-4),
-    Knob("layer_s", COMPILED, 10e-6, 0.1e-6, 1e-4),
-    Knob("layer_s", LOCAL, 40e-6, 0.1e-6, 2e-4),
+    Knob("layer_s", (*TRT, "deepspeed-inference"), 10e-6, 0.1e-6, 1e-4),
+    Knob("layer_s", NOW, 20e-6, 0.1e-6, 2e-4),
+    Knob("layer_s", THEN, 40e-6, 0.1e-6, 2e-4),
     Knob("step_s", GRAPHS, 1e-3, 0.05e-3, 5e-3),
     Knob("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
-    Knob("step_s", COMPILED, 0.5e-3, 0.02e-3, 5e-3),
-    Knob("sequence_s", GRAPHS, 5e-6, 0.1e-6, 2e-4, 1.0),
+    Knob("step_s", (*TRT, "deepspeed-inference"), 0.5e-3, 0.02e-3, 5e-3),
     Knob("sequence_s", BATCH, 30e-6, 1e-6, 4e-4, 1.0),
     Knob("request_s", ("vllm", "lmdeploy", "tgi"), 30e-3, 2e-3, 0.3),
     Knob("request_s", ("sglang",), 60e-3, 2e-3, 0.5),
     Knob("request_s", ("tensorrt-llm",), 30e-3, 2e-3, 0.3),
-    Knob("request_s", ("tensorrt-llm-v0",), 15e-3, 2e-3, 0.3),
-    Knob("synchrony", ("vllm", "vllm-v0", "lmdeploy", "tgi"), 0.3, 0.02, 3.0),
-    Knob("synchrony", ("sglang",), 0.3, 0.02, 3.0),
-    Knob("synchrony", ("tensorrt-llm", "tensorrt-llm-v0"), 0.3, 0.02, 3.0),
+    Knob("request_s", TRT, 15e-3, 2e-3, 0.3),
+    Knob("synchrony", ("vllm", "vllm-v0", "lmdeploy", "tgi", "tensorrt-llm", *TRT), 0.2, 0.02, 3.0),
+    Knob("synchrony", ("sglang",), 0.2, 0.02, 3.0),
     Knob("hidden_frac", GRAPHS, 0.5, 0.01, 1.0),
-    Knob("stage_loss", (*GRAPHS, *BATCH, "tensorrt-llm-v0"), 0.1, 0.01, 0.5),
-    Knob("core_bytes_per_s", LOCAL, 9e9, 2e9, 4e10),
+    Knob("stage_loss", (*GRAPHS, *BATCH, *TRT), 0.1, 0.01, 0.5),
+    Knob("core_bytes_per_cycle", (*NOW, *THEN), 7.0, 2.0, 40.0),
+    Knob("core_flops_per_s", (*NOW, *THEN), 9e11, 2e11, 4e12),
+    Knob("cache_convert_flops", ("any",), 40.0, 5.0, 200.0, column=False),
+    Knob("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95, column=False),
+    Knob("matmul_frac.bf16", ("ponte-vecchio",), 0.6, 0.02, 0.95, column=False),
 )

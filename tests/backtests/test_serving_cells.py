@@ -6,7 +6,8 @@ import pytest
 
 from flopwise.backtests.names import model_spellings, named_model
 from flopwise.backtests.serving import measured_quantities, row_job
-from flopwise.backtests.serving_cells import row_cache_dtype, row_engine, row_format, row_place
+from flopwise.backtests.serving_cells import row_cache_dtype, row_device, row_format, row_lengths, row_place
+from flopwise.backtests.serving_engines import row_engine
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import engine
@@ -20,12 +21,55 @@ from flopwise.facts.software import engine
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),
+        ({"engine": "TensorRT-LLM", "engine_version": "0.6.1"}, "tensorrt-llm-2023"),
+        ({"engine": "TensorRT-LLM", "engine_version": "0.17 (TRT engine)"}, "tensorrt-llm-v0"),
+        ({"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}, "tensorrt-llm"),
+        ({"engine": "vllm", "notes": "db-dump/2024-04-27"}, "vllm-v0"),
+        ({"engine": "Deepspeed"}, "deepspeed-inference"),
         ({"engine": "ollama"}, "llama.cpp"),
         ({"engine": "Deepspeed-MII"}, "deepspeed-mii"),
     ],
 )
 def test_engines(cells: dict[str, str], name: str) -> None:
     assert row_engine(cells).name == name
+
+
+@pytest.mark.parametrize(
+    ("year", "model_type", "notes", "name"),
+    [
+        (2020, "llama", "", "vllm-v0"),  # what is measured on old devices is of their time
+        (2024, "llama", "", "vllm-v0"),
+        (2025, "llama", "", "vllm"),
+        (2020, "qwen3_5_text", "", "vllm"),  # unless the model is younger
+        (2020, "llama", "source_file=2026-04-06.csv", "vllm"),  # or the measurement says its date
+    ],
+)
+def test_generations_without_a_version(year: int, model_type: str, notes: str, name: str) -> None:
+    cells = {"engine": "vllm", "notes": notes}
+    assert row_engine(cells, device_year=year, model_type=model_type).name == name
+
+
+def test_dies_are_devices() -> None:
+    facts = load_facts()
+    whole, die = facts.accelerator("MI250"), row_device({"gpu": "MI250"}, facts).accelerator
+    assert die.name == "MI250-GCD"
+    assert (2 * die.hbm_bytes_per_s, 2 * die.peak["bf16"]) == (whole.hbm_bytes_per_s, whole.peak["bf16"])
+    assert row_device({"gpu": "MI300X"}, facts).accelerator.name == "MI300X"
+
+
+def test_drawn_lengths_have_a_mean() -> None:
+    cells = {"input_len": "1000", "output_len": "200", "notes": "draws lengths uniformly in 80-100% of nominal"}
+    assert row_lengths(cells) == (900, 180)
+    assert row_lengths({"input_len": "1000", "output_len": "200"}) == (1000, 200)
+
+
+def test_llama_bench_works_through_prompts_in_pieces_of_its_batch() -> None:
+    cells = {
+        "engine": "llama.cpp", "mode": "fixed_batch", "batch": "16", "model": "Llama-2-7b-hf", "gpu": "H100-SXM-80GB",
+        "input_len": "128", "output_len": "128", "n_gpus": "1", "precision_weights": "fp16",
+    }  # fmt: skip
+    job, _ = row_job(cells, load_facts())
+    assert (job.concurrency, job.prefill_tokens) == (1, 16)
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:

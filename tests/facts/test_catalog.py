@@ -103,7 +103,7 @@ OPEN = {
     "H100-unspecified": "H100-SXM-96-HBM2e",
     "H100 (variant not in csv)": "H100-SXM-80",
     "A100": "A100-SXM-80",
-    "A100 (variant not in csv)": "A100-SXM-80",
+    "A100 (variant not in csv)": "A100-SXM-40",
     "V100": "V100-SXM2-16",
     "H800": "H800-SXM-80",
     "Intel PVC GPU": "Intel Max 1550",

@@ -14,7 +14,8 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.weights import weight_bytes
-from flopwise.serving.estimate import ServeJob, estimate, runner, serving_class
+from flopwise.serving.bands import serving_class
+from flopwise.serving.estimate import ServeJob, estimate, runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout, weights_per_gpu
 from flopwise.serving.steady import micro_batches
@@ -69,7 +70,7 @@ def test_pipeline_stages_work_at_once_except_where_an_engine_passes_one_batch() 
 def test_random_arrivals_are_served_up_to_the_capacity(share: float) -> None:
     most = estimate(_job(concurrency=None))
     found = estimate(_job(arrivals_per_s=share * most.requests_per_s))
-    assert found.requests_per_s == pytest.approx(min(share, 1.0) * most.requests_per_s, rel=0.02)
+    assert found.requests_per_s == pytest.approx(min(share, 1.0) * most.requests_per_s, rel=0.05)  # not all batches fill tiles
     assert found.concurrency <= most.concurrency * 1.001
     calm = estimate(_job(arrivals_per_s=0.01))
     assert found.tpot_s is not None

@@ -120,3 +120,67 @@ def test_encoders_answer_in_one_pass() -> None:
 def test_jobs_that_cannot_be(change: dict[str, object], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         estimate(replace(JOB, **change))  # type: ignore[arg-type]
+
+
+def test_caches_that_grow_hold_more_sequences_than_reserved_ones() -> None:
+    def most(engine: str, **how: object) -> int:
+        job = replace(JOB, engine=engine, concurrency=None, input_tokens=500, output_tokens=8000, **how)  # type: ignore[arg-type]
+        return estimate(job).max_concurrency
+
+    one = (500 + 8000) / (500 + 4000)
+    assert most("vllm") == pytest.approx(one * most("vllm", static=True), rel=0.05)
+    assert most("tensorrt-llm") == most("tensorrt-llm", static=True)
+
+
+def test_a_prompt_in_pieces_takes_a_step_for_each() -> None:
+    whole, pieces = (
+        estimate(replace(JOB, static=True, concurrency=1, prefill_tokens=n)).ttft_s.value for n in (1000, 1)
+    )
+    one = runner(replace(JOB, prefill_tokens=1)).step(Load(prefill_tokens=1, prefill_context=1000), ONE).seconds
+    assert pieces > 50 * whole
+    assert pieces == pytest.approx(1000 * float(one), rel=0.05)
+
+
+def test_kernels_in_a_chain_are_no_slower_and_no_faster_than_their_work() -> None:
+    load = Load(decode_batch=8, decode_context=1000)
+    hidden = replace(MACHINE, engine=replace(MACHINE.engine, hidden_frac=1.0))
+    alone = replace(MACHINE, engine=replace(MACHINE.engine, hidden_frac=0.0))
+    for a, b in zip(
+        *(m.kernels_of(LLAMA.stacks[0].kinds[0].items, load, ONE, inside=True) for m in (hidden, alone)), strict=True
+    ):
+        assert max(a.timing.compute_s, a.timing.memory_s) <= a.timing.seconds <= b.timing.seconds
+
+
+def test_an_emulated_cache_format_costs_time_on_devices_without_its_units() -> None:
+    a100 = cluster(FACTS.accelerator("A100-SXM-80"))
+    load = Load(decode_batch=64, decode_context=1500)
+    for place, slower in ((a100, True), (H100, False)):
+        machine = runner(replace(JOB, cluster=place))
+        eight = replace(machine, kv_dtype="fp8").step(load, ONE).seconds
+        assert (eight > machine.step(load, ONE).seconds) == slower
+        assert replace(machine, kv_dtype="int8").step(load, ONE).seconds < machine.step(load, ONE).seconds
+
+
+def test_engines_that_know_no_groups_read_the_cache_for_each_head() -> None:
+    load = Load(decode_batch=64, decode_context=4000)
+    old = replace(MACHINE, engine=replace(MACHINE.engine, grouped_decode=False))
+    attend = [
+        k for k in old.kernels_of(LLAMA.stacks[0].kinds[0].items, load, ONE, inside=True) if k.work.kind == "attention"
+    ]
+    heads = [
+        k
+        for k in MACHINE.kernels_of(LLAMA.stacks[0].kinds[0].items, load, ONE, inside=True)
+        if k.work.kind == "attention"
+    ]
+    assert attend[0].work.kv_elems == pytest.approx(4 * heads[0].work.kv_elems)  # 32 heads share 8
+
+
+def test_further_stages_lose_a_share_of_the_step() -> None:
+    layout = ServingLayout(pp=4)
+    lossless = replace(MACHINE, engine=replace(MACHINE.engine, stage_loss=0.0))
+    lossy = replace(MACHINE, engine=replace(MACHINE.engine, stage_loss=0.1))
+    ratio = (
+        closed_loop(lossy, layout, 64.0, 128, 500).decode.seconds
+        / closed_loop(lossless, layout, 64.0, 128, 500).decode.seconds
+    )
+    assert float(ratio) == pytest.approx(1.3)

@@ -12,11 +12,11 @@ from flopwise.backtests.serving_cells import (
     Place,
     row_cache_dtype,
     row_device,
-    row_engine,
     row_format,
     row_lengths,
     row_place,
 )
+from flopwise.backtests.serving_engines import row_engine
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
@@ -83,8 +83,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
     gpu = row_device(row, facts)
-    software = row_engine(row, gpu.accelerator.year)
     model = named_model(row.get("model", ""), facts)
+    software = row_engine(row, device_year=gpu.accelerator.year, model_type=model.model_type)
     place = row_place(row, model, software)
     weights = row_format(row, software)
     if weights == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
@@ -97,7 +97,9 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         rate = number(row, "request_rate")
     inputs, outputs = row_lengths(row)
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    tool = mode == "fixed_batch" and software.name == "llama.cpp"  # llama-bench: -b is the prompt tokens of one step
+    tool = mode == "fixed_batch" and software.name.startswith(
+        "llama.cpp"
+    )  # llama-bench: -b is the prompt tokens of one step
     job = ServeJob(
         model=_reaching(model, inputs + outputs),
         cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),

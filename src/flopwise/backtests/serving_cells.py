@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
 from flopwise.backtests.prediction import number, whole
-from flopwise.errors import UnknownNameError
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import weight_format
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.software import Engine
 
 Row = Mapping[str, str]
 
@@ -32,11 +31,8 @@ DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
 ATTENTION_DP = "attention-dp enabled"
 """Remark on a layout whose cells say tp: ranks have their own sequences, and share the experts of a mixture."""
-DATE = re.compile(r"\b(20[2-9]\d)-\d\d-\d\d\b")
 NOMINAL = re.compile(r"lengths uniformly in (\d+)-(\d+) ?% of nominal")
 OLLAMA_FORMAT = "Q4_K_M"
-GENERATIONS = {"vllm": ("vllm-v0", (0, 8), 2025), "tensorrt-llm": ("tensorrt-llm-v0", (1, 0), 2025)}
-"""Engines that were written anew: the row of the old one, the release from which the new one is the default, its year."""
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 
@@ -49,37 +45,6 @@ class Place(NamedTuple):
     ep: int
     dp: int  # attention replicas that share experts
     replicas: int
-
-
-def row_engine(row: Row, device_year: int | None = None) -> Engine:
-    """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
-
-    The version decides; where there is none (what is given for a product around the engine says nothing), the year of a
-    date in the remarks, else that of the device: old devices were mostly measured with the software of their time.
-
-    Raises:
-        UnknownNameError: no such engine.
-    """
-    text = row.get("engine", "")
-    plain, inner = BRACKETS.sub("", text), BRACKETS.search(text)
-    found: Engine | None = None
-    for name in (text, plain, inner[1] if inner else text):
-        try:
-            found = engine(name)
-            break
-        except UnknownNameError:
-            continue
-    if found is None:
-        return engine(text)
-    if found.name not in GENERATIONS:
-        return found
-    old, first, year = GENERATIONS[found.name]
-    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if name != (inner and inner[1]) else None
-    if version:
-        return engine(old) if (int(version[1]), int(version[2])) < first else found
-    dated = DATE.search(row.get("notes", ""))
-    of_row = int(dated[1]) if dated else device_year
-    return engine(old) if of_row is not None and of_row < year else found
 
 
 def row_device(row: Row, facts: Facts) -> Resolution:
@@ -123,7 +88,7 @@ def row_format(row: Row, software: Engine) -> str:
     if suffix:
         plain = suffix[1]
         return weight_format(_SPELLED.get(plain.lower(), plain)).name
-    return weight_format(OLLAMA_FORMAT if software.name == "llama.cpp" else "bf16").name
+    return weight_format(OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16").name
 
 
 def row_cache_dtype(row: Row, software: Engine, weights: str) -> str:
@@ -144,7 +109,7 @@ def row_place(row: Row, model: Model, software: Engine) -> Place:
     gpus = whole(row, "n_gpus", 1)
     tp, pp, dp = whole(row, "tp", 0), whole(row, "pp", 1), whole(row, "dp", 1)
     if number(row, "tp") is None:
-        by_layers = software.name == "llama.cpp"
+        by_layers = software.name.startswith("llama.cpp")
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
     mixture = any(isinstance(i, Experts) for s in model.stacks for k in s.kinds for i in k.items)
     ep = whole(row, "ep", 1) if mixture else 1

@@ -87,6 +87,7 @@ class Rates:
     value: Mapping[str, float] = field(repr=False)
     assumptions: tuple[str, ...] = ()
     tdp_w: float | None = None
+    clock_hz: float | None = None  # of the cores, boosted
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
 
     def peak_dtype(self, dtype: str) -> str:
@@ -205,5 +206,6 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         value=value,
         assumptions=assumptions,
         tdp_w=accelerator.tdp_w,
+        clock_hz=accelerator.boost_clock_hz,
         pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
     )

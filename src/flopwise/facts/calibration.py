@@ -161,7 +161,7 @@ def calibration_page(calibration: Calibration) -> str:
         lines += ["", f"## {name}", "", f"{rows[0].meaning} Unit: {rows[0].unit}.", ""]
         lines += ["| scope | value | fitted on | source | date |", "|---|---|---|---|---|"]
         lines += [f"| {p.scope} | {p.value:.4g} | {p.fitted_on} | {p.source} | {p.date} |" for p in rows]
-    return "\n".join([*lines, *_stack_lines()]) + "\n"
+    return "\n".join([*lines, *_stack_lines(), *_engine_lines()]) + "\n"
 
 
 def _stack_lines() -> list[str]:
@@ -179,4 +179,22 @@ def _stack_lines() -> list[str]:
     lines += ["", f"| stack | {' | '.join(FITTED)} |", f"|---|{'---|' * len(FITTED)}"]
     for name in stack_names():
         lines.append(f"| {name} | {' | '.join(f'{getattr(stack(name), c):.4g}' for c in FITTED)} |")
+    return lines
+
+
+def _engine_lines() -> list[str]:
+    """The fitted columns of the serving engines."""
+    from flopwise.facts.software import FITTED_OF_ENGINES, engine, engine_names  # noqa: PLC0415 - only for this page
+
+    lines = [
+        "",
+        "## Serving engines",
+        "",
+        "Columns of `src/flopwise/data/engines.csv` that several engines share, fitted",
+    ]
+    lines += ["on published serving results (`benchmarks/fit_serving.py`).", ""]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED_OF_ENGINES.items()]
+    lines += ["", f"| engine | {' | '.join(FITTED_OF_ENGINES)} |", f"|---|{'---|' * len(FITTED_OF_ENGINES)}"]
+    for name in engine_names():
+        lines.append(f"| {name} | {' | '.join(f'{getattr(engine(name), c):.3g}' for c in FITTED_OF_ENGINES)} |")
     return lines

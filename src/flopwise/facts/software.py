@@ -106,7 +106,10 @@ class Engine:
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float  # of a step, what each further pipeline stage adds by waiting for steps that take unequal time
     serial: bool  # one batch passes through all pipeline stages before the next starts
-    core_bytes_per_s: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
+    local: bool  # for one user on one machine
+    grouped_decode: bool  # decoding reads the cache once for all query heads that share it
+    core_bytes_per_cycle: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
+    core_flops_per_s: float  # most that one core computes in them; 0: as the calibrated ones
     meaning: str = ""
     source: str = ""
 
@@ -125,6 +128,20 @@ FITTED = {
     "message_frac": "Share of the links' rate that messages between replicas reach.",
 }
 """Columns of data/stacks.csv that `benchmarks/fit_training.py` fits, one value for stacks that are alike, and what they
+mean."""
+
+FITTED_OF_ENGINES = {
+    "layer_s": "Time a layer and step beyond its kernels and messages.",
+    "hidden_frac": "Share of a kernel's fixed time that passes while the kernel before it ends.",
+    "step_s": "Host time of one step that the device waits for.",
+    "sequence_s": "Host time a sequence and step that the device waits for.",
+    "request_s": "Host time of one request before its first step.",
+    "synchrony": "Share of the prompts of the other users in a closed loop that stands before a new one.",
+    "stage_loss": "Share of a step that each further pipeline stage adds by waiting.",
+    "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",
+    "core_flops_per_s": "Most that one core computes in them (0: as the calibrated).",
+}
+"""Columns of data/engines.csv that `benchmarks/fit_serving.py` fits, one value for engines that are alike, and what they
 mean."""
 
 Row = TypeVar("Row", Optimizer, Stack, Engine)

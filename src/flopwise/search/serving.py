@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
 from flopwise.facts.architecture import Attend
-from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
 from flopwise.search.space import powers_of_two
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
@@ -154,7 +153,7 @@ def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, k
         engine=engine(engine_name),
         dtype=path.dtype,
         weight_bits=path.weight_bits,
-        kv_bytes=cache_elem_bytes(kv_dtype),
+        kv_dtype=kv_dtype,
     )
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from flopwise.cost.energy import facility_joules
 from flopwise.search.answer import Candidate
 from flopwise.search.serving import Deployments, answers_in_one_pass
-from flopwise.serving.estimate import ServeJob, serving_band
+from flopwise.serving.bands import serving_band
+from flopwise.serving.estimate import ServeJob
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:

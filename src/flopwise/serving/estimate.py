@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.energy import device_watts, facility_joules
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Experts, Model
-from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
+from flopwise.serving.bands import serving_band
 from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
@@ -59,7 +59,6 @@ class ServeJob:
         """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
         asked = prompt(self.model, self.input_tokens)
         return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
-
 
     @property
     def growing(self) -> int:
@@ -157,7 +156,7 @@ def runner(job: ServeJob) -> Runner:
         engine=job.software,
         dtype=path.dtype,
         weight_bits=path.weight_bits,
-        kv_bytes=cache_elem_bytes(job.kv_dtype),
+        kv_dtype=job.kv_dtype,
     )
 
 
@@ -216,36 +215,6 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
     most, asked = int(memory.max_concurrency), _asked(job)
     waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
     return steady, waiting
-
-
-LOCAL_ENGINES = frozenset({"llama.cpp", "mlx", "hf"})
-"""Engines for one user on one machine; their errors are of their own kind."""
-
-
-def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
-    """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
-
-    `queued`: more requests than memory holds, so that time to the first token is mostly waiting.
-    """
-    name = quantity.split(".", maxsplit=1)[0]
-    if job.engine in LOCAL_ENGINES:
-        return f"serving.{name}.local"
-    fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
-    if name == "ttft":
-        return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
-    mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
-    how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"
-    return f"serving.{name}.{how}.{'moe' if mixture else 'dense'}"
-
-
-def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:
-    """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
-    band = error_band(serving_class(job, quantity, queued=queued))
-    if job.cluster.ambiguous:
-        band = band.wider(1.5, "the device's variant is a guess")
-    if job.cluster.accelerator.vendor != "NVIDIA":
-        band = band.wider(1.5, "few measurements on this vendor's devices stand behind it")
-    return band
 
 
 def _ranged(

@@ -14,8 +14,9 @@ import numpy as np
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import Timing, work_s
-from flopwise.cost.rates import precision
+from flopwise.cost.rates import PRECISIONS, precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
+from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merged
 from flopwise.ops.types import Floats, Ints
@@ -117,16 +118,19 @@ class Runner:
     engine: Engine
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.rates.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
-    kv_bytes: float  # per cached element
+    kv_dtype: str = "bf16"  # of the cache
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
     own_rates: Rates = field(init=False, repr=False)  # the device's, with what the engine's own kernels change
 
     def __post_init__(self) -> None:
         """Lay what the engine's kernels reach over what the device's best ones do."""
-        drawn = self.engine.core_bytes_per_s
-        value = dict(self.rates.value) | ({"core_bytes_per_s": drawn} if drawn else {})
-        object.__setattr__(self, "own_rates", replace(self.rates, value=value) if drawn else self.rates)
+        object.__setattr__(self, "own_rates", _own_rates(self.rates, self.engine))
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of a cached element."""
+        return cache_elem_bytes(self.kv_dtype)
 
     def step(self, load: Load, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
@@ -183,12 +187,35 @@ class Runner:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
         for group in fused_groups(items):
-            for work in _works(group, load, cut, split.dp, inside=inside):
+            for counted in _works(group, load, cut, split.dp, inside=inside):
+                work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield Kernel(work, dtype, bits, self._chained(timing))
+                yield Kernel(work, dtype, bits, self._chained(self._converted(work, timing)))
+
+    def _as_read(self, work: Work) -> Work:
+        """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
+
+        Source: `grouped_decode` of data/engines.csv. Assumes: nothing of it is found in the L2 cache.
+        """
+        if self.engine.grouped_decode or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
+            return work
+        return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * work.heads / work.kv_heads)
+
+    def _converted(self, work: Work, timing: Timing) -> Timing:
+        """Decoding from an 8-bit floating cache on a device without such units: each query head converts what it reads.
+
+        Source: emulated conversions of CUDA's fp8 types; operations an element are calibrated.
+        Assumes: they run on the vector units, after the reads.
+        """
+        rate = self.own_rates.peak.get("fp32")
+        emulated = self.kv_dtype.startswith("fp8") and "fp8" not in self.own_rates.peak
+        if not emulated or not rate or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
+            return timing
+        extra_s = self.own_rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rate
+        return timing._replace(seconds=timing.seconds + extra_s, compute_s=timing.compute_s + extra_s)
 
     def _chained(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
@@ -214,7 +241,7 @@ class Runner:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
-        back in 16 bits. Where experts are cut over ranks, all of these gather the tokens and sum what they make of them.
+        back in 16 bits. Where experts are cut over ranks, all of these gather the tokens and sum what comes out.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
@@ -242,6 +269,24 @@ class Runner:
     def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch + load.prefill_tokens) * width * ACT_BYTES / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
+
+
+def _own_rates(rates: Rates, engine: Engine) -> Rates:
+    """The device's rates, no higher than what each core reaches in the engine's own kernels.
+
+    Source: columns of data/engines.csv. Assumes: all its matrix kernels are written alike.
+    """
+    value = dict(rates.value)
+    if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
+        most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
+        value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
+    if engine.core_flops_per_s and rates.num_sms > 1:
+        most = engine.core_flops_per_s * rates.num_sms
+        for p in PRECISIONS.values():
+            name = f"matmul_frac.{p.rate}"
+            if p.peak in rates.peak and name in value:
+                value[name] = min(value[name], most / rates.peak[p.peak])
+    return rates if value == rates.value else replace(rates, value=value)
 
 
 def _plus(total: StepTime, block: StepTime, count: int = 1) -> StepTime:

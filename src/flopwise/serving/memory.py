@@ -161,26 +161,24 @@ def serving_memory(
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
     Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
     """
-    layout = layout or ServingLayout()
-    row = engine(engine_name)
+    layout, row = layout or ServingLayout(), engine(engine_name)
     share = _share(row, memory_frac)
     cap = row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
     graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
     loaded = weights_per_gpu(model, weights, layout)
-    standing = loaded + row.workspace_bytes + graphs + driver
     cache = _Cache(model, layout, row, kv_dtype)
     held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
     one = cache.bytes(1, held)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    room = card - standing if row.memory_rule != "whole" else card * share - standing
+    room = card * (share if row.memory_rule == "whole" else 1.0) - loaded - row.workspace_bytes - graphs - driver
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
-    alone = filling(one=cache.bytes(1, context))  # what runs must have room to end
-    filled = np.where(alone >= 1.0, filling(one=one), np.minimum(alone, 1.0)) if np.any(answer) else alone
+    whole = filling(one=cache.bytes(1, context))  # what runs must have room to end
+    filled = np.where(whole >= 1.0, filling(one=one), whole) if np.any(answer) else whole
     most = np.minimum(np.floor(filled), cap)
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
-    used, workspace = cache.bytes(batch, held), working(batch)
+    used, workspace = one * batch, working(batch)
     taken = loaded + workspace + graphs + driver
     budget = _kv_budget(row, share, card, loaded + working(np.maximum(most, 1.0)) + graphs + driver)
     items: dict[str, Floats] = {

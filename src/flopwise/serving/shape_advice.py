@@ -13,7 +13,6 @@ from flopwise.cost.fabric import fabric
 from flopwise.cost.shape_rules import findings
 from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.formats import cache_elem_bytes
 from flopwise.facts.software import engine
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
@@ -54,7 +53,7 @@ class DecodeClock:
             engine=engine(self.engine),
             dtype=path.dtype,
             weight_bits=path.weight_bits,
-            kv_bytes=cache_elem_bytes(self.kv_dtype),
+            kv_dtype=self.kv_dtype,
         )
 
     def pass_s(

@@ -142,7 +142,9 @@ def fixed_batch(
     context = one.own + output_tokens / 2
     alone = Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder)
     decode = _staged(runner, runner.step(alone, layout), parts)
-    stages = np.minimum(parts, np.maximum(rounds, 1.0))
+    stages = np.minimum(
+        np.asarray(layout.pp) * 1.0, np.maximum(rounds, 1.0)
+    )  # prompts follow one another, whoever decodes
     ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
     requests = batch / whole_s

@@ -12,7 +12,6 @@ from flopwise.facts.software import engine
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, Trace
-from flopwise.serving.steady import SERIAL_ENGINES
 
 if TYPE_CHECKING:
     from flopwise.serving.estimate import ServeJob
@@ -111,7 +110,7 @@ def replica(
         max_batch=job.max_batch,
         device_kind=job.cluster.accelerator.kind,
     )
-    parts = 1 if row.name in SERIAL_ENGINES else int(job.layout.pp)
+    parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)
     blocks = int(memory.kv_capacity_tokens) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
