@@ -70,7 +70,9 @@ def test_pipeline_stages_work_at_once_except_where_an_engine_passes_one_batch() 
 def test_random_arrivals_are_served_up_to_the_capacity(share: float) -> None:
     most = estimate(_job(concurrency=None))
     found = estimate(_job(arrivals_per_s=share * most.requests_per_s))
-    assert found.requests_per_s == pytest.approx(min(share, 1.0) * most.requests_per_s, rel=0.05)  # not all batches fill tiles
+    assert found.requests_per_s == pytest.approx(
+        min(share, 1.0) * most.requests_per_s, rel=0.05
+    )  # not all batches fill tiles
     assert found.concurrency <= most.concurrency * 1.001
     calm = estimate(_job(arrivals_per_s=0.01))
     assert found.tpot_s is not None

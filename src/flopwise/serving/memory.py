@@ -162,8 +162,7 @@ def serving_memory(
     Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
     """
     layout, row = layout or ServingLayout(), engine(engine_name)
-    share = _share(row, memory_frac)
-    cap = row.max_batch if max_batch is None else max_batch
+    share, cap = _share(row, memory_frac), row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
     graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
     loaded = weights_per_gpu(model, weights, layout)
