@@ -101,7 +101,7 @@ def prepared(
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     if not generates(found) or found.kind == "encoder-decoder":
         raise SpecError(
-            f"{found.name} answers in one pass; the simulator runs models that generate from a cache: use `flopwise serve`"
+            f"{found.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
         )
     asked, native = in_its_format(found, deployment)
     check_tensor_parallel(found, asked.tp)
