@@ -1,0 +1,174 @@
+"""What an assessment of a fleet holds: the whole answer in plain data, from which every report is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+FORMAT = 1
+"""Version of the assessment file."""
+
+
+class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain data; SI units, US dollars, None where unknown."""
+
+
+class WorkloadResult(_Plain, frozen=True):
+    """One workload: what it is, what it takes, and the best way to run it."""
+
+    name: str
+    environment: str
+    kind: str
+    model: str | None
+    parameters: int | None
+    size: str  # "small" ... by its parameters
+    memory_bytes: float | None  # of all accelerators of one copy
+    intensity: float | None  # FLOP for each byte of device memory moved
+    pattern: str  # what bounds it, in words
+    hours_per_month: float  # machines are on
+    runs_per_month: float | None
+    feasible: bool
+    reasons: list[str]  # why nothing runs it
+    best: dict[str, Any]  # provider, instance, gpu, num_gpus, layout, figures with low and high
+    why_not_cheaper: str
+    energy_kwh_per_month: float | None
+    carbon_kg_per_month: float | None
+    plan_file: str | None = None
+    starts: str | None = None
+
+
+class Allotment(_Plain, frozen=True):
+    """Machines of one kind, bought one way, for one workload."""
+
+    workload: str
+    environment: str
+    provider: str
+    region: str
+    instance: str
+    gpu: str
+    purchase: str
+    count: int
+    hours_per_month: float  # paid
+    usd_per_hour: float  # of one instance, as listed
+    usd_per_hour_effective: float  # with rework, checkpoints and idle commitments
+    usd_per_month: float
+    usd_low: float
+    usd_high: float
+    price_date: str
+    role: str = "primary"  # or "backup"
+    pool: str = ""  # machines shared with others
+
+
+class MonthlyCost(_Plain, frozen=True):
+    """A month's bill, in USD."""
+
+    total: float
+    low: float
+    high: float
+    by_provider: dict[str, float]
+    by_environment: dict[str, float]
+    by_workload: dict[str, float]
+    by_purchase: dict[str, float]
+    compute: float
+    storage: float
+    traffic: float
+
+
+class Saving(_Plain, frozen=True):
+    """What could be, or has been, saved a month, against buying the same on demand around the clock."""
+
+    what: str  # spot, reserved, schedule, quantisation, right-sizing
+    workload: str
+    usd_per_month: float
+    how: str
+    taken: bool  # whether the allocation already has it
+
+
+class Risk(_Plain, frozen=True):
+    """What may go wrong; `score` from 0 (no matter) to 1, computed from the `evidence`."""
+
+    kind: str  # availability, memory, interruption, price, single provider, budget, latency
+    workload: str
+    score: float
+    evidence: str
+    mitigation: str
+
+
+class Binding(_Plain, frozen=True):
+    """What one constraint costs a month: the bill with it less the bill without it."""
+
+    constraint: str
+    usd_per_month: float
+    text: str
+
+
+class WhatIf(_Plain, frozen=True):
+    """The bill under another assumption."""
+
+    name: str
+    feasible: bool
+    usd_per_month: float | None
+    change_usd: float | None
+    text: str
+
+
+class Scenarios(_Plain, frozen=True):
+    """The distribution of the monthly bill over drawn demand, prices and interruptions."""
+
+    runs: int
+    seed: int
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    p95: float
+    over_budget: float | None  # probability
+    drivers: dict[str, float]  # share of the variance that each draw explains
+
+
+class Phase(_Plain, frozen=True):
+    """A step of the roadmap."""
+
+    name: str
+    start: str | None  # month
+    workloads: list[str]
+    usd_per_month: float
+    text: str
+
+
+class Alert(_Plain, frozen=True):
+    """A threshold to watch, derived from the plan."""
+
+    metric: str
+    workload: str
+    threshold: float
+    unit: str
+    why: str
+
+
+class Assessment(_Plain, frozen=True):
+    """The whole answer."""
+
+    name: str
+    date: str
+    workloads: list[WorkloadResult]
+    allocation: list[Allotment]
+    usd_per_month: MonthlyCost
+    savings: list[Saving]
+    risks: list[Risk]
+    binding: list[Binding]
+    whatif: list[WhatIf]
+    scenarios: Scenarios | None
+    roadmap: list[Phase]
+    monitoring: list[Alert]
+    gpus: list[dict[str, Any]]  # compared: facts, USD for a PFLOP-hour, USD for a GB/s
+    sizes: list[dict[str, Any]]  # categories of model sizes with their memory
+    instances: list[dict[str, Any]]  # by provider: what was considered
+    optimality_gap: float
+    budget_per_month: float | None
+    assumptions: list[str]
+    price_notes: list[str]
+    elapsed_s: float
+    fleet: dict[str, Any]  # as written
+    version: int = FORMAT

@@ -1,0 +1,172 @@
+"""A fleet: all workloads of a platform, when they run, and the policies that they share.
+
+The structs below are the schema: they validate a file and make its published JSON Schema. A workload has the keys of a
+workload file (`flopwise.search.workload`) and those of its place in the fleet.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from flopwise.search.workload import Constraints, Data, Method, Name, Quantity, Routing, Targets, Traffic, Workload
+
+Kind = Literal["pretrain", "finetune", "serve", "batch", "encode", "validate", "develop"]
+Purchase = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
+PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+RUNS = ("pretrain", "finetune", "batch", "validate")
+"""Kinds that run and end; the others are there as long as their hours say."""
+PLANNED_AS = {"validate": "batch"}
+"""Kinds that are planned as another task: a validation is a batch of requests with short answers."""
+INTERRUPTIBLE = frozenset({"pretrain", "finetune", "batch", "validate"})
+"""Kinds that a spot instance may be taken from: they have checkpoints, or requests that are asked again."""
+
+Month = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="a month, such as 2027-01")]
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
+    """Unknown keys are errors: a misspelt policy must not be ignored."""
+
+
+class Hours(_Strict, frozen=True):
+    """When machines are on: so many hours a day on so many days a month, or all the time."""
+
+    always: bool = False
+    per_day: Quantity | None = None
+    days: Quantity | None = None
+    """Days a month: 22 working days, 4.35 for once a week."""
+
+
+class Volumes(_Strict, frozen=True):
+    """What a workload keeps and moves, a month."""
+
+    storage: Quantity | None = None
+    """Bytes kept in object storage."""
+    egress: Quantity | None = None
+    """Bytes that leave the provider."""
+    inter_zone: Quantity | None = None
+    """Bytes between zones of one region."""
+
+
+class Workstations(_Strict, frozen=True):
+    """Machines that people work on: no workload that could be planned, only what each must have."""
+
+    count: Quantity = 1
+    gpus: list[Name] = []
+    gpus_each: Quantity = 1
+    memory: Quantity | None = None
+    """Least memory of each accelerator: 16GB."""
+
+
+class Job(_Strict, frozen=True):
+    """One workload of a fleet."""
+
+    name: Name
+    task: Kind
+    model: Name | None = None
+    environment: Name | None = None
+    data: Data = Data()
+    method: Method = Method()
+    routing: Routing = Routing()
+    traffic: Traffic = Traffic()
+    targets: Targets = Targets()
+    constraints: Constraints = Constraints()
+    objective: Literal["cost", "time", "energy"] = "cost"
+    optimizer: Name = "adamw"
+    precision: Name | None = None
+    machines: Workstations | None = None
+    """Only of a `develop` workload."""
+    hours: Hours | None = None
+    """Instead of its environment's."""
+    runs_per_month: Quantity | None = None
+    """Of what runs and ends: once a month when it is not given."""
+    purchase: list[Purchase] = []
+    """Ways to buy it, among the fleet's."""
+    interruptible: bool | None = None
+    """Whether spot machines may be taken from it; training and batch jobs, when it is not given."""
+    residency: list[Name] = []
+    """Regions, or patterns of them, that its data may be in: eu-*."""
+    tags: list[Name] = []
+    """What a provider must have: hipaa, fedramp, sagemaker ..."""
+    backup: bool = False
+    """Capacity stands ready in a second provider, as the policy says."""
+    growth_per_month: Quantity | None = None
+    """Of its traffic or runs, instead of the fleet's: 5%."""
+    starts: Month | None = None
+    volumes: Volumes = Volumes()
+
+    def workload(self, limits: dict[str, Any] | None = None) -> Workload:
+        """The workload that `flopwise plan` would be asked about, with `limits` laid over its constraints."""
+        assert self.model is not None
+        constraints = msgspec.structs.replace(self.constraints, **(limits or {}))
+        return Workload(
+            model=self.model,
+            task=PLANNED_AS.get(self.task, self.task),  # type: ignore[arg-type]  # the tasks of a Workload are left
+            name=self.name,
+            data=self.data,
+            method=self.method,
+            routing=self.routing,
+            traffic=self.traffic,
+            targets=self.targets,
+            constraints=constraints,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            precision=self.precision,
+        )
+
+
+class Quota(_Strict, frozen=True):
+    """At most so many instances of a type, or of all that a pattern names, at once."""
+
+    most: Quantity
+    provider: Name | None = None
+    instance: Name | None = None
+
+
+class Backup(_Strict, frozen=True):
+    """Capacity in a second provider for the workloads that ask for it."""
+
+    share: Quantity = 0.25
+    """Of the primary's instances, at least one."""
+    on: bool = False
+    """It runs all the time; otherwise it is only reserved on paper, and costs when it is used."""
+    hours: Quantity = 24
+    """Hours a month that it is expected to be used, where it does not run all the time."""
+
+
+class Policies(_Strict, frozen=True):
+    """What holds for the whole fleet."""
+
+    budget_per_month: Quantity | None = None
+    providers: dict[Name, Quantity] = {}
+    """Shares of the monthly cost: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty."""
+    share_tolerance: Quantity = 0.05
+    """By how much a share may be missed, of the whole."""
+    regions: list[Name] = []
+    purchase: list[Purchase] = []
+    """Ways to buy; on demand when none is named."""
+    max_spot_share: Quantity = 1.0
+    """Of the monthly cost."""
+    quotas: list[Quota] = []
+    backup: Backup = Backup()
+    growth_per_month: Quantity = 0.0
+    carbon_usd_per_kg: Quantity = 0.0
+    """What a kilogram of CO2 counts in the choice, beside the money."""
+    max_price_age_days: Quantity = 180
+
+
+class Fleet(_Strict, frozen=True):
+    """A platform, as written."""
+
+    name: Name
+    workloads: Annotated[list[Job], msgspec.Meta(min_length=1, max_length=2000)]
+    environments: dict[Name, Hours] = {}
+    policies: Policies = Policies()
+    description: str = ""
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a fleet file."""
+    document = msgspec.json.schema(Fleet)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "flopwise fleet", **document}
