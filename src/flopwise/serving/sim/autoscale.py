@@ -107,7 +107,7 @@ class Autoscaling:
 
 @dataclass(slots=True)
 class Controller:
-    """An autoscaler at work: the rule, and what it wanted within the cool-down."""
+    """An autoscaler at work: the rule, and what it wanted within the cool-down, each wish above those after it."""
 
     rule: Autoscaling
     wishes: deque[tuple[float, int]] = field(default_factory=deque)
@@ -127,8 +127,9 @@ class Controller:
             count = max(count, 1)
         count = min(count, max(math.floor(have * rule.growth), have + 4))
         count = min(max(count, rule.least), rule.most)
+        while self.wishes and self.wishes[-1][1] <= count:
+            self.wishes.pop()
         self.wishes.append((now_s, count))
         while self.wishes[0][0] < now_s - rule.cool_down_s:
             self.wishes.popleft()
-        highest = max(wish for _, wish in self.wishes)
-        return count if count >= have else min(have, highest)
+        return count if count >= have else min(have, self.wishes[0][1])
