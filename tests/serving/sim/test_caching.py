@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.caching import ResponseCache, answered, hit_rate
+from flopwise.serving.sim.caching import ResponseCache, hit_rate, made_by, merged, with_hits
+from flopwise.serving.sim.cost import StepCost
+from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.trace import PS, trace
 
 ARRIVALS = np.arange(60_000.0)
+
+
+def answered(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
+    return made_by(cache, arrival_s, rng) >= 0
 
 
 def rng() -> np.random.Generator:
@@ -44,6 +53,39 @@ def test_answers_expire() -> None:
 def test_memory_is_paid_by_the_hour() -> None:
     cache = ResponseCache(entries=1_000_000, prompts=10, usd_per_gb_hour=0.02)
     assert cache.usd(500, 720 * 3600) == pytest.approx(2.5 * 0.02 * 720)
+
+
+def steps() -> StepCost:
+    """10 ms a step."""
+    none = np.zeros(9, dtype=np.int64)
+    tokens = np.full(65, PS // 100) * (np.arange(65) > 0)
+    return StepCost(tokens_ps=tokens, decode_ps=none, cached_ps=none, window_ps=none)
+
+
+def test_hits_need_no_replica_and_are_counted_in_what_users_see() -> None:
+    """By hand: 10 ms a token; the second asks while the first is computed, the third after, the fourth is another."""
+    asked = trace([0.0, 0.03, 1.0, 2.0], [5, 6, 7, 8], [10, 20, 30, 4])
+    makers = np.array([-1, 0, 0, -1])
+    whole = with_hits(asked, makers)
+    assert (whole.prompt.tolist(), whole.output.tolist()) == ([5, 5, 5, 8], [10, 10, 10, 4])
+    run = simulate(whole.take(makers < 0), steps(), Limits(max_batch=8, step_tokens=64))
+    found = merged(run, whole, makers, 0.005)
+    assert found.e2e_s == pytest.approx([0.1, 0.075, 0.005, 0.04])
+    assert found.ttft_s == pytest.approx([0.01, 0.075, 0.005, 0.01])
+    told = found.summary()
+    assert (told.completed, told.dropped) == (4, 0)
+    assert told.output_tokens_per_s * told.duration_s == pytest.approx(34)
+    assert told.total_tokens_per_s * told.duration_s == pytest.approx(34 + 23)
+    assert found.itl.sum() == 30
+    assert told.mean_running * told.duration_s == pytest.approx(0.14)
+
+
+def test_who_asks_what_was_dropped_is_dropped_too() -> None:
+    asked = with_hits(trace([0.0, 1.0, 2.0], [500, 5, 5], [9, 9, 9]), np.array([-1, 0, -1]))
+    makers = np.array([-1, 0, -1])
+    run = simulate(asked.take(makers < 0), steps(), Limits(max_batch=8, step_tokens=64, max_tokens=100))
+    told = merged(run, asked, makers, 0.005).summary()
+    assert (told.completed, told.dropped) == (1, 2)
 
 
 @pytest.mark.parametrize("wrong", [{"entries": 0}, {"prompts": 0}, {"repeated": 1.5}, {"ttl_s": -1}, {"skew": -1}])

@@ -7,8 +7,9 @@ hand goes back into the queue: with it the work done on requests in flight, or s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ Seconds = NDArray[np.float64]
 Rng = np.random.Generator
 HORIZONS = 8
 """Doublings of the simulated span before a queue counts as never worked off."""
+MOST_INTERRUPTIONS_PER_S = 1 / 60
+"""Nobody offers machines that last less than a minute on average."""
+LEAST_FRAC = 0.01
+"""Share of the time below which spot workers do nothing but start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,8 @@ class BatchQueue:
         """Raise SpecError for figures that cannot be."""
         for name in ("requests", "requests_per_s", "workers"):
             _within(name, getattr(self, name), 0, open_low=True)
-        for name in ("boot_s", "in_flight", "interruptions_per_s", "replace_s", "checkpoint_s", "fallback_workers"):
+        _within("interruptions_per_s", self.interruptions_per_s, 0, MOST_INTERRUPTIONS_PER_S)
+        for name in ("boot_s", "in_flight", "replace_s", "checkpoint_s", "fallback_workers"):
             _within(name, getattr(self, name), 0)
         for name in ("checkpoint_every_s", "deadline_s"):
             if getattr(self, name) is not None:
@@ -57,37 +63,66 @@ class BatchQueue:
         return 1.0 if every is None else every / (every + self.checkpoint_s)
 
     @property
-    def lost_s(self) -> float:
-        """Work that goes back to the queue at an interruption, in seconds of a worker, on average.
+    def flight_s(self) -> float:
+        """Time that a request is in flight, by Little's law."""
+        return self.in_flight / (self.requests_per_s * self.useful_frac)
 
-        Source: requests in flight are on average half done; progress is on average half an interval past its save.
+    def lost_s(self, worked_s: Seconds) -> Seconds:
+        """Work that an interruption sends back to the queue, by the time worked since the boot; in seconds of a worker.
+
+        Answers are handed in as they are complete; lost is what went into requests in flight since they began, or since
+        their tokens were last saved: the mean of min(age, time) over ages that are spread evenly over their flight.
+
+        Source: definition. Assumes: a worker's requests began at different times.
         """
-        if self.checkpoint_every_s is not None:
-            return self.checkpoint_every_s / 2
-        return self.in_flight / 2 / self.requests_per_s
+        if self.checkpoint_every_s is None:
+            return self._unsaved_s(worked_s)
+        every = self.checkpoint_every_s
+        return self._unsaved_s(np.minimum(worked_s % (every + self.checkpoint_s), every))
+
+    def _unsaved_s(self, since_s: Seconds) -> Seconds:
+        """Work in requests in flight that was done within the last `since_s`."""
+        flight = self.flight_s
+        if flight == 0:
+            return np.zeros_like(since_s)
+        time = np.minimum(since_s, flight)
+        return np.asarray(time - time * time / (2 * flight))
+
+    @property
+    def most_lost_s(self) -> float:
+        """The most that one interruption sends back."""
+        every = self.checkpoint_every_s
+        return float(self._unsaved_s(np.asarray(math.inf if every is None else every)))
 
 
-def _within(name: str, value: float, low: float, *, open_low: bool = False) -> None:
-    if not math.isfinite(value) or value < low or (open_low and value == low):
+def _within(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+    if not (math.isfinite(value) and low <= value <= high) or (open_low and value == low):
         allowed = f"above {low:g}" if open_low else f"{low:g} and above"
+        allowed += f", up to {high:g}" if math.isfinite(high) else ""
         raise SpecError(f"{name.replace('_', ' ')} {value:g} is out of range; allowed: {allowed}")
 
 
 def long_run_frac(queue: BatchQueue) -> float:
     """Share of a worker's time that advances the queue, in the long run, 0 to 1.
 
-    Source: renewal reward: per cycle of an exponential life 1/x and an absence r, work goes on after the boot, and an
-    interruption takes back what was not saved (at most what was done): with the exponential's lack of memory the boot
-    and the loss are each paid where the life outlasts them.
-    Assumes: lives are exponential; no work of the time before the loss's worth can be lost.
+    Source: renewal reward: a cycle is an exponential life and an absence; work goes on where the life outlasts the
+    boot, and by the exponential's lack of memory what is worked then is exponential, too. What is lost of it is the
+    integral of the loss's slope over the chance that the time since the last save is longer.
+    Assumes: lives are exponential.
     """
-    rate = queue.interruptions_per_s
+    rate, flight = queue.interruptions_per_s, queue.flight_s
     if rate == 0:
         return queue.useful_frac
-    up = 1.0 / rate
-    worked = up * math.exp(-rate * queue.boot_s)
-    lost = worked * -math.expm1(-rate * queue.lost_s)
-    return queue.useful_frac * (worked - lost) / (up + queue.replace_s)
+    every = math.inf if queue.checkpoint_every_s is None else queue.checkpoint_every_s
+    cycle = every + queue.checkpoint_s
+    end = min(every, flight)
+    lost = 0.0
+    if end > 0:
+        alive, never = math.exp(-rate * end), math.exp(-rate * cycle)
+        slopes = -math.expm1(-rate * end) / rate - (-math.expm1(-rate * end) / rate**2 - end * alive / rate) / flight
+        lost = (slopes - never * (end - end * end / (2 * flight))) / -math.expm1(-rate * cycle)
+    outlasts = math.exp(-rate * queue.boot_s)
+    return queue.useful_frac * outlasts * max(1.0 / rate - lost, 0.0) / (1.0 / rate + queue.replace_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +145,24 @@ class BatchOutcome:
         return float(np.quantile(getattr(self, column), share))
 
 
-def on_demand(queue: BatchQueue) -> tuple[float, float]:
-    """(seconds, USD) of the same queue on as many workers that nobody takes away.
+def on_demand(queue: BatchQueue, workers: int | None = None) -> tuple[float, float]:
+    """(seconds, USD) of the same queue on as many workers (or on `workers`) that nobody takes away.
 
-    Source: definition: the boot, then all workers at their rate.
+    Source: definition: the boot, then all workers at their rate. Assumes: nothing is saved on the way.
     """
-    seconds = queue.boot_s + queue.requests / (queue.requests_per_s * queue.workers)
-    return seconds, queue.workers * seconds / HOUR_S * queue.on_demand_usd_per_hour
+    count = queue.workers if workers is None else workers
+    seconds = queue.boot_s + queue.requests / (queue.requests_per_s * count)
+    return seconds, count * seconds / HOUR_S * queue.on_demand_usd_per_hour
+
+
+def fewest_on_demand(queue: BatchQueue) -> int | None:
+    """The fewest workers that nobody takes away and that meet the deadline; None without one, or where none do.
+
+    Source: `on_demand` solved for the workers.
+    """
+    if queue.deadline_s is None or queue.deadline_s <= queue.boot_s:
+        return None
+    return max(1, math.ceil(queue.requests / (queue.requests_per_s * (queue.deadline_s - queue.boot_s)) - 1e-9))
 
 
 def simulated(
@@ -125,16 +171,19 @@ def simulated(
     """The queue worked off `trials` times with interruptions drawn anew; seconds and USD of each.
 
     Source: Wu et al. 2024 (NSDI, "Can't Be Late") for the rule to fall back: on-demand workers take over at the last
-    moment from which they still meet the deadline.
+    moment from which they still meet the deadline, whatever happens to the spot workers until then.
     Assumes: lives and absences are exponential and independent; machines are billed by the second from boot to end.
     Raises: InfeasibleError: interruptions undo the work faster than it is done.
     """
     if not 1 <= trials <= 1_000_000:
         raise SpecError(f"{trials} trials; allowed: 1 to 1,000,000")
-    if long_run_frac(queue) < 1e-6 and not queue.fallback_workers:
+    if queue.fallback_workers and queue.deadline_s is None:
+        raise SpecError("workers to fall back on are given, but no deadline that would call for them")
+    if long_run_frac(queue) < LEAST_FRAC:
         raise InfeasibleError(
-            f"a worker is taken back every {1 / queue.interruptions_per_s:.3g} s on average and takes "
-            f"{queue.boot_s:.3g} s to boot: the queue never empties; use on-demand workers or checkpoints"
+            f"a worker is taken back every {1 / queue.interruptions_per_s:.3g} s on average, boots for "
+            f"{queue.boot_s:.3g} s and has requests {queue.flight_s:.3g} s in flight: the queue never empties; use "
+            "on-demand workers, or save progress more often"
         )
     found = []
     for trial in range(trials):
@@ -150,113 +199,133 @@ def simulated(
 def _trial(queue: BatchQueue, rng: Rng) -> tuple[float, float, int, bool]:
     """(seconds, USD, interruptions, whether it fell back) of one run."""
     goal = queue.requests / (queue.requests_per_s * queue.useful_frac)  # seconds of one worker
-    expected = goal / queue.workers / max(long_run_frac(queue) / queue.useful_frac, 0.02) + queue.boot_s
     lives = _Lives(queue, rng)
-    for doubling in range(HORIZONS):
-        span = expected * 1.5 * 2**doubling  # beyond it some worker's lives are not drawn yet
+    for span in _spans(queue, goal):
         lives.extend(span)
-        at, done, rate = lives.progress()
-        if queue.deadline_s is not None and queue.fallback_workers:
-            switch = _switch_s(queue, at, done, rate, goal)
-            if switch is not None and switch + queue.boot_s <= max(span, queue.boot_s):
-                return _fallen_back(queue, lives, switch, at, done, rate, goal)
-        end = _reaches(at, done, rate, goal)
-        if end is not None and (end <= span or not queue.interruptions_per_s):
+        line = lives.progress()
+        end, switch = _reaches(line, goal), None
+        if queue.fallback_workers:
+            switch = _switch_s(queue, line, goal)
+        if switch is not None and (end is None or switch < end):
+            if switch + queue.boot_s <= span:
+                return _fallen_back(queue, lives, switch, end, goal)
+        elif end is not None and end <= span:
             return end, lives.up_s(end) / HOUR_S * queue.spot_usd_per_hour, lives.interruptions(end), False
     raise InfeasibleError("interruptions undo the work faster than it is done: the queue does not empty")
 
 
+def _spans(queue: BatchQueue, goal: float) -> Iterator[float]:
+    """Seconds up to which lives are drawn, longer and longer; those of a deadline end with it."""
+    if queue.interruptions_per_s == 0:
+        yield math.inf
+        return
+    expected = goal * queue.useful_frac / queue.workers / long_run_frac(queue) + queue.boot_s
+    for doubling in range(HORIZONS):
+        yield expected * 1.5 * 2**doubling
+    if queue.fallback_workers and queue.deadline_s is not None:
+        yield queue.deadline_s + queue.boot_s
+
+
+class _Line(NamedTuple):
+    """Progress over time: segments from `at` to the next, with `rate` workers at work."""
+
+    at: Seconds
+    done: Seconds  # at the segment's beginning; seconds of one worker
+    rate: Seconds
+
+
 class _Lives:
-    """When each worker is up: starts and ends of its lives so far."""
+    """When each worker is up: starts and ends of its lives so far; shapes (workers, lives)."""
 
     def __init__(self, queue: BatchQueue, rng: Rng) -> None:
         self.queue, self.rng = queue, rng
-        self.starts = [np.zeros(1) for _ in range(queue.workers)]
-        self.ends = [self._life(1) for _ in range(queue.workers)]
+        self.starts = np.zeros((queue.workers, 1))
+        self.ends = self._lives(1)
 
-    def _life(self, count: int) -> Seconds:
-        rate = self.queue.interruptions_per_s
-        return np.full(count, np.inf) if rate == 0 else self.rng.exponential(1.0 / rate, count)
+    def _lives(self, count: int) -> Seconds:
+        rate, shape = self.queue.interruptions_per_s, (self.queue.workers, count)
+        return np.full(shape, np.inf) if rate == 0 else self.rng.exponential(1.0 / rate, shape)
 
     def extend(self, until_s: float) -> None:
-        """Draw lives until every worker's last one ends beyond `until_s`."""
-        for worker in range(self.queue.workers):
-            while (last := float(self.ends[worker][-1])) < until_s:
-                more = max(4, int((until_s - last) * self.queue.interruptions_per_s * 1.2) + 1)
-                life = self._life(more)
-                away = self.rng.exponential(self.queue.replace_s, more) if self.queue.replace_s else np.zeros(more)
-                ends = last + np.cumsum(life + away)
-                self.starts[worker] = np.concatenate([self.starts[worker], ends - life])
-                self.ends[worker] = np.concatenate([self.ends[worker], ends])
+        """Draw lives until every worker's last one ends at `until_s` or later."""
+        if self.queue.interruptions_per_s == 0:
+            return
+        cycle = 1.0 / self.queue.interruptions_per_s + self.queue.replace_s
+        while (last := self.ends[:, -1:]).min() < until_s:
+            more = 4 + math.ceil((until_s - float(last.min())) / cycle * 1.2)
+            life = self._lives(more)
+            away = self.rng.exponential(self.queue.replace_s, life.shape) if self.queue.replace_s else 0.0
+            ends = last + np.cumsum(life + away, axis=1)
+            self.starts = np.concatenate([self.starts, ends - life], axis=1)
+            self.ends = np.concatenate([self.ends, ends], axis=1)
 
-    def progress(self) -> tuple[Seconds, Seconds, Seconds]:
-        """(seconds, work done just after, workers at work from then on), ascending; work in seconds of one worker."""
-        starts, ends = np.concatenate(self.starts), np.concatenate(self.ends)
+    def progress(self) -> _Line:
+        """What is done when, as far as lives are drawn."""
+        starts, ends = self.starts.ravel(), self.ends.ravel()
         begins = np.minimum(starts + self.queue.boot_s, ends)
-        worked = ends - begins
-        lost = np.where(np.isfinite(worked), np.minimum(worked, self.queue.lost_s), 0.0)
         finite = np.isfinite(ends)
-        at = np.concatenate([begins, ends[finite]])
-        change = np.concatenate([np.ones(begins.size), -np.ones(np.count_nonzero(finite))])
-        drop = np.concatenate([np.zeros(begins.size), lost[finite]])
+        lost = self.queue.lost_s((ends - begins)[finite])
+        at = np.concatenate([[0.0], begins, ends[finite]])
+        change = np.concatenate([[0.0], np.ones(begins.size), -np.ones(lost.size)])
+        drop = np.concatenate([np.zeros(1 + begins.size), lost])
         order = np.argsort(at, kind="stable")
         at, change, drop = at[order], change[order], drop[order]
         rate = np.cumsum(change)
         done = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(at))]) - np.cumsum(drop)
-        return at, done, rate
+        return _Line(at, done, rate)
+
+    def kept_s(self, until_s: float) -> float:
+        """What is done if all workers are taken back at `until_s`; seconds of one worker."""
+        begins = np.minimum(self.starts + self.queue.boot_s, until_s)
+        worked = np.maximum(np.minimum(self.ends, until_s) - begins, 0.0)
+        return float((worked - self.queue.lost_s(worked)).sum())
 
     def up_s(self, until_s: float) -> float:
         """Seconds of all workers that are paid for until `until_s`."""
-        return float(
-            sum(
-                (np.minimum(e, until_s) - np.minimum(s, until_s)).sum()
-                for s, e in zip(self.starts, self.ends, strict=True)
-            )
-        )
+        return float((np.minimum(self.ends, until_s) - np.minimum(self.starts, until_s)).sum())
 
     def interruptions(self, until_s: float) -> int:
         """Lives that ended before `until_s`."""
-        return int(sum(np.count_nonzero(e < until_s) for e in self.ends))
+        return int(np.count_nonzero(self.ends < until_s))
 
 
-def _reaches(at: Seconds, done: Seconds, rate: Seconds, goal: float) -> float | None:
+def _reaches(line: _Line, goal: float) -> float | None:
     """The first moment at which `goal` is done; None beyond the drawn lives."""
-    ends = np.append(at[1:], np.inf)
+    ends = np.append(line.at[1:], np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        hit = np.where(rate > 0, at + (goal - done) / rate, np.inf)
-    hit = np.where(done >= goal, at, hit)
-    good = np.flatnonzero(hit <= ends)
-    return float(hit[good[0]]) if good.size and np.isfinite(hit[good[0]]) else None
+        hit = np.where(line.rate > 0, line.at + (goal - line.done) / line.rate, np.inf)
+    hit = np.where(line.done >= goal, line.at, hit)
+    good = np.flatnonzero((hit <= ends) & np.isfinite(hit))
+    return float(hit[good[0]]) if good.size else None
 
 
-def _switch_s(queue: BatchQueue, at: Seconds, done: Seconds, rate: Seconds, goal: float) -> float | None:
-    """The moment from which on-demand workers have to take over; None where the queue empties before."""
+def _switch_s(queue: BatchQueue, line: _Line, goal: float) -> float | None:
+    """The moment from which on-demand workers have to take over, whatever becomes of the spot workers from there on.
+
+    What they have in hand counts as lost, so that no interruption while the others boot costs the deadline.
+    """
     assert queue.deadline_s is not None
-    end = _reaches(at, done, rate, goal)
-    slack = queue.deadline_s - queue.boot_s - at - (goal - done) / queue.fallback_workers
-    slope = rate / queue.fallback_workers - 1.0
-    ends = np.append(at[1:], np.inf)
+    speed = queue.fallback_workers / queue.useful_frac  # they save nothing on the way
+    kept = line.done - line.rate * queue.most_lost_s
+    slack = queue.deadline_s - queue.boot_s - line.at - (goal - kept) / speed
+    slope = line.rate / speed - 1.0
+    ends = np.append(line.at[1:], np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        moment = np.where(slack <= 0, at, np.where(slope < 0, at - slack / slope, np.inf))
-    due = np.flatnonzero(moment <= ends)
-    first = queue.deadline_s - queue.boot_s - goal / queue.fallback_workers  # before any spot worker is up
-    switch = float(moment[due[0]]) if due.size else math.inf
-    switch = min(switch, first) if first < at[0] else switch
-    if not math.isfinite(switch) or (end is not None and end <= switch):
-        return None
-    return max(switch, 0.0)
+        moment = np.where(slack <= 0, line.at, np.where(slope < 0, line.at - slack / slope, np.inf))
+    due = np.flatnonzero((moment <= ends) & np.isfinite(moment))
+    return float(moment[due[0]]) if due.size else None
 
 
 def _fallen_back(
-    queue: BatchQueue, lives: _Lives, switch: float, at: Seconds, done: Seconds, rate: Seconds, goal: float
+    queue: BatchQueue, lives: _Lives, switch: float, early: float | None, goal: float
 ) -> tuple[float, float, int, bool]:
-    """On-demand workers boot at `switch` while spot workers go on, and take the rest over."""
+    """On-demand workers boot at `switch` while spot workers go on, and take the rest over; `early`: without them."""
     ready = switch + queue.boot_s
-    index = max(int(np.searchsorted(at, ready, side="right")) - 1, 0)
-    so_far = float(done[index] + rate[index] * (ready - at[index])) if at[index] <= ready else 0.0
-    end = ready + max(goal - so_far, 0.0) / queue.fallback_workers
-    early = _reaches(at, done, rate, goal)
-    end = end if early is None or early > ready else early
+    if early is not None and early <= ready:
+        end = early
+    else:
+        left = max(goal - lives.kept_s(ready), 0.0)
+        end = ready + left * queue.useful_frac / queue.fallback_workers
     spot = lives.up_s(min(ready, end)) / HOUR_S * queue.spot_usd_per_hour
     paid = queue.fallback_workers * (end - switch) / HOUR_S * queue.on_demand_usd_per_hour
     return end, spot + paid, lives.interruptions(min(ready, end)), True

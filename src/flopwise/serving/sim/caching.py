@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.serving.sim.result import Outcome, Simulated
+from flopwise.serving.sim.trace import PS, Trace
 from flopwise.units import HOUR_S
 
 Rng = np.random.Generator
@@ -90,27 +92,58 @@ def hit_rate(cache: ResponseCache) -> float:
     return float((shares * -np.expm1(-shares * high)).sum())
 
 
-def answered(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> NDArray[np.bool_]:
-    """Which requests the cache answers; shape of `arrival_s`, which ascends.
+def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> NDArray[np.int64]:
+    """For each request the earlier one whose answer it gets, -1 where it is computed; `arrival_s` ascends.
 
     Source: the policy itself, request by request: a miss stores its answer and drops the least recently used.
-    Assumes: an answer may be served again as soon as it is asked for (the second of two that ask at once waits for
-    the first's answer and counts as a hit).
+    Assumes: a request that asks what is being computed right now waits for that answer, and counts as a hit.
     """
     count = arrival_s.size
     ends = np.cumsum(cache.popularity())
     asked = np.searchsorted(ends, rng.random(count), side="right")
     fresh = asked >= cache.prompts
     asked[fresh] = cache.prompts + np.arange(np.count_nonzero(fresh))
-    made: OrderedDict[int, float] = OrderedDict()
-    hits = np.zeros(count, dtype=bool)
-    for index, (prompt, now) in enumerate(zip(asked.tolist(), arrival_s.tolist(), strict=True)):
-        since = made.get(prompt)
-        if since is not None and now - since <= cache.ttl_s:
-            hits[index] = True
+    made: OrderedDict[int, int] = OrderedDict()  # prompt -> row that computed the answer
+    makers = np.full(count, -1, dtype=np.int64)
+    times = arrival_s.tolist()
+    for row, prompt in enumerate(asked.tolist()):
+        maker = made.get(prompt, -1)
+        if maker >= 0 and times[row] - times[maker] <= cache.ttl_s:
+            makers[row] = maker
         else:
-            made[prompt] = now
+            made[prompt] = row
             if len(made) > cache.entries:
                 made.popitem(last=False)
         made.move_to_end(prompt)
-    return hits
+    return makers
+
+
+def with_hits(trace: Trace, makers: NDArray[np.int64]) -> Trace:
+    """The same requests, those that the cache answers as long as the one whose answer they get."""
+    source = np.where(makers >= 0, makers, np.arange(len(trace)))
+    return replace(trace, prompt=trace.prompt[source], output=trace.output[source])
+
+
+def merged(run: Simulated, trace: Trace, makers: NDArray[np.int64], hit_s: float) -> Simulated:
+    """A run of the requests that were computed, and those that the cache answered laid between them; rows of `trace`.
+
+    An answer comes `hit_s` after it was asked for, or after it was complete if it was asked for while it was computed;
+    all its tokens come at once. The answer of a request that was dropped is none: who asks the same is dropped, too.
+
+    Source: definition. Assumes: the cache itself is never the bottleneck.
+    """
+    computed, hits = np.flatnonzero(makers < 0), np.flatnonzero(makers >= 0)
+    reasons = np.zeros(len(trace), dtype=np.int64)
+    reasons[computed] = run.reasons
+    outcome = Outcome.empty(len(trace))
+    for whole, part in zip(outcome, run.outcome, strict=True):
+        whole[computed] = part
+    complete = outcome.finish_ps[makers[hits]]
+    reasons[hits] = reasons[makers[hits]]
+    ready = np.maximum(trace.arrival_ps[hits], complete) + round(hit_s * PS)
+    outcome.arrival_ps[hits] = trace.arrival_ps[hits]
+    outcome.first_ps[hits] = outcome.finish_ps[hits] = np.where(complete >= 0, ready, -1)
+    itl = run.itl.copy()
+    itl[0] += int((trace.output[hits] - 1)[complete >= 0].sum())
+    end = max(run.end_ps, int(outcome.finish_ps.max(initial=0)))
+    return replace(run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +134,7 @@ class Simulated:
     totals: ReplicaTotals
     num_blocks: int
     end_ps: int  # when the last step ended
+    cached: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # rows that a cache answered
 
     @property
     def ttft_s(self) -> Array:
@@ -155,6 +156,13 @@ class Simulated:
         """Mean gap between tokens of every answer of more than one; NaN for the others."""
         gaps = self.trace.output - 1
         return np.where(gaps > 0, _between(self.outcome.first_ps, self.outcome.finish_ps) / np.maximum(gaps, 1), np.nan)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens of prompts and of answers, computed or found in a cache."""
+        hits = self.cached[self.outcome.finish_ps[self.cached] >= 0]
+        read = self.totals.prompt_tokens.sum() + self.totals.reused_tokens.sum() + self.trace.prompt[hits].sum()
+        return int(read), int(self.totals.output_tokens.sum() + self.trace.output[hits].sum())
 
     def good(self, slo: Slo) -> Array:
         """Which requests were answered within the objective; answers of one token hold any TPOT."""
@@ -183,13 +191,14 @@ class Simulated:
         arrived = self.outcome.arrival_ps >= 0
         first = int(self.outcome.arrival_ps[arrived].min()) if np.any(arrived) else 0
         duration = max(self.end_ps - first, 1) / PS
-        outputs = int(self.totals.output_tokens.sum())
+        inputs, outputs = self.tokens
         good = int(np.count_nonzero(self.good(slo or Slo())))
         dropped, completed = int(np.count_nonzero(self.reasons)), int(np.count_nonzero(done))
         prompts, reused = int(self.totals.prompt_tokens.sum()), int(self.totals.reused_tokens.sum())
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
         waited, e2e = self.wait_s, self.e2e_s
+        on_replicas = np.nansum(e2e) - np.nansum(e2e[self.cached])
         return Summary(
             requests=len(self.trace),
             completed=completed,
@@ -204,7 +213,7 @@ class Simulated:
             wait_s=percentiles(waited),
             requests_per_s=completed / duration,
             output_tokens_per_s=outputs / duration,
-            total_tokens_per_s=(outputs + prompts + reused) / duration,
+            total_tokens_per_s=(inputs + outputs) / duration,
             goodput_per_s=good / duration,
             goodput_frac=good / max(len(self.trace), 1),
             preemptions=int(self.totals.preemptions.sum()),
@@ -213,7 +222,7 @@ class Simulated:
             kv_peak_frac=int(self.totals.peak_blocks.max()) / self.num_blocks,
             kv_mean_frac=float(blocks.mean()) if len(blocks) else 0.0,
             mean_queue=float(np.nansum(waited)) / duration,
-            mean_running=float(np.nansum(e2e) - np.nansum(waited[done])) / duration,
+            mean_running=float(on_replicas - np.nansum(waited[done])) / duration,
             replica_hours=up / PS / 3600,
         )
 
