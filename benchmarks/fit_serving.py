@@ -148,7 +148,8 @@ class Model:
     def weights(self) -> Array:
         """By source and quantity."""
         even = even_weights([f"{f.run.source} {f.quantity}" for f in self.figures])
-        return even * np.array([TTFT_WEIGHT if f.quantity == "ttft_s" else 1.0 for f in self.figures])
+        weights: Array = even * np.array([TTFT_WEIGHT if f.quantity == "ttft_s" else 1.0 for f in self.figures])
+        return weights
 
 
 def _engine(row: Engine, values: Mapping[Knob, float]) -> Engine:

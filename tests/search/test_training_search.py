@@ -352,9 +352,9 @@ def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beat
     front = [weighed(one) for one in answer.front]
     assert len(set(front)) == len(front) > 5
     assert {one.num_gpus for one in answer.front} >= {min(one.num_gpus for one in answer.plans)}
-    for one in [*front, *(weighed(p) for p in answer.plans)]:
-        assert not any(all(map(le, one, other)) and one != other for other in front)
-        assert one in front or any(all(map(le, other, one)) for other in front)
+    for point in [*front, *(weighed(p) for p in answer.plans)]:
+        assert not any(all(map(le, point, other)) and point != other for other in front)
+        assert point in front or any(all(map(le, other, point)) for other in front)
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:

@@ -224,7 +224,7 @@ def answered(
     made: Simulation, found: Simulated, flow: Traffic, how: Scheduling, *, replicas: int, slo: Slo
 ) -> SimulateAnswer:
     """The figures of a run."""
-    from flopwise.serving.estimate import serving_band
+    from flopwise.serving.bands import serving_band
 
     job = made.job
     summary = found.summary(slo)
