@@ -51,6 +51,23 @@ class Ruled(msgspec.Struct, frozen=True):
     unit: str = "layouts"
 
 
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """The least that physics allows one latency to be on the devices asked for, and what it is made of."""
+
+    target: str
+    limit_s: float
+    seconds: float
+    parts: dict[str, float]
+    gpu: str
+    instance: str
+    layout: dict[str, Any]
+
+    @property
+    def forbids(self) -> bool:
+        """Whether the target cannot be met by anything that the constraints allow."""
+        return self.seconds > self.limit_s
+
+
 class Lever(msgspec.Struct, frozen=True):
     """One change to the best plan and what it would do, as ratios to the plan as it is; None where unknown."""
 

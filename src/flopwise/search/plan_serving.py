@@ -12,17 +12,17 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import engine
-from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
 from flopwise.search.pareto import pareto_front
-from flopwise.search.serving import MAX_TP, Deployments, answers_in_one_pass, deployments
+from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
+from flopwise.search.serving_floors import weights_read_s
 from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import Option
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import layer_weight_bits, substitute
+from flopwise.serving.precision import substitute
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     return ServeJob(
         model=model,
         cluster=built,
-        layout=ServingLayout(tp=held["tp"], pp=held["pp"]),
+        layout=ServingLayout(tp=held["tp"], pp=held["pp"], ep=held.get("ep", 1), dp=held.get("dp", 1)),
         weights=held["weights"],
         kv_dtype=held["kv_dtype"],
         engine=held["engine"],
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
-        concurrency=held["max_batch"],
+        concurrency=held["max_batch"] * held.get("dp", 1),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )
 
@@ -125,13 +125,13 @@ def _options(
     options: list[Option] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     every = [] if target is None else [(node, weights) for node in nodes for weights in wanted]
-    nearest = sorted(every, key=lambda pair: _read_s(model, *pair))[:NEAREST]
+    nearest = sorted(every, key=lambda pair: weights_read_s(model, *pair))[:NEAREST]
     spared = {(id(node), weights) for node, weights in nearest}  # even if hopeless: a miss is told by how much
     for done, node in enumerate(nodes):
         if advance is not None:
             advance(done, len(nodes))
         for weights in wanted:
-            floor_s = 0.0 if target is None else _read_s(model, node, weights)
+            floor_s = 0.0 if target is None else weights_read_s(model, node, weights)
             if target is not None and floor_s > target.seconds and (id(node), weights) not in spared:
                 example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
                 answer.ruled_out.add(
@@ -153,12 +153,6 @@ def _options(
             if found.batch.size:
                 options += [Option(workload, model, node, found, priced, kv_dtype) for priced in node.priced]
     return options
-
-
-def _read_s(model: Model, node: NodeKind, weights: str) -> float:
-    """Seconds to read the weights once, however the layers are cut inside a node: no token takes less."""
-    read = layer_weight_bits(model, weight_format(weights).name) / 8 * active_parameters(model)
-    return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
 
 
 def _found(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
-from flopwise.facts.architecture import Attend
 from flopwise.facts.software import engine
-from flopwise.search.space import powers_of_two
+from flopwise.search.serving_floors import least_prompt_s
+from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
-Column = NDArray[np.int64]
-MAX_TP = 16
-MAX_PP = 8
-MAX_REPLICA_GPUS = 64
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
 
@@ -42,11 +38,15 @@ class Deployments:
     path: ComputePath
     tp: Column
     pp: Column
-    batch: Floats  # sequences in flight on one replica
+    ep: Column
+    dp: Column
+    batch: Floats  # sequences in flight on one attention replica
     replicas: Floats
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
+    least_ttft_s: Floats  # what datasheet rates allow
+    least_tpot_s: Floats
     requests_per_s: Floats  # of one replica, at this batch
     tokens_per_s: Floats  # output (or encoded) tokens of all replicas under the workload
     memory_bytes: Floats
@@ -62,31 +62,6 @@ def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     return workload.source.task == "encode" or not generates(model)
 
 
-def replica_grid(node: NodeKind, model: Model, max_gpus: int) -> tuple[Column, Column]:
-    """(tp, pp) of the replicas worth asking about: tp inside a node, pp across nodes where they are networked."""
-    items = [i for kind in model.stacks[0].kinds for i in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=1)
-    inside = min(node.count, MAX_TP)
-    tp = powers_of_two(inside)
-    tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
-    pp = powers_of_two(min(MAX_PP, model.stacks[0].num_layers) if node.networked else 1)
-    grid_tp, grid_pp = (g.ravel() for g in np.meshgrid(tp, pp, indexing="ij"))
-    gpus = grid_tp * grid_pp
-    whole = (gpus <= node.count) | ((gpus % node.count == 0) & (grid_tp == inside))
-    keep = whole & (gpus <= min(MAX_REPLICA_GPUS, max_gpus)) & ((grid_pp == 1) | (grid_tp == inside))
-    return grid_tp[keep].astype(np.int64), grid_pp[keep].astype(np.int64)
-
-
-def batches(most: Floats) -> Floats:
-    """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
-    top = max(1.0, float(most.max(initial=1.0)))
-    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5)), [top]])).astype(
-        float
-    )
-    sizes: Floats = np.minimum(steps[:, None], np.maximum(most, 1.0)[None, :])
-    return sizes
-
-
 def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str) -> Deployments | None:
     """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
 
@@ -94,49 +69,51 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
         MissingFactError: the device lacks a rate that the format needs.
     """
     name = workload.source.constraints.engine or "vllm"
-    tp, pp = replica_grid(node, model, workload.max_gpus)
-    if not tp.size:
+    one_pass = answers_in_one_pass(model, workload)
+    grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
+    if not grid.tp.size:
         return None
     path = product_path(model, weights, node.cluster.rates)
-    one_pass = answers_in_one_pass(model, workload)
     output = 0 if one_pass else workload.output_tokens
     memory = serving_memory(
         model,
-        ServingLayout(tp=tp, pp=pp),
-        concurrency=10**9,
+        ServingLayout(**grid._asdict()),
+        concurrency=None,
         context=workload.input_tokens + output,
         answer=output,
         hbm_bytes=node.cluster.accelerator.hbm_bytes,
         weights=weights,
         kv_dtype=kv_dtype,
         engine_name=name,
+        device_kind=node.cluster.accelerator.kind,
     )
-    most = np.asarray(memory.max_concurrency, dtype=float)
+    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), grid.tp.shape)
     fit = np.flatnonzero(most >= 1)
     smallest = float(np.min(np.asarray(memory.items["weights"])))
-    considered = int(tp.size)
+    considered = int(grid.tp.size)
     if not fit.size:
         return Deployments(
             weights=weights, path=path, considered=considered, too_big=considered, smallest_bytes=smallest,
             **{f: np.array([]) for f in _COLUMNS},
         )  # fmt: skip
     sizes = batches(most[fit])
-    tp, pp = (np.broadcast_to(a[fit], sizes.shape).ravel() for a in (tp, pp))
+    grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
     batch = sizes.ravel()
     machine = _runner(model, node, name, path, kv_dtype)
-    layout = ServingLayout(tp=tp, pp=pp)
+    layout = ServingLayout(**grid._asdict())
     served = _encoded if one_pass else _generated
     columns = served(machine, layout, batch, workload, sizes.shape[1])
     cached, whole = (np.broadcast_to(v, most.shape)[fit] for v in (memory.items["KV cache"], memory.total_bytes))
-    cache, fixed = cached / engine(name).max_batch, whole - cached  # of one sequence, and of none
+    cache, fixed = cached / most[fit], whole - cached  # of one sequence, and of none
     held = (fixed + sizes * cache).ravel()
+    least_s = least_prompt_s(model, node, path.dtype, workload.input_tokens, np.asarray(layout.num_gpus))
     return Deployments(
         weights=weights,
         path=path,
-        tp=tp,
-        pp=pp,
+        **grid._asdict(),
         batch=batch,
         memory_bytes=held,
+        least_ttft_s=least_s,
         considered=int(batch.size + considered - fit.size),
         too_big=considered - int(fit.size),
         smallest_bytes=smallest,
@@ -158,8 +135,8 @@ def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, k
 
 
 _COLUMNS = (
-    "tp", "pp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s", "memory_bytes",
-    "busy_frac", "watts_frac",
+    "tp", "pp", "ep", "dp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "least_ttft_s", "least_tpot_s",
+    "requests_per_s", "tokens_per_s", "memory_bytes", "busy_frac", "watts_frac",
 )  # fmt: skip
 
 
@@ -183,7 +160,7 @@ def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
         batch=in_flight,
         prefill_s=along(steady.prefill_s),
         prefill_share=along(steady.prefill_share),
-        decode=steady.decode._replace(seconds=along(steady.decode.seconds)),
+        decode=steady.decode._replace(seconds=along(steady.decode.seconds), floor_s=along(steady.decode.floor_s)),
         mixed=steady.mixed._replace(seconds=along(steady.mixed.seconds)),
     )
 
@@ -193,26 +170,30 @@ def _generated(
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn."""
     inputs, outputs = workload.input_tokens, workload.output_tokens
+    ranks = np.asarray(layout.dp)  # attention replicas of a replica
     steady = closed_loop(machine, layout, batch, inputs, outputs)
-    capacity = np.asarray(steady.requests_per_s)
-    replicas = _replicas(capacity, batch, workload)
+    capacity = np.asarray(steady.requests_per_s) * ranks
+    replicas = _replicas(capacity, batch * ranks, workload)
+    least_s = np.broadcast_to(np.asarray(steady.decode.floor_s), batch.shape)
     if workload.requests_per_s is None:
         ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s)
         busy = np.ones(batch.size)
-        total = replicas * np.asarray(steady.output_tokens_per_s)
+        total = replicas * capacity * outputs
     else:
-        arrivals = workload.requests_per_s / replicas
+        arrivals = workload.requests_per_s / replicas / ranks
         percentile = _percentile(workload)
         there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
         seen = open_loop_percentile(machine, layout, there, arrivals, inputs, outputs, percentile)
         ttft, tpot = np.asarray(seen.ttft_s), np.asarray(seen.tpot_s)
-        busy = arrivals / capacity
+        busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s * outputs)
+        least_s = np.asarray(there.decode.floor_s)
     return {
         "replicas": replicas,
         "ttft_s": ttft,
         "tpot_s": tpot,
         "e2e_s": ttft + (outputs - 1) * tpot,
+        "least_tpot_s": least_s,
         "requests_per_s": capacity,
         "tokens_per_s": total,
         "busy_frac": busy,
@@ -279,6 +260,7 @@ def _encoded(
         "ttft_s": latency,
         "tpot_s": np.zeros(batch.size),
         "e2e_s": latency,
+        "least_tpot_s": np.zeros(batch.size),
         "requests_per_s": capacity,
         "tokens_per_s": total * workload.input_tokens,
         "busy_frac": busy,

@@ -107,7 +107,7 @@ def _lever(
         note = f"tp {int(found.tp[row])}, batch {int(found.batch[row])}, {int(found.replicas[row])} replicas"
     else:
         held = chosen.layout if layout is SAME else layout
-        same = np.flatnonzero((found.tp == held["tp"]) & (found.pp == held["pp"]))
+        same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
         if not same.size:
             return Lever(change, None, None, None, fits=False, note="does not fit this instance or its memory")
         row = int(same[np.abs(found.batch[same] - held["max_batch"]).argmin()])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
+Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ class Option:
     kv_dtype: str
 
     @property
+    def gpus_each(self) -> Column:
+        """Devices of one replica."""
+        return self.found.tp * self.found.pp * self.found.dp
+
+    @property
     def instances(self) -> Floats:
         """Whole instances that hold all replicas."""
-        each = self.found.tp * self.found.pp
+        each = self.gpus_each
         packed = np.maximum(self.node.count // each, 1)
         count: Floats = np.where(
             each <= self.node.count, np.ceil(self.found.replicas / packed), self.found.replicas * each / self.node.count
@@ -76,15 +82,15 @@ class Option:
         decodes = not answers_in_one_pass(self.model, self.workload)
         ttft, rate = serving_band(self.job(), "ttft"), serving_band(self.job(), "throughput")
         tpot = serving_band(self.job(), "tpot") if decodes else ttft
-        for name, target, value, band in (
-            ("ttft", w.ttft, self.found.ttft_s, ttft),
-            ("tpot", w.tpot if decodes else None, self.found.tpot_s, tpot),
-            ("latency", w.latency, self.found.e2e_s, tpot),
+        least_s = self.found.least_ttft_s + max(w.output_tokens - 1, 0) * self.found.least_tpot_s
+        for name, target, value, band, floor in (
+            ("ttft", w.ttft, self.found.ttft_s, ttft, self.found.least_ttft_s),
+            ("tpot", w.tpot if decodes else None, self.found.tpot_s, tpot, self.found.least_tpot_s),
+            ("latency", w.latency, self.found.e2e_s, tpot, least_s if decodes else self.found.least_ttft_s),
         ):
             if target is not None:
-                met[name] = np.where(
-                    np.isfinite(value), band.probability_at_most(np.minimum(value, 1e9), target.seconds), 0.0
-                )
+                likely = band.probability_at_most(np.minimum(value, 1e9), target.seconds, floor=floor)
+                met[name] = np.where(np.isfinite(value), likely, 0.0)
         if w.tokens_per_s is not None:
             met["throughput"] = 1.0 - np.asarray(rate.probability_at_most(self.found.tokens_per_s, w.tokens_per_s))
         if w.deadline_s is not None and w.source.task == "batch":
@@ -164,9 +170,9 @@ class Option:
             num_gpus=count * self.node.count,
             purchase=self.priced.purchase,
             layout={
-                "tp": int(f.tp[row]), "pp": int(f.pp[row]), "replicas": int(f.replicas[row]),
-                "max_batch": int(f.batch[row]), "weights": f.weights, "kv_dtype": self.kv_dtype,
-                "engine": self.workload.source.constraints.engine or "vllm",
+                "tp": int(f.tp[row]), "pp": int(f.pp[row]), "ep": int(f.ep[row]), "dp": int(f.dp[row]),
+                "replicas": int(f.replicas[row]), "max_batch": int(f.batch[row]), "weights": f.weights,
+                "kv_dtype": self.kv_dtype, "engine": self.workload.source.constraints.engine or "vllm",
             },
             seconds=float(self.seconds[row]),
             usd_per_hour=hourly,

@@ -1,0 +1,148 @@
+"""What no service can beat: reading the weights, computing a prompt at datasheet rates, starting every message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.collectives import all_reduce_s
+from flopwise.errors import MissingFactError
+from flopwise.facts.architecture import Experts, Linear
+from flopwise.facts.formats import weight_format
+from flopwise.facts.software import engine
+from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.ops.tensors import active_parameters
+from flopwise.search.answer import Floor
+from flopwise.search.serving_grid import MAX_TP, replica_grid
+from flopwise.serving.precision import layer_weight_bits, product_path, substitute
+from flopwise.units import format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.search.nodes import NodeKind
+    from flopwise.search.workload import Latency, Resolved
+
+Floats = NDArray[np.floating[Any]]
+READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
+
+
+@lru_cache(maxsize=64)
+def prompt_flops(model: Model, input_tokens: int) -> float:
+    """Operations of one prompt before its first token: the layers only, hidden pairs left out.
+
+    Source: `flopwise.ops.flops`. Assumes: nothing of the prompt is cached; the head is left out, as is an encoder.
+    """
+    stack = model.stacks[0]
+    shape = stack_shape(model, stack, 1, input_tokens)
+    parts = [(layers, works) for name, layers, works in stack_works(stack, shape) if name not in {"before", "after"}]
+    return float(sum(layers * sum(float(work.causal_flops) for work in works) for layers, works in parts))
+
+
+def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
+    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
+
+    Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
+    """
+    rate = node.cluster.rates.peak_flops_per_s(dtype)
+    least: Floats = prompt_flops(model, input_tokens) / (rate * np.asarray(gpus, dtype=float))
+    return least
+
+
+def weights_read_s(model: Model, node: NodeKind, weights: str) -> float:
+    """Seconds to read the weights once, however the layers are cut inside a node: no token takes less.
+
+    Source: bytes over the datasheet bandwidth of all devices. Assumes: of the experts only those of one token.
+    """
+    read = layer_weight_bits(model, weight_format(weights).name) / 8 * active_parameters(model)
+    return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
+
+
+def message_s(model: Model, node: NodeKind, tp: Floats) -> Floats:
+    """Fixed time of the all-reduces of one token through the layers, shape of `tp`; nothing for their bytes.
+
+    Source: launch and hops of a collective (data/calibration), two a layer as Shoeybi et al. 2019 (arXiv:1909.08053).
+    Assumes: none overlaps with computing.
+    """
+    stack = model.stacks[0]
+    rows = [sum(isinstance(i, Linear | Experts) and i.shard == "row" for i in kind.items) for kind in stack.kinds]
+    count = sum(rows[place] for place in stack.order)
+    seconds: Floats = count * np.asarray(all_reduce_s(node.cluster.fabric, 1.0, tp, direct=True), dtype=float)
+    return seconds
+
+
+def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[str]) -> list[Floor]:
+    """For each latency target, the best that the allowed devices could do by physics alone, and whether that misses.
+
+    Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
+    """
+    tpots: list[Floor] = []
+    ttfts: list[Floor] = []
+    for node in nodes:
+        for weights in wanted:
+            form = substitute(weights, node.cluster.rates) or weights
+            grid = replica_grid(node, model, workload.max_gpus, spread=False)
+            if not grid.tp.size:
+                continue
+            tp = np.unique(grid.tp).astype(float)
+            read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp
+            links = message_s(model, node, tp)
+            at = int((read + links).argmin())
+            parts = {READING: float(read[at]), LINKS: float(links[at])}
+            tpots.append(_floor("tpot", workload.tpot, parts, node, weights, tp[at]))
+            try:
+                dtype = product_path(model, form, node.cluster.rates).dtype
+                compute = least_prompt_s(model, node, dtype, workload.input_tokens, tp)
+            except MissingFactError:
+                continue
+            at = int((compute + links).argmin())
+            parts = {COMPUTING: float(compute[at]), LINKS: float(links[at])}
+            ttfts.append(_floor("ttft", workload.ttft, parts, node, weights, tp[at]))
+    found = []
+    if tpots and workload.tpot is not None:
+        found.append(min(tpots, key=lambda f: f.seconds))
+    if ttfts and workload.ttft is not None:
+        found.append(min(ttfts, key=lambda f: f.seconds))
+    if tpots and ttfts and workload.latency is not None:
+        found.append(_whole(workload, min(ttfts, key=lambda f: f.seconds), min(tpots, key=lambda f: f.seconds)))
+    return found
+
+
+def _floor(
+    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: str, tp: float
+) -> Floor:
+    return Floor(
+        target=target,
+        limit_s=0.0 if limit is None else limit.seconds,
+        seconds=sum(parts.values()),
+        parts=parts,
+        gpu=node.cluster.accelerator.name,
+        instance=node.name,
+        layout={"tp": int(tp), "weights": weights},
+    )
+
+
+def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
+    """The floor of a whole request: its prompt, and one step for each further token."""
+    assert workload.latency is not None
+    steps = workload.output_tokens - 1
+    host_s = engine(workload.source.constraints.engine or "vllm").request_s
+    parts = {COMPUTING: ttft.seconds, f"{steps:,} tokens": steps * tpot.seconds, "the server": host_s}
+    return Floor(
+        target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,
+        gpu=tpot.gpu, instance=tpot.instance, layout=tpot.layout,
+    )  # fmt: skip
+
+
+def said(floor: Floor) -> str:
+    """One sentence: which floor, on which device, against which target."""
+    parts = " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in floor.parts.items() if seconds)
+    how = f"tp {floor.layout['tp']}, {floor.layout['weights']} weights, {floor.gpu} ({floor.instance})"
+    verdict = "physics forbids it" if floor.forbids else "physics would allow it"
+    return (
+        f"{floor.target} of {format_seconds(floor.limit_s)}: {verdict}; at least {format_seconds(floor.seconds)} "
+        f"= {parts}, on the fastest device allowed: {how}"
+    )

@@ -1,0 +1,165 @@
+"""The requests of a simulation: from a trace file, or drawn at a rate with lengths; seeded, so that runs repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flopwise.errors import SpecError, UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from flopwise.serving.sim.lengths import Lengths
+    from flopwise.serving.sim.trace import Trace
+
+DEFAULT_DURATION_S = 600.0
+"""How long requests arrive where nothing is said."""
+DEFAULT_INPUT, DEFAULT_OUTPUT = "1024", "256"
+"""Lengths where nothing is said: fixed, as `flopwise serve` has them."""
+USERS_REQUESTS = 20
+"""Requests of a user in a closed loop where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What arrives: a `trace` file, a `rate` (requests/s), or `users` who ask again after each answer.
+
+    `inputs`, `outputs`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them; `lengths_from`: a trace
+    file whose pairs of prompt and answer are drawn instead. `prefixes`: so many system prompts of `prefix_tokens` that
+    requests begin with, all alike often.
+    """
+
+    trace: Path | None = None
+    scale: float = 1.0  # a trace's times are divided by it: 2 is twice the rate
+    rate: float | None = None
+    arrivals: str = "poisson"
+    duration_s: float | None = None
+    requests: int | None = None
+    burstiness: float | None = None  # of gamma arrivals: standard deviation over mean of the gaps
+    peak: float | None = None  # of diurnal arrivals: peak over mean
+    peak_hour: float | None = None
+    weekend: float | None = None  # rate of weekends over that of other days
+    users: int | None = None
+    think_s: float = 0.0
+    inputs: str | None = None
+    outputs: str | None = None
+    lengths_from: Path | None = None
+    prefixes: int = 0
+    prefix_tokens: int | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            SpecError: says what goes with what.
+        """
+        sources = [self.trace is not None, self.rate is not None, self.users is not None]
+        if sum(sources) != 1:
+            given = ", ".join(n for n, s in zip(("trace", "rate", "users"), sources, strict=True) if s) or "none"
+            raise SpecError(f"traffic comes from one of --trace, --rate and --users; given: {given}")
+        if self.trace is not None and (self.inputs or self.outputs or self.lengths_from):
+            raise SpecError("a trace file says how long requests are; leave --input, --output and --lengths-from out")
+        if self.lengths_from is not None and (self.inputs or self.outputs):
+            raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
+        if self.rate is None and (self.duration_s is not None or self._shape()):
+            raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
+        if self.trace is None and self.scale != 1.0:
+            raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
+        if self.duration_s is not None and self.requests is not None:
+            raise SpecError("--duration and --requests are both given; one says how much traffic there is")
+        if bool(self.prefixes) != (self.prefix_tokens is not None):
+            raise SpecError("--prefixes (how many) and --prefix-tokens (how long) go together")
+        if self.prefixes and self.trace is not None:
+            raise SpecError("a trace file has its prefixes in the columns prefix and prefix_tokens")
+
+    def _shape(self) -> dict[str, float]:
+        """What shapes the arrivals, by the keyword of their process."""
+        named = {"cv": self.burstiness, "peak_over_mean": self.peak, "peak_hour": self.peak_hour}
+        named["weekend"] = self.weekend
+        return {name: value for name, value in named.items() if value is not None}
+
+    def drawn(self) -> Trace:
+        """The requests.
+
+        Raises:
+            SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
+        """
+        import numpy as np  # noqa: PLC0415 - commands start without them
+
+        self.check()
+        if self.trace is not None:
+            return self._read(self.trace)
+        rng = np.random.default_rng(self.seed)
+        arrival_s = self._arrivals(rng)
+        return self._with_lengths(arrival_s, rng)
+
+    def _read(self, path: Path) -> Trace:
+        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
+
+        if not self.scale > 0:
+            raise SpecError(f"scale {self.scale:g} is out of range; allowed: above 0")
+        columns = read_trace_columns(path)
+        first = columns["arrival_s"][0]
+        columns["arrival_s"] = (columns["arrival_s"] - first) / self.scale
+        if "deadline_s" in columns:
+            columns["deadline_s"] = (columns["deadline_s"] - first) / self.scale
+        if self.requests is not None:
+            columns = {name: column[: self.requests] for name, column in columns.items()}
+        return trace(**columns)
+
+    def _arrivals(self, rng: np.random.Generator) -> np.ndarray:
+        import numpy as np  # noqa: PLC0415 - commands start without them
+
+        from flopwise.serving.sim.traffic import PROCESSES  # noqa: PLC0415 - commands start without them
+
+        if self.users is not None:
+            return np.zeros(self.requests or self.users * USERS_REQUESTS)
+        assert self.rate is not None
+        names = [name for name in PROCESSES if name != "profile"]
+        if self.arrivals not in names:
+            raise UnknownNameError("arrival process", self.arrivals, names, f"allowed: {', '.join(names)}")
+        shape = self._shape()
+        known = {"gamma": {"cv"}, "diurnal": {"peak_over_mean", "peak_hour", "weekend"}}.get(self.arrivals, set())
+        if set(shape) - known:
+            raise SpecError(
+                f"{self.arrivals} arrivals take {', '.join(sorted(known)) or 'a rate only'}: --burstiness goes with "
+                "gamma; --peak, --peak-hour and --weekend with diurnal"
+            )
+        spare = 1.0 if self.requests is None else 1.2 + 10 / self.requests**0.5  # enough to cut from
+        span = self.duration_s or DEFAULT_DURATION_S if self.requests is None else self.requests / self.rate * spare
+        arrival_s = PROCESSES[self.arrivals](self.rate, span, rng, **shape)
+        arrival_s = arrival_s if self.requests is None else arrival_s[: self.requests]
+        if not arrival_s.size:
+            raise SpecError(f"{self.rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
+        return arrival_s
+
+    def _with_lengths(self, arrival_s: np.ndarray, rng: np.random.Generator) -> Trace:
+        from flopwise.serving.sim.lengths import Lengths, empirical  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
+
+        count = arrival_s.size
+        if self.lengths_from is not None:
+            held = read_trace_columns(self.lengths_from)
+            prompts, outputs = empirical(held["prompt_tokens"], held["output_tokens"], count, rng)
+        else:
+            long: tuple[Lengths, Lengths] = (
+                Lengths.parse(self.inputs or DEFAULT_INPUT),
+                Lengths.parse(self.outputs or DEFAULT_OUTPUT),
+            )
+            prompts, outputs = (one.draw(count, rng) for one in long)
+        if not self.prefixes:
+            return trace(arrival_s, prompts, outputs)
+        assert self.prefix_tokens is not None
+        prefix = rng.integers(0, self.prefixes, count)
+        return trace(
+            arrival_s,
+            prompts + self.prefix_tokens,
+            outputs,
+            prefix=prefix,
+            prefix_tokens=prefix * 0 + self.prefix_tokens,
+        )
