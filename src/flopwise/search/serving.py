@@ -13,7 +13,7 @@ from flopwise.facts.software import engine
 from flopwise.search.serving_floors import least_prompt_s
 from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
-from flopwise.serving.memory import ServingLayout, generates, serving_memory
+from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import Steady, closed_loop, open_loop_percentile
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
+    from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
 PREFILL_BUSY = 0.85
@@ -68,19 +69,19 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
     """
-    name = workload.source.constraints.engine or "vllm"
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
     if not grid.tp.size:
         return None
+    name = workload.source.constraints.engine or "vllm"
     path = product_path(model, weights, node.cluster.rates)
-    output = 0 if one_pass else workload.output_tokens
+    answer = 0 if one_pass else workload.output_tokens
     memory = serving_memory(
         model,
         ServingLayout(**grid._asdict()),
         concurrency=None,
-        context=workload.input_tokens + output,
-        answer=output,
+        context=workload.input_tokens + answer,
+        answer=answer,
         hbm_bytes=node.cluster.accelerator.hbm_bytes,
         weights=weights,
         kv_dtype=kv_dtype,
@@ -89,36 +90,51 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     )
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), grid.tp.shape)
     fit = np.flatnonzero(most >= 1)
-    smallest = float(np.min(np.asarray(memory.items["weights"])))
-    considered = int(grid.tp.size)
+    told: dict[str, Any] = {
+        "weights": weights,
+        "path": path,
+        "too_big": int(grid.tp.size - fit.size),
+        "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
+    }
     if not fit.size:
-        return Deployments(
-            weights=weights, path=path, considered=considered, too_big=considered, smallest_bytes=smallest,
-            **{f: np.array([]) for f in _COLUMNS},
-        )  # fmt: skip
+        nothing: dict[str, Any] = {f: np.array([]) for f in _COLUMNS}
+        return Deployments(considered=int(grid.tp.size), **told, **nothing)
     sizes = batches(most[fit])
+    held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], name, workload.input_tokens + answer)
     grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
-    batch = sizes.ravel()
-    machine = _runner(model, node, name, path, kv_dtype)
     layout = ServingLayout(**grid._asdict())
     served = _encoded if one_pass else _generated
-    columns = served(machine, layout, batch, workload, sizes.shape[1])
-    cached, whole = (np.broadcast_to(v, most.shape)[fit] for v in (memory.items["KV cache"], memory.total_bytes))
-    cache, fixed = cached / most[fit], whole - cached  # of one sequence, and of none
-    held = (fixed + sizes * cache).ravel()
-    least_s = least_prompt_s(model, node, path.dtype, workload.input_tokens, np.asarray(layout.num_gpus))
+    columns: dict[str, Any] = served(
+        _runner(model, node, name, path, kv_dtype), layout, sizes.ravel(), workload, fit.size
+    )
     return Deployments(
-        weights=weights,
-        path=path,
         **grid._asdict(),
-        batch=batch,
-        memory_bytes=held,
-        least_ttft_s=least_s,
-        considered=int(batch.size + considered - fit.size),
-        too_big=considered - int(fit.size),
-        smallest_bytes=smallest,
+        batch=sizes.ravel(),
+        memory_bytes=held.ravel(),
+        least_ttft_s=least_prompt_s(model, node, path.dtype, workload.input_tokens, np.asarray(layout.num_gpus)),
+        considered=sizes.size + told["too_big"],
+        **told,
         **columns,
     )
+
+
+def _memory_bytes(
+    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine_name: str, context: int
+) -> Floats:
+    """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
+    shape = np.shape(memory.max_concurrency)
+    most, cached, whole = (
+        np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
+        for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
+    )
+    chunk = engine(engine_name).prefill_tokens or context
+
+    def workspace(sequences: Floats) -> Floats:
+        rows = sequences if generates(model) else 0
+        return np.asarray(prefill_workspace_bytes(model, np.minimum(chunk, sequences * context), rows, tp))
+
+    held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
+    return held
 
 
 def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, kv_dtype: str) -> Runner:
