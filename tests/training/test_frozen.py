@@ -20,11 +20,13 @@ from flopwise.facts.models import load_model, model_from_config
 from flopwise.facts.software import stack
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import weight_bytes
 from flopwise.provenance import walk
+from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, single_table
 from flopwise.training.explain import train_figure
 from flopwise.training.frozen import Frozen, frozen_of, split_model, training_flops
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.table import MemoryTable
 
@@ -117,7 +119,7 @@ def test_weights_are_all_there_and_states_only_of_what_is_trained(layout: dict[s
     assert held[1]["weights"] == pytest.approx(held[0]["weights"])
     table = single_table(frozen, stack(frozen.recipe.stack))
     everything = single_table(plain, stack(plain.recipe.stack))
-    kept = (table.dense_params + table.expert_params + table.frozen_params)[0, 0]
+    kept = (table.dense_params + table.expert_params + table.frozen_bytes / 2)[0, 0]
     assert kept == pytest.approx((everything.dense_params + everything.expert_params)[0, 0])
     if layout["zero"] == 0:
         trained = table.dense_params + table.expert_params
@@ -165,3 +167,21 @@ def test_what_the_model_does_not_have_is_refused(freeze: str, name: str) -> None
         estimate(job(freeze, name))
     with pytest.raises(SpecError, match="adapters"):
         Recipe(seq_len=512, lora=Lora(), frozen=Frozen(embedding=True))
+
+
+@pytest.mark.parametrize("base", ["bf16", "nf4"])
+def test_a_frozen_base_is_gathered_as_it_is_stored(base: str) -> None:
+    lora = Lora(rank=16, targets=ALL_TARGETS, base=base)
+    plain = job(dp=16)
+    adapters = replace(plain, recipe=replace(plain.recipe, lora=lora))
+    table = single_table(adapters, stack(plain.recipe.stack))
+    assert table.frozen_bytes[0, 0] == pytest.approx(weight_bytes(adapters.model, base), rel=1e-3)
+    assert table.dense_params[0, 0] == trainable_parameters(adapters.model, lora)
+    wider = replace(lora, extra_trainable=("embedding", "head"))
+    both = single_table(replace(adapters, recipe=replace(plain.recipe, lora=wider)), stack(plain.recipe.stack))
+    assert both.dense_params[0, 0] == trainable_parameters(adapters.model, wider)
+    lines = [dict(estimate(j).breakdown) for j in (replace(adapters, layout=Layout(dp=16)), adapters, plain)]
+    assert lines[0]["data_parallel"] < 0.1 * lines[1]["data_parallel"] < lines[2]["data_parallel"]
+    # at least one layer of each pass waits for its weights, over the links between nodes of eight
+    exposed = 2 * 4 * weight_bytes(adapters.model, base) / 32 / 50e9 / 8
+    assert lines[1]["data_parallel"] > exposed

@@ -157,6 +157,24 @@ def _prefix(
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 
+def frozen_bytes(model: Model, items: Iterable[Item], fmt: Format, tp: Ints, ep: Ints, *, most: float) -> Floats:
+    """Bytes on one rank of `items` of the first stack in `fmt`, at no more than `most` a parameter; shape of `tp`.
+
+    What is not trained crosses links as it is stored, or as it is computed with where that is narrower.
+
+    Source: as `weight_bytes`, cut as `sharded_parameters` says; FSDP-QLoRA gathers quantised storage.
+    Assumes: where types differ from layer to layer, those of the first.
+    """
+    stack = model.stacks[0]
+    place, tied = _at(_place(model, stack), 0), _is_tied(stack)
+    total: Floats = np.zeros(np.broadcast_shapes(np.shape(tp), np.shape(ep)))
+    for item in items:
+        if numel := item_parameters(item):
+            each = min(most, item_weight_bytes(item, fmt, place, tied=tied) / numel)
+            total = total + sharded_parameters([item], tp, ep) * each
+    return total
+
+
 def end_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
     """Bytes on one rank of what stands before the layers, after them, and of the other stacks.
 

@@ -1,4 +1,4 @@
-"""What a stage holds and launches whatever the device and its links: parameters with and without gradients."""
+"""What a stage holds and launches whatever the device and its links: what has gradients, and what has none."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Experts, Item
+from flopwise.facts.formats import weight_format
 from flopwise.ops.tensors import sharded_parameters
-from flopwise.training.adapters import adapter_parameters
+from flopwise.ops.weights import frozen_bytes
+from flopwise.training.adapters import adapter_parameters, extra_items
 from flopwise.training.block_lines import block_list
+from flopwise.training.blocks import ACT_BYTES
 from flopwise.training.stages import heaviest
 from flopwise.training.towers import tower_items
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.facts.software import Stack as Software
     from flopwise.training.frozen import Block, Split
     from flopwise.training.layout import Recipe
@@ -29,11 +33,11 @@ def standing(
     weights: NDArray[np.float64],
     starts: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], ...]:
-    """(dense, experts', frozen parameters, host seconds) of the heaviest stage: what no link changes; (d, n)."""
+    """(dense, experts' parameters, frozen bytes, host seconds) of the heaviest stage: what no link changes; (d, n)."""
     model = split.model
     listed = [items for items, _, _ in block_list(model)]
-    params = [_held(items, block, inner, recipe) for items, block in zip(listed, split.blocks, strict=True)]
-    beside = _held(tower_items(model), split.towers, inner, recipe)
+    params = [_held(model, items, block, inner, recipe) for items, block in zip(listed, split.blocks, strict=True)]
+    beside = _held(model, tower_items(model), split.towers, inner, recipe)
     params[0] = params[0] + beside
     held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
     dense, expert, still = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in range(3))
@@ -52,14 +56,15 @@ def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: Softw
     return np.array(launches)[:, None] * software.launch_s
 
 
-def _held(items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe) -> NDArray[np.float64]:
-    """(dense with gradients, experts' with gradients, frozen) parameters that one rank holds of a block; (3, n)."""
-    one = np.ones(len(inner.tp))
-    if recipe.lora is not None:
-        others = tuple(i for i in items if not isinstance(i, Experts))
-        return np.stack([adapter_parameters(others, recipe.lora, inner.tp) * one, 0.0 * one, 0.0 * one])
-    trained = [i for i in items if block.trains(i)]
+def _held(model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe) -> NDArray[np.float64]:
+    """(dense, experts' parameters with gradients, bytes of those without) on one rank, of a block; (3, n)."""
+    one, lora = np.ones(len(inner.tp)), recipe.lora
+    whole = [] if lora is None else extra_items(model, lora)
+    trained = [i for i in items if (block.trains(i) if lora is None else i in whole)]
     dense = sharded_parameters((i for i in trained if not isinstance(i, Experts)), inner.tp, 1)
     experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
-    still = sharded_parameters((i for i in items if not block.trains(i)), inner.tp, inner.ep)
+    if lora is not None:
+        dense = dense + adapter_parameters((i for i in items if not isinstance(i, Experts)), lora, inner.tp)
+    base = weight_format("bf16" if lora is None else lora.base)
+    still = frozen_bytes(model, (i for i in items if i not in trained), base, inner.tp, inner.ep, most=ACT_BYTES)
     return np.stack([dense * one, experts * one, still * one])

@@ -87,7 +87,7 @@ class StepTable:
     host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
     dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
     expert_params: NDArray[np.float64]
-    frozen_params: NDArray[np.float64]
+    frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
     model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     forward_flops: NDArray[np.float64]
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
@@ -97,7 +97,7 @@ class StepTable:
     @property
     def standing(self) -> tuple[NDArray[np.float64], ...]:
         """What no link and no device changes, as `standing`."""
-        return self.dense_params, self.expert_params, self.frozen_params, self.host_s
+        return self.dense_params, self.expert_params, self.frozen_bytes, self.host_s
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def step_table(
         host_s=host,
         dense_params=dense,
         expert_params=expert,
-        frozen_params=still,
+        frozen_bytes=still,
         floor_s=np.stack(
             [*(most(rows_of(kernels[-1], n)) for n in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
         ),
@@ -298,8 +298,8 @@ def _messages_s(
             gather = gather + sent(all_gather_s, weights, members, stride)
         if wanted[2]:
             across = across + sent(all_reduce_s, grads / members, every // members, stride * members)
-    still = table.frozen_params[degree, inner] * ACT_BYTES
-    together = gather + sent(all_gather_s, still, group, tp) if table.frozen_params.any() else gather
+    still = table.frozen_bytes[degree, inner]
+    together = gather + sent(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
     return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
 
 
