@@ -11,8 +11,8 @@ from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import PS, Column, trace
 
-ENGINE: Engine = "reference"
-SIZE = 8_000
+ENGINE: Engine = "fast"  # which equals the reference: see test_sim_core.py
+SIZE = 40_000
 US = 10**6
 Ints = NDArray[np.int64]
 

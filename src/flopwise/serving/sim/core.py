@@ -1,0 +1,380 @@
+"""The simulator compiled: what `reference` and `reference_fleet` do, stretches of equal steps in closed form.
+
+All is int64. Between two events (a sequence ends or fills its window, a request could be admitted, blocks run short,
+the time asked for is reached) steps differ by a constant, so their sum is one product. Letters: as `core_parts`.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numba
+from numba import int64, njit, void
+
+from flopwise.serving.sim import cost
+from flopwise.serving.sim.core_parts import (
+    BY_RANK, BY_TIME, NONE, SINGLE, admit, blocks_of, done, evict, fits, inner, leave, meld, note, pull, push, single,
+    stop, target, todo_of, waits,
+)  # fmt: skip
+from flopwise.serving.sim.layout import (
+    CACHED, COME, FIRST, HAVE, LAST, LEFT, MADE, OWED, PHASES, PREEMPTED, PREFIX, PROMPT, REPLICA,
+    RIGHT, SHARE, SLOT, WHERE, WORLD,
+)  # fmt: skip
+from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
+from flopwise.serving.sim.setup import DECODE
+
+NEVER = 2**62
+BITS = 20
+LOW = 2**BITS - 1
+SOON = 10**5
+"""Steps that are looked ahead."""
+
+step_ps = inner(cost.step_ps)
+seen_pairs = inner(cost.seen_pairs)
+
+
+@inner
+def join(w, p, slots, q, pre, k, r, place):
+    """A prompt is done, or a sequence is back: its token comes out and it decodes from now on."""
+    first, base = r * w.max_batch, r * w.prefixes
+    s = slots[first + place]
+    row = s.row
+    most = target(p, q, row)
+    if s.worked:
+        q[MADE, row] += 1
+        p.made += 1
+        if q[MADE, row] == 1:
+            q[FIRST, row] = p.now
+        else:
+            note(k, p.now - q[LAST, row], NONE, SINGLE, SINGLE)
+        q[LAST, row] = p.now
+        name = q[PREFIX, row]
+        if s.shared == 0 and q[SHARE, row] > 0 and pre[base + name].blocks == 0:
+            s.shared = q[SHARE, row]
+            s.hold -= s.shared
+            pre[base + name].blocks, pre[base + name].users = s.shared, 1
+        if q[MADE, row] == most:
+            done(w, p, slots, q, pre, first, base, place, s.hold)
+            return
+    tokens = s.base
+    if p.batch == p.fresh:
+        p.decoded = q[LAST, row]
+    elif q[LAST, row] != p.decoded:
+        slots[first + p.fresh].fresh = place
+        p.fresh += 1
+    s.base = tokens - p.step
+    s.end = p.step + most - q[MADE, row]
+    push(slots, first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    p.batch += 1
+    p.cached += tokens
+    p.windowed += min(tokens, w.window)
+    p.growing += tokens < w.window
+    k[PHASES + r * w.block_tokens + (-s.base) % w.block_tokens] += 1
+
+
+@inner
+def end_step(w, p, slots, q, pre, k, r):
+    first = r * w.max_batch
+    p.stepping, p.ended = 0, p.now
+    while p.batch > 0 and slots[first].heap >> BITS <= p.step:
+        place = slots[first].heap & LOW
+        s = slots[first + place]
+        pull(slots, first, p.batch - 1, NONE)
+        if s.end > p.step:  # its window is full
+            p.growing -= 1
+            push(slots, first, p.batch - 1, (s.end << BITS) | place)
+        else:
+            p.batch -= 1
+            p.growing -= s.base + p.step == w.window
+            own = stop(w, p, slots, k, r, place)
+            done(w, p, slots, q, pre, first, r * w.prefixes, place, own)
+    for place in range(p.joins):
+        join(w, p, slots, q, pre, k, r, slots[first + place].join)
+    p.joins = 0
+
+
+@inner
+def give_way(w, p, slots, q, pre, k, r):
+    """Take the sequence admitted last out of the batch: blocks that move to the host."""
+    first, place = r * w.max_batch, p.last
+    s = slots[first + place]
+    row, own = s.row, s.hold
+    have = s.base
+    if place == p.part:
+        p.part = -1
+    else:
+        have += p.step
+        at = 0
+        while slots[first + at].heap & LOW != place:
+            at += 1
+        p.batch -= 1
+        pull(slots, first, p.batch, at)
+        q[MADE, row] = target(p, q, row) - s.end + p.step
+        late = 0
+        while late < p.fresh and slots[first + late].fresh != place:
+            late += 1
+        if late < p.fresh:
+            p.fresh -= 1
+            slots[first + late].fresh = slots[first + p.fresh].fresh
+        else:
+            q[LAST, row] = p.decoded
+        own = stop(w, p, slots, k, r, place)
+    leave(p, slots, q, pre, first, r * w.prefixes, place, own)
+    s.shared = 0
+    q[HAVE, row] = have if w.swap else 0
+    q[OWED, row] = blocks_of(q[HAVE, row], w)
+    q[PREEMPTED, row] += 1
+    p.preemptions += 1
+    p.queued += 1
+    p.root = meld(q, BY_RANK, p.root, single(q, row))
+    return q[OWED, row]
+
+
+@inner
+def stretch(w, p, slots, q, k, r, until, budget, fixed, more):
+    """Steps that decode alone until something else can happen; the first has its blocks already."""
+    steps = (slots[r * w.max_batch].heap >> BITS) - p.step
+    room = w.num_blocks - p.used
+    if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
+        cycles = min((steps - 1) // w.block_tokens, room // p.batch)
+        granted = 1 + cycles * w.block_tokens
+        room -= cycles * p.batch
+        turn = (p.turn + 1) % w.block_tokens
+        while granted < steps and k[PHASES + r * w.block_tokens + turn] <= room:
+            room -= k[PHASES + r * w.block_tokens + turn]
+            turn = turn + 1 if turn + 1 < w.block_tokens else 0
+            granted += 1
+        steps = granted
+    if p.head >= 0 and p.running < w.max_batch and (budget > 0 or not w.mix) and not (p.plain and waits(p, q) >= 0):
+        until = min(until, q[COME, p.head])
+    left = until - p.now
+    if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
+        slope, most = fixed - 0.5 * more, steps
+        steps = min(max(int(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
+        while steps > 1 and (steps - 1) * fixed + more * ((steps - 1) * (steps - 2) // 2) >= left:
+            steps -= 1
+        while steps < most and steps * fixed + more * (steps * (steps - 1) // 2) < left:
+            steps += 1
+    return steps
+
+
+@inner
+def decode(w, p, slots, q, k, r, steps, duration, more):
+    """Let all decoding sequences make `steps` tokens; the first step takes `duration`, each further one `more` more."""
+    first, size = r * w.max_batch, w.block_tokens
+    start, turn = PHASES + r * size, p.turn
+    if p.fresh == 0 and p.decoded == p.now:
+        note(k, duration, more, steps, p.batch)
+    else:
+        note(k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
+        for place in range(p.fresh):
+            row = slots[first + slots[first + place].fresh].row
+            note(k, p.now + duration - q[LAST, row], NONE, SINGLE, SINGLE)
+        p.fresh = 0
+        note(k, duration + more, more, steps - 1, p.batch)
+    p.used += (steps // size) * p.batch
+    for _ in range(steps % size):
+        p.used += k[start + turn]
+        turn = turn + 1 if turn + 1 < size else 0
+    p.turn = turn
+    p.step += steps
+    p.cached += steps * p.batch
+    p.windowed += steps * p.growing
+    p.made += steps * p.batch
+    p.decoded = p.now + steps * duration + more * (steps * (steps - 1) // 2)
+
+
+@inner
+def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
+    """Decide what the next step does, or the next steps where they only decode."""
+    first, base = r * w.max_batch, r * w.prefixes
+    row = waits(p, q)
+    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(q, row) > 0 and fits(w, p, q, pre, base, row)))
+    budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
+    if not only and p.batch > 0:
+        turn = PHASES + r * w.block_tokens + p.turn
+        while k[turn] > w.num_blocks - p.used:
+            if p.oldest >= 0:
+                evict(pre, p, base)
+            else:
+                preempted = True
+                moved += give_way(w, p, slots, q, pre, k, r)
+        batch, grown = p.batch, k[turn]
+        budget -= batch
+        p.used += grown
+    worked, pairs, window_pairs, place = 0, 0, 0, p.part
+    while budget > 0:
+        if place < 0:
+            row = waits(p, q)
+            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(q, row) == 0)
+            if not (open_to and fits(w, p, q, pre, base, row)):
+                break
+            place = admit(w, p, slots, q, pre, first, base, row)
+            moved += q[OWED, row]
+            q[OWED, row] = 0
+        s = slots[first + place]
+        todo = todo_of(q, s.row) + q[HAVE, s.row] - s.base if todo_of(q, s.row) > 0 else 0
+        chunk = min(todo, budget)
+        pairs += seen_pairs(s.base, chunk, 0)
+        if w.window:
+            window_pairs += seen_pairs(s.base, chunk, w.window)
+        s.base += chunk
+        s.worked = chunk
+        budget -= chunk
+        worked += chunk
+        if chunk == todo:
+            slots[first + p.joins].join = place
+            p.joins += 1
+            p.part = -1
+        else:
+            p.part = place
+        place = -1
+    duration = step_ps(
+        tables[0], tables[1], tables[2], tables[3], prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs
+    ) + moved * w.swap_ps  # fmt: skip
+    steps, more = 1, 0
+    if batch > 0:
+        more = tables[2, batch] * batch + tables[3, batch] * p.growing
+        if p.joins == 0 and p.part < 0 and moved == 0 and not preempted:
+            steps = stretch(w, p, slots, q, k, r, until, budget, duration, more)
+        p.used -= grown
+        decode(w, p, slots, q, k, r, steps, duration, more)
+    whole = steps * duration + more * (steps * (steps - 1) // 2)
+    p.stepping, p.now = 1, p.now + whole
+    p.busy += whole
+    p.steps += steps
+    p.worked += worked
+    p.peak = max(p.peak, p.used)
+
+
+@inner
+def next_leave(w, p, slots, tables, prefill, r):
+    """A time before which nothing leaves the replica."""
+    if p.stepping == 0:
+        return p.now + 1 if p.running > 0 or p.root >= 0 or p.head >= 0 else NEVER
+    steps = (slots[r * w.max_batch].heap >> BITS) - p.step
+    if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
+        return p.now
+    if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
+        return p.now
+    fixed = step_ps(tables[0], tables[1], tables[2], tables[3], prefill, p.batch, p.cached, p.windowed, 0, 0, 0)
+    steps = min(steps, SOON)
+    more = tables[2, p.batch] * p.batch + tables[3, p.batch] * p.growing
+    return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
+
+
+@inner
+def advance(w, p, slots, q, pre, tables, prefill, k, r, until):
+    """One replica: steps that end by `until`, and those that begin before."""
+    while True:
+        if p.stepping:
+            if p.now > until:
+                break
+            end_step(w, p, slots, q, pre, k, r)
+        if not p.plain:
+            while p.head >= 0 and q[COME, p.head] <= p.now:
+                row = p.head
+                p.head = q[LEFT, row]
+                p.root = meld(q, BY_RANK, p.root, single(q, row))
+        if p.running == 0 and p.root < 0:
+            if p.head < 0 or q[COME, p.head] > until:
+                break
+            if q[COME, p.head] > p.now:
+                p.now = q[COME, p.head]
+                continue
+        if p.now >= until:
+            break
+        begin_step(w, p, slots, q, pre, tables, prefill, k, r, until)
+    if w.loads:
+        p.due = next_leave(w, p, slots, tables, prefill, r)
+
+
+@inner
+def chosen(w, ps, sent, q, row, back, when):
+    """The balancer's choice among replicas that take requests at `when`."""
+    takers, least, best, top = 0, 0, -1, NEVER
+    for r in range(len(ps)):
+        if ps[r].accepts and (ps[r].role == DECODE) == (back > 0) and ps[r].on <= when:
+            load = ps[r].tokens if w.balancer == LEAST_TOKENS else ps[r].requests
+            takers += 1
+            if load < top:
+                best, top = r, load
+    least = best
+    if w.balancer == ROUND_ROBIN:
+        turn = (w.back_turn if back else w.turn) % takers
+        for r in range(len(ps)):
+            if ps[r].accepts and (ps[r].role == DECODE) == (back > 0) and ps[r].on <= when:
+                if turn == 0:
+                    least = r
+                turn -= 1
+        if back:
+            w.back_turn += 1
+        else:
+            w.turn += 1
+    elif w.balancer > LEAST_TOKENS and q[PREFIX, row] >= 0:
+        place = 2 * q[PREFIX, row] + back
+        last = sent[place]
+        if last >= 0 and ps[last].accepts and ps[last].on <= when:
+            behind = ps[last].requests
+            if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
+                least = last
+        sent[place] = least
+    return least
+
+
+@inner
+def send(p, q, row, when):
+    """Put a request into a replica's inbox."""
+    q[LEFT, row] = -1
+    if p.head >= 0:
+        q[LEFT, p.tail] = row
+    else:
+        p.head = row
+    p.tail = row
+    p.queued += 1
+    p.requests += 1
+    p.tokens += q[PROMPT, row] + target(p, q, row)
+    p.due = min(p.due, max(p.now, when))
+
+
+WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
+REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED))
+
+
+@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=True, error_model="numpy")
+def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
+    """All replicas up to a time: what `reference_fleet.ReferenceFleet.advance` does."""
+    w = world[0]
+    front_on, back_on = NEVER, NEVER
+    for r in range(len(ps)):
+        if ps[r].accepts and ps[r].role == DECODE:
+            back_on = min(back_on, ps[r].on)
+        elif ps[r].accepts:
+            front_on = min(front_on, ps[r].on)
+    while True:
+        front = max(q[COME, w.next], front_on) if w.next < w.issued else NEVER
+        back = max(q[COME, w.moving], back_on) if w.moving >= 0 else NEVER
+        when = min(front, back, until)
+        if w.loads:
+            due, r = when + 1, len(ps)
+            for other in range(len(ps)):
+                if ps[other].due < due:
+                    due, r = ps[other].due, other
+            if due <= when:  # what leaves may come back: then no replica may be ahead of the others
+                advance(w, ps[r], slots, q, pre, tables, prefill, k, r, due if w.feedback else when)
+                continue
+        if front <= when:
+            r = chosen(w, ps, sent, q, w.next, NONE, front)
+            q[WHERE, w.next] = r
+            send(ps[r], q, w.next, front)
+            w.next += 1
+        elif back <= when:
+            row = w.moving
+            w.moving = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+            r = chosen(w, ps, sent, q, row, SINGLE, back)
+            q[WHERE, row] = r
+            send(ps[r], q, row, back)
+        else:
+            break
+    for r in range(len(ps)):
+        advance(w, ps[r], slots, q, pre, tables, prefill, k, r, until)

@@ -1,0 +1,218 @@
+"""Replicas in the compiled simulator: advanced, read, started and drained from Python."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flopwise.serving.sim import layout
+from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, RIGHT
+from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
+from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals
+from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
+from flopwise.serving.sim.switches import Switches
+from flopwise.serving.sim.trace import Column
+
+NEVER = 2**62
+COMPILED = ("core", "core_parts", "cost", "layout", "policies", "result", "setup")
+"""Modules whose text decides what is compiled."""
+
+
+def cache_folder() -> Path | None:
+    """Where compiled code is kept between runs: the user's cache, or a temporary folder; None where neither can be.
+
+    Named by the text of what is compiled: file times, which numba goes by, are alike in wheels of different versions.
+    """
+    here = Path(__file__).parent
+    text = b"".join((here / f"{name}.py").read_bytes() for name in COMPILED)
+    name = f"flopwise-{hashlib.sha256(text).hexdigest()[:16]}"
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    user = Path(home) if home else Path.home() / ".cache"
+    for parent in (Path(given) if given else user / "flopwise", Path(tempfile.gettempdir())):
+        folder = parent / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+@cache
+def core(on_compile: Callable[[], None] | None = None) -> Any:
+    """The compiled `drive`; `on_compile` is called before it is compiled for the first time."""
+    import numba  # noqa: PLC0415 - takes 300 ms
+
+    folder, before = cache_folder(), numba.config.CACHE_DIR
+    if on_compile and (folder is None or not any(folder.rglob("*.nbc"))):
+        on_compile()
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        return import_module("flopwise.serving.sim.core").drive
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+class FastFleet:
+    """As `flopwise.serving.sim.reference_fleet.ReferenceFleet`, compiled."""
+
+    def __init__(self, setup: Setup, on_compile: Callable[[], None] | None = None) -> None:
+        """Lay out the state of all replicas."""
+        self.setup, self.now_ps, self.drive = setup, -1, core(on_compile)
+        self.switched = Switches(len(setup.roles))
+        limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
+        self.requests = _requests(setup)
+        prefix = int(setup.trace.prefix.max(initial=-1)) + 1
+        self.world = np.zeros(1, dtype=layout.WORLD)
+        self.replicas = np.zeros(count, dtype=layout.REPLICA)
+        self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
+        kept = prefix if limits.prefix_cache else 0
+        self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
+        self.tables, self.prefill = _tables(setup)
+        self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
+        self.sent = np.full(2 * max(prefix, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
+        feedback = bool(setup.users) or PREFILL in setup.roles
+        values = {
+            "max_batch": limits.max_batch,
+            "step_tokens": limits.step_tokens,
+            "block_tokens": limits.block_tokens,
+            "num_blocks": limits.num_blocks,
+            "mix": limits.mix,
+            "swap": limits.preempt == "swap",
+            "swap_ps": limits.swap_ps_per_block,
+            "prefixes": kept,
+            "window": setup.cost.window,
+            "balancer": setup.balancer,
+            "feedback": feedback,
+            "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN),
+            "closed": bool(setup.users),
+            "think": setup.think_ps,
+            "request_ps": setup.cost.request_ps,
+            "issued": min(setup.users, rows) if setup.users else rows,
+            "moving": -1,
+        }
+        for name, value in values.items():
+            self.world[name] = value
+        self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
+        for name in ("part", "last", "head", "tail", "root", "oldest", "newest"):  # empty replicas have none
+            self.replicas[name] = -1
+        for place, on in enumerate(setup.on):
+            if on:
+                self.start(place, 0)
+
+    def start(self, replica: int, on_ps: int) -> None:
+        """An empty replica takes requests from then on."""
+        p, on_ps = self.replicas[replica], max(on_ps, self.now_ps + 1)
+        self.switched.start(replica, on_ps, busy=bool(p["requests"]), ended_ps=int(p["ended"]))
+        for name in ("step", "turn", "used", "idle", "free"):
+            p[name] = 0
+        p["oldest"] = p["newest"] = -1
+        p["on"], p["now"], p["accepts"], p["due"] = on_ps, on_ps, 1, NEVER
+        p["plain"] = self.setup.fcfs and p["role"] != DECODE
+        batch, prefixes = self.setup.limits.max_batch, int(self.world["prefixes"][0])
+        self.slots["after"][replica * batch : (replica + 1) * batch] = np.arange(1, batch + 1)
+        self.prefixes[replica * prefixes : (replica + 1) * prefixes] = 0
+
+    def drain(self, replica: int) -> None:
+        """A replica takes no further requests."""
+        self.switched.drain(replica, self.now_ps)
+        self.replicas[replica]["accepts"] = 0
+
+    def advance(self, until_ps: int) -> None:
+        """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
+        self.now_ps = until_ps
+        self.drive(
+            self.world, self.replicas, self.slots, self.requests, self.prefixes, self.tables, self.prefill,
+            self.counts, self.sent, until_ps,
+        )  # fmt: skip
+
+    def totals(self) -> ReplicaTotals:
+        """What the replicas have and have done."""
+        p = self.replicas
+        names = (
+            "queued", "running", "used", "busy", "steps", "worked", "made", "reused", "preemptions", "peak", "ended",
+            "requests",
+        )  # fmt: skip
+        on = (p["accepts"] > 0) | (p["requests"] > 0)
+        return self.switched.totals(np.array([on, *(p[name] for name in names)], dtype=np.int64), self.now_ps)
+
+    def outcome(self) -> Outcome:
+        """What has become of the requests."""
+        q, setup = self.requests, self.setup
+        issued = int(self.world["issued"][0])
+        come = setup.trace.arrival_ps
+        if setup.users:
+            come = np.where(np.arange(len(come)) < issued, q[layout.CAME], -1)
+        return Outcome(
+            arrival_ps=come,
+            start_ps=q[layout.START],
+            first_ps=q[layout.FIRST],
+            finish_ps=np.where(q[MADE] == q[OUTPUT], q[layout.LAST], -1),
+            preemptions=q[layout.PREEMPTED],
+            replica=q[layout.WHERE],
+        )
+
+    def itl(self) -> Column:
+        """Histogram of the gaps between tokens."""
+        return self.counts[:BINS].copy()
+
+    @property
+    def done(self) -> int:
+        """Requests that are answered."""
+        return int(self.world["done"][0])
+
+    @property
+    def held(self) -> int:
+        """Requests that have come and that no replica takes."""
+        start, end = int(self.world["next"][0]), int(self.world["issued"][0])
+        come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
+        heap = [int(self.world["moving"][0])]
+        while heap:
+            row = heap.pop()
+            if row >= 0 and self.requests[COME, row] <= self.now_ps:
+                come += 1
+                heap += [int(self.requests[LEFT, row]), int(self.requests[RIGHT, row])]
+        return come
+
+
+def _requests(setup: Setup) -> Column:
+    """The table of requests; rows that nobody touches take no memory."""
+    trace, limits = setup.trace, setup.limits
+    table = np.zeros((layout.ROWS, len(trace)), dtype=np.int64)
+    np.add(trace.arrival_ps, setup.cost.request_ps, out=table[COME])
+    table[layout.PROMPT], table[OUTPUT] = trace.prompt, trace.output
+    table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
+    if not setup.fcfs or limits.preempt:
+        table[layout.RANK] = setup.rank
+    if np.any(trace.prefix >= 0):
+        table[layout.PREFIX] = trace.prefix
+        if limits.prefix_cache:
+            shared = np.minimum(trace.prefix_tokens, trace.prompt - 1) // limits.block_tokens
+            table[layout.SHARE] = np.where(trace.prefix >= 0, shared, 0)
+    else:
+        table[layout.PREFIX] = -1
+    if PREFILL in setup.roles:
+        table[layout.MOVE] = setup.transfer_ps
+    if setup.users:
+        table[layout.CAME] = trace.arrival_ps
+    return table
+
+
+def _tables(setup: Setup) -> tuple[Column, Column]:
+    """Step costs as rows of one length."""
+    columns = (setup.cost.tokens_ps, setup.cost.decode_ps, setup.cost.cached_ps, setup.cost.window_ps)
+    table = np.zeros((4, max(len(c) for c in columns)), dtype=np.int64)
+    for place, column in enumerate(columns):
+        table[place, : len(column)] = column
+    return table, np.array(setup.cost.prefill, dtype=np.int64)

@@ -1,0 +1,70 @@
+"""Where the compiled simulator keeps what: rows of the table of requests, and records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flopwise.serving.sim.result import BINS
+
+ROWS = 18
+(
+    COME,  # when the scheduler sees it
+    PROMPT,
+    OUTPUT,
+    RANK,
+    PREFIX,
+    SHARE,  # blocks of the prefix that others could use
+    LEFT,  # next in the inbox, or child in the heap of those that wait
+    RIGHT,
+    START,
+    FIRST,
+    LAST,  # when the last token came that is known of
+    MADE,  # tokens of the answer, where it is not in a batch
+    HAVE,  # tokens in cache, where it is not in a batch
+    OWED,  # blocks on the host
+    PREEMPTED,
+    WHERE,
+    CAME,  # when it came, in a closed loop
+    MOVE,  # how long its cache is under way between pools
+) = range(ROWS)
+"""Rows of the table of requests, int64[ROWS, requests]."""
+
+
+def record(*names: str) -> np.dtype[np.void]:
+    """A record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
+REPLICA = record(
+    "role", "on", "accepts",
+    "plain",  # requests come in the order of the policy
+    "now", "stepping",  # end of the step in progress, if there is one
+    "step", "turn",  # decoding steps so far, and their number modulo the tokens of a block
+    "batch", "cached", "windowed", "growing",  # decoding sequences, their tokens, those in the window, those below it
+    "used", "idle",  # blocks; those of prefixes without a user
+    "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
+    "running", "last", "free",  # slots: the last admitted, the first free one
+    "head", "tail", "root", "queued",  # inbox by arrival, heap of those that wait
+    "requests", "tokens",
+    "decoded",  # when the decoding sequences had their last token
+    "due",  # nothing leaves before that
+    "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
+    "oldest", "newest",  # prefixes without a user
+)  # fmt: skip
+SLOT = record(
+    "row",
+    "base",  # cached tokens less `step` while it decodes; cached tokens before
+    "end",  # `step` at which it is done
+    "shared", "hold",  # blocks: of the prefix; its own, until it decodes
+    "worked",  # its prompt was worked through before it joins
+    "before", "after",  # neighbours in the order of admission
+    "heap", "join", "fresh",  # the replica's lists: next events by step; prompts that end with the step; late joiners
+)  # fmt: skip
+CACHED = record("blocks", "users", "released", "before", "after")
+WORLD = record(
+    "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "swap", "swap_ps", "prefixes", "window",
+    "balancer", "feedback", "loads", "closed", "think", "request_ps",
+    "next", "issued", "moving", "done", "turn", "back_turn",
+)  # fmt: skip
+PHASES = BINS
+"""Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""

@@ -1,0 +1,166 @@
+"""The compiled simulator equals the reference to the last bit, whatever is asked and whenever one looks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.random import Generator
+
+from flopwise.errors import SpecError
+from flopwise.serving.sim.cost import StepCost
+from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.fleet import FastFleet, cache_folder
+from flopwise.serving.sim.policies import BALANCERS, POLICIES
+from flopwise.serving.sim.reference_fleet import ReferenceFleet
+from flopwise.serving.sim.setup import Setup, Transfer, setup
+from flopwise.serving.sim.simulate import fleet, simulate
+from flopwise.serving.sim.trace import Trace, trace
+
+MOST_BATCH, MOST_TOKENS = 30, 400
+
+
+def some_trace(rng: Generator) -> Trace:
+    count = int(rng.integers(1, 60))
+    span_s = float(rng.choice([0, 1e-3, 0.1, 1]))  # many arrivals at one time among them
+    return trace(
+        np.sort(rng.random(count) * span_s).round(4),
+        rng.integers(1, int(rng.choice([3, 40, 200])), count),
+        rng.integers(1, int(rng.choice([2, 10, 100])), count),
+        priority=rng.integers(0, 3, count),
+        prefix=rng.integers(-1, 3, count),
+        prefix_tokens=rng.integers(0, 80, count),
+        deadline_s=rng.random(count) - 0.2,
+    )
+
+
+def some_cost(rng: Generator, unit: int) -> StepCost:
+    """`unit` 1: steps of a few picoseconds, so that many things happen at one time."""
+    tokens = np.arange(MOST_TOKENS, dtype=np.int64)
+    batch = np.arange(MOST_BATCH + 1, dtype=np.int64)
+    return StepCost(
+        tokens_ps=unit * (rng.integers(1, 5) + tokens * rng.integers(0, 3)) * (tokens > 0),
+        decode_ps=unit * batch * rng.integers(0, 3),
+        cached_ps=np.full_like(batch, rng.integers(0, 4) * (unit // 50 + 1)),
+        window_ps=np.full_like(batch, rng.integers(0, 3) * (unit // 50 + 1)),
+        window=int(rng.choice([0, 1, 16, 30, 64])),
+        prefill=tuple(unit * int(v) for v in rng.integers(0, 5, 4)),  # type: ignore[arg-type]
+        request_ps=int(rng.choice([0, 5, 10**8])),
+    )
+
+
+def some_setup(rng: Generator, unit: int) -> Setup:
+    limits = Limits(
+        max_batch=int(rng.choice([1, 2, 5, MOST_BATCH])),
+        step_tokens=int(rng.choice([1, 4, 32, 300])),
+        block_tokens=int(rng.choice([1, 3, 16])),
+        num_blocks=int(rng.choice([5, 20, 60, 10**6])),
+        mix=bool(rng.integers(2)),
+        preempt="swap" if rng.integers(2) else "recompute",
+        swap_ps_per_block=int(rng.choice([0, 3, 10**5])),
+        prefix_cache=bool(rng.integers(2)),
+    )
+    return setup(
+        some_trace(rng),
+        some_cost(rng, unit),
+        limits,
+        replicas=int(rng.integers(1, 4)),
+        balancer=str(rng.choice(list(BALANCERS))),
+        policy=str(rng.choice(list(POLICIES))),
+        users=None if rng.integers(2) else int(rng.integers(1, 12)),
+        think_s=float(rng.choice([0, 1e-5, 1e-2])),
+        prefill_replicas=int(rng.choice([0, 0, 1, 2])),
+        transfer=Transfer(latency_s=float(rng.choice([0, 1e-4])), s_per_token=1e-7),
+        spare=1,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), unit=st.sampled_from([1, 10**6]), steered=st.booleans())
+def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bool) -> None:
+    """Advanced to times at random; with `steered`, replicas are started and drained on the way."""
+    rng = np.random.default_rng(seed)
+    plan = some_setup(rng, unit)
+    slow, fast = ReferenceFleet(plan), FastFleet(plan)
+    spare, time_ps = len(plan.roles) - 1, 0
+    for look in range(10_000):
+        time_ps += int(10 ** rng.uniform(0, (6 if unit == 1 else 10) + look / 30))
+        slow.advance(time_ps)
+        fast.advance(time_ps)
+        for name, expected, got in zip(slow.totals()._fields, slow.totals(), fast.totals(), strict=True):
+            np.testing.assert_array_equal(got, expected, err_msg=name)
+        assert (fast.held, fast.done) == (slow.held, slow.done)
+        if slow.done == len(plan.trace):
+            break
+        first = slow.replicas[0]
+        for machines in (slow, fast) if steered else ():
+            if look == 1:
+                machines.start(spare, time_ps + 5)
+            elif look == 3:
+                machines.drain(0)
+        if steered and look > 5 and not first.accepts and first.requests == 0:
+            slow.start(0, time_ps)
+            fast.start(0, time_ps)
+    assert fast.done == len(plan.trace)
+    for name, expected, got in zip(slow.outcome()._fields, slow.outcome(), fast.outcome(), strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+    np.testing.assert_array_equal(fast.itl(), slow.itl())
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_how_often_one_looks_changes_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plan = some_setup(rng, 10**6)
+    often, once = FastFleet(plan), FastFleet(plan)
+    for time_ps in range(0, 10**12, 10**9):
+        often.advance(time_ps)
+    for machines in (often, once):
+        machines.advance(2**61)
+        assert machines.done == len(plan.trace)
+    for name, expected, got in zip(once.outcome()._fields, once.outcome(), often.outcome(), strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
+def test_both_engines_give_one_result() -> None:
+    rng = np.random.default_rng(0)
+    asked = trace(np.sort(rng.random(300)), rng.integers(1, 500, 300), rng.integers(1, 60, 300))
+    cost, limits = some_cost(rng, 10**7), Limits(max_batch=8, step_tokens=64, num_blocks=30)
+    slow, fast = (simulate(asked, cost, limits, engine=e, replicas=2) for e in ("reference", "fast"))
+    assert slow.summary() == fast.summary()
+    assert np.count_nonzero(fast.reasons) == fast.summary().dropped > 0
+    for expected, got in zip(slow.timeline, fast.timeline, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_wrong_engines_and_replicas_that_are_on_are_refused() -> None:
+    plan = some_setup(np.random.default_rng(1), 1)
+    with pytest.raises(SpecError, match="allowed: fast, reference"):
+        fleet(plan, "quick")  # type: ignore[arg-type]
+    for machines in (fleet(plan), fleet(plan, "reference")):
+        with pytest.raises(SpecError, match="must be drained"):
+            machines.start(0, 5)
+
+
+def test_numba_is_imported_when_a_simulation_runs_and_not_before() -> None:
+    code = (
+        "import sys, flopwise.serving.sim.simulate, flopwise.serving.sim.fleet, flopwise.serving.sim.engine;"
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_compiled_code_is_kept_where_the_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
+    folder = cache_folder()
+    assert folder is not None
+    assert folder.parent == tmp_path / "given"
+    assert folder.is_dir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.devnull)  # no folder can be made there
+    folder = cache_folder()
+    assert folder is not None
+    assert folder.parent != Path(os.devnull)
