@@ -39,7 +39,19 @@ def _mixture(case: Case) -> str:
     return "mixture" if total and active and active < MIXTURE_SHARE * total else "dense"
 
 
-LEFT_OUT = Path(__file__).parent / "training_left_out.csv"
+LEFT_OUT = {
+    "training": (
+        "training_left_out.csv",
+        "Constants refitted without each source in turn (`benchmarks/fit_training.py FILE --write`; one step of the "
+        "fit, linear in the logarithms of the constants, then predicted exactly).",
+    ),
+    "gpu-hours": (
+        "gpu_hours_left_out.csv",
+        "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py FILE "
+        "--write`).",
+    ),
+}
+"""By kind, the errors of constants that have not seen a row's source, and how they were found."""
 VIEWS: dict[str, dict[str, Key]] = {
     "weights": {"kind": _column("kind")},
     "memory": {"source": lambda c: c.source, "method": _column("method"), "what was read": _column("memory_kind")},
@@ -143,15 +155,19 @@ def coverage(kinds: dict[str, list[Case]]) -> str:
 
 def unseen_section(held: list[Case]) -> Iterator[str]:
     """Errors by source of constants that have seen it, and of constants that have not."""
-    if not LEFT_OUT.is_file():
+    kind = held[0].kind
+    file, said = LEFT_OUT[kind]
+    path = Path(__file__).parent / file
+    if not path.is_file():
         return
-    with LEFT_OUT.open(encoding="utf-8", newline="") as lines:
+    with path.open(encoding="utf-8", newline="") as lines:
         unseen = {row["id"]: float(row["error"]) for row in csv.DictReader(lines)}
     groups: dict[str, list[Case]] = defaultdict(list)
     for case in held:
         if case.prediction.error is not None and case.prediction.id in unseen:
-            for name in ("all", f"all {_mixture(case)}", case.source):
-                groups[name].append(case)
+            for name in ("all", f"all {_mixture(case)}" if kind == "training" else "", case.source):
+                if name:
+                    groups[name].append(case)
     rows = []
     for name, members in sorted(groups.items(), key=lambda item: (not item[0].startswith("all"), item[0])):
         told = []
@@ -161,12 +177,9 @@ def unseen_section(held: list[Case]) -> Iterator[str]:
             told.append(percent(float(np.median(errors)), signed=True))
         rows.append((name, len(members), *told))
     yield "### Sources left out"
-    yield (
-        "Constants refitted without each source in turn (`benchmarks/fit_training.py FILE --write`; one step of the "
-        "fit, linear in the logarithms of the constants, then predicted exactly)."
-    )
+    yield said
     yield table(("source", "rows", "median", "90 %", "bias", "left out: median", "90 %", "bias"), rows)
-    yield UNMET
+    yield UNMET[kind]
 
 
 def section(kind: str, held: list[Case]) -> Iterator[str]:
@@ -181,7 +194,7 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
             rows += [(group, name, *figures(members)) for group, members in sorted(groups.items())]
         yield f"### By {view}"
         yield table((view, "quantity", *HEADERS), rows)
-    if kind == "training":
+    if kind in LEFT_OUT and held:
         yield from unseen_section(held)
     yield "### Farthest off"
     far = worst([c.prediction for c in held], WORST)
@@ -210,26 +223,27 @@ Intervals are quantiles of measured / predicted by class (`fit_intervals.py`). J
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py FILE --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
-are those of rows that they have seen. Training has 25 constants fitted to its file (`benchmarks/fit_training.py`); its
+are those of rows that they have seen. Training has {knobs} constants fitted to its file (`benchmarks/fit_training.py`); its
 section gives errors on sources left out beside the plain ones. Serving has no constant fitted to these rows; what it
 shows is what kernels, messages and documented engine behaviour add up to."""
-UNMET = """\
+UNMET = {
+    "training": """\
 What keeps training rows off, and why no constant mends it:
 
-- Mixtures of experts: the same model on the same GPUs gained up to 1.4 times between releases of one stack a few months
-  apart, at the same layout; release dates are no input.
-- BigScience at tp 8 with micro-batches of 1 and 2 (+17 to +38 %): at tp 4 and below, and at micro-batch 4, the same
-  table is met within 13 %; its second iteration was read.
-- torchao's runs without compile (+20 %): neither the card nor the micro-batch is published.
-- DeepSpeed ZeRO 3 on 384 and more GPUs: one source knows how slow its gathers are; left out, they are too fast.
-- MI300X, RTX 4090 and power-limited B200: one source each; left out, families stand in for one another.
-- NeMo fine-tuning: documents are packed, and the interleaving of stages is not published."""
+UNMET_TRAINING""",
+    "gpu-hours": """\
+What keeps these rows off: hours of the steps are those of the fastest layout that the search finds, unless a row states
+its own; the share of a campaign's hours that its steps are is one constant for all (`train_campaign_frac`), while cards
+differ in what they count. Llama 3.2 was pruned and distilled from larger models, Llama 3 and 3.1 8B count far more than
+their steps, OPT-175B's hours are calendar days with 35 restarts, and DeepSeek-V3's are its steps alone, by kernels and
+overlap of its own that no stack here has.""",
+}
 
 
 def report(folder: Path) -> str:
     """The whole report."""
     kinds = {done.kind.name: cases(done) for done in backtests(folder)}
-    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED]
+    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED.format(knobs=len(KNOBS))]
     for kind, held in kinds.items():
         parts.extend(section(kind, held))
     return "\n\n".join(parts) + "\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
-from flopwise.cost.sustained import clock_frac, training_rates
+from flopwise.cost.sustained import clock_frac, grouped_kernel, training_rates
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import stack, stack_names
 
@@ -62,3 +62,23 @@ def test_rows_for_several_ranks_of_a_node_cross_the_network_once() -> None:
     distinct = 4 * (1 - (1 - 1 / 4) ** 8) / 8  # of eight copies over four nodes, as many as there are nodes hit
     assert once / plain == pytest.approx(distinct, rel=0.02)
     assert all_to_all_s(fabric, nbytes, 8, copies=8) == pytest.approx(all_to_all_s(fabric, nbytes, 8))
+
+
+def test_fused_products_of_experts_serve_block_scaled_formats_alone() -> None:
+    new, old = stack("megatron-2026"), stack("megatron-te")
+    for dtype in ("mxfp8", "nvfp4"):
+        assert grouped_kernel(new, dtype) == "fused"
+        assert grouped_kernel(old, dtype) == "split"
+    assert grouped_kernel(new, "bf16") == grouped_kernel(new, "fp8") == "split"
+    chip = rates(FACTS.accelerator("GB300"))
+    ours, theirs = (training_rates(chip, s, "mxfp8").value for s in (new, old))
+    assert ours["grouped_frac"] > theirs["grouped_frac"]
+    assert ours["grouped_passes"] < theirs["grouped_passes"]
+
+
+def test_blackwell_ultra_attends_faster_in_training() -> None:
+    """B300 and B200 are one family but for exponentials, which softmax waits for."""
+    ultra, plain = (rates(FACTS.accelerator(name)) for name in ("B300", "B200"))
+    differing = {n for n, v in ultra.value.items() if n.startswith("train_") and v != plain.value[n]}
+    assert differing == {"train_attention_frac.cudnn"}
+    assert ultra.value["train_attention_frac.cudnn"] > plain.value["train_attention_frac.cudnn"]

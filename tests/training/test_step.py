@@ -177,3 +177,17 @@ def test_scaled_rows_are_slower_than_scaled_tensors() -> None:
         estimate(replace(base, recipe=replace(base.recipe, precision=p))).step_s for p in ("fp8", "fp8_rowwise")
     )
     assert tensor < row
+
+
+def test_routing_takes_the_host_a_fixed_time_a_layer_with_experts() -> None:
+    """Small micro-batches of a mixture wait for the host; a dense model of the same stack does not."""
+
+    def launch_frac(name: str, micro_batch: int) -> float:
+        recipe = Recipe(seq_len=1024, global_batch=64, stack="megatron-te")
+        layout = Layout(dp=8, ep=8 if "A3B" in name else 1, zero=1, micro_batch=micro_batch)
+        found = estimate(TrainJob(model=load_model(name), recipe=recipe, layout=layout, cluster=H100))
+        return dict(found.breakdown)["launch"] / found.step_s
+
+    assert launch_frac("Qwen3-30B-A3B", 1) > 0.2
+    assert launch_frac("Qwen3-30B-A3B", 8) < launch_frac("Qwen3-30B-A3B", 1)
+    assert launch_frac("Llama-3.1-8B", 1) == 0

@@ -1,26 +1,32 @@
-"""Rows of published training budgets, predicted: GPU-hours of a whole run, on the best layout that the search finds.
+"""Rows of published training budgets, predicted: GPU-hours of a whole campaign, not of its steps alone.
 
-Model cards give tokens, GPUs and hours, not the recipe: what they leave open is filled in as a plan would, and restarts
-and evaluation runs are in their hours.
+Model cards give tokens, GPUs and hours, seldom the recipe: what they leave open is filled in as people trained at the
+time, on the fastest layout that the search finds. Restarts, evaluation, warm-up phases, longer contexts and layouts
+that were not the fastest are in their hours: `campaign_frac` is the share that the steps have of them.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
+
+import numpy as np
 
 from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import Prediction, banded, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.calibration import load_calibration
 from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
 from flopwise.search.nodes import NodeKind
+from flopwise.search.space import MODES
 from flopwise.search.training import searched, timed
 from flopwise.training.layout import Precision, Recipe
 
@@ -28,7 +34,43 @@ UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
-STACK = "in-house"
+STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
+FLASH_MONTH = 2301
+"""arXiv month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
+GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al., May 2022)."""
+DEGREES = {"tp": r"\btp ?(\d+)", "pp": r"\bpp ?(\d+)", "dp": r"\bdp ?(\d+)"}
+"""Degrees as notes and sources write them."""
+
+
+CAMPAIGN = "train_campaign_frac"
+
+
+def campaign_frac() -> float:
+    """Share of the GPU-hours of a published pre-training that its steps need on the fastest layout.
+
+    Source: data/calibration/training.json (`benchmarks/fit_campaign.py`). Known parts of it: Llama 3 405B trained for
+    more than 90 % of its time (arXiv 2407.21783 section 3.3.4); 30.8 M GPU-hours against 26 M at its reported 41 %
+    utilisation; OPT-175B's 35 manual restarts (arXiv 2205.01068 section 2.5).
+    Assumes: one share for all campaigns.
+    """
+    return load_calibration().find(CAMPAIGN, ("any",)).value
+
+
+def early(row: Mapping[str, str]) -> bool:
+    """Whether the run is of the time before flash attention: reported before, or undated and in fp16.
+
+    Assumes: who trained in fp16 on an A100 ran code of the V100's time.
+    """
+    said = " ".join(row.get(c, "") for c in ("source", "notes"))
+    month = re.search(r"arXiv:\s*(\d{4})\.\d", said)
+    return int(month[1]) < FLASH_MONTH if month else row.get("precision") == "fp16"
+
+
+def noted_degrees(row: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Degrees of parallelism that the row's words state."""
+    said = " ".join(row.get(c, "") for c in ("source", "notes")).lower()
+    found = ((name, re.search(pattern, said)) for name, pattern in DEGREES.items())
+    return tuple((name, int(m[1])) for name, m in found if m)
 
 
 def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
@@ -42,23 +84,33 @@ def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
         seq_len=seq,
         global_batch=gpus * max(1, round(tokens / seq / gpus)),
         precision=cast("Precision", precision),
-        stack=STACK,
+        stack=EARLY_STACK if early(row) else STACK,
+        attention="eager" if early(row) else "flash",
     )
 
 
 @lru_cache(maxsize=64)
-def _hours_per_token(model: Model, recipe: Recipe, gpu: Resolution, gpus: int) -> float:
-    """GPU-hours a token of the fastest layout that fits.
+def _hours_per_token(
+    model: Model, recipe: Recipe, gpu: Resolution, gpus: int, degrees: tuple[tuple[str, int], ...]
+) -> float:
+    """GPU-hours a token of the fastest layout that fits; of those with `degrees`, as far as any has them.
 
     Raises:
         SpecError: nothing fits.
     """
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
-    found = timed(searched(model, recipe, most=gpus, least=gpus), node, 1.0, {})
+    modes = (2,) if recipe.attention == "eager" else MODES
+    job = searched(model, recipe, most=gpus, least=gpus, recomputes=modes)
+    found = timed(job, node, 1.0, {}, every=bool(degrees))
     if not found.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")
-    return float(found.run_s.min()) * gpus / 3600
+    order = np.argsort(found.run_s, kind="stable")
+    for index in order if degrees else ():
+        layout = job.space.layout(int(found.rows[index]))
+        if all(getattr(layout, name) == degree for name, degree in degrees):
+            return float(found.run_s[index]) * gpus / 3600
+    return float(found.run_s[order[0]]) * gpus / 3600
 
 
 def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
@@ -71,9 +123,12 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         gpus = whole(row, "n_gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
-        hours = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus)
+        steps = billions * 1e9 * _hours_per_token(
+            model, row_recipe(row, model, gpus), gpu, gpus, noted_degrees(row)
+        )
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
+    hours = steps / campaign_frac()
     mixture = any(isinstance(i, Experts) for k in model.stacks[0].kinds for i in k.items)
     band = error_band("gpu_hours.moe" if mixture else "gpu_hours.dense")
     return banded(name, UNIT, measured, hours, band)

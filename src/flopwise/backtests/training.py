@@ -21,6 +21,10 @@ ZERO = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "ddp": 0, "none": 0}
 NODE = 8
 LINK_BYTES_PER_S = {"EDR": 12.5e9, "HDR": 25e9, "NDR": 50e9, "Omni-Path": 12.5e9}
 """One direction of one link, by the words of notes; nodes of `NODE` devices share their links."""
+MIXTURE_KERNELS_YEAR = 2026
+"""From then on Megatron's releases have the stack `megatron-2026`."""
+FLASH_2_YEAR = 2024
+"""The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 RECOMPUTE = {"none": 0, "false": 0, "selective": 1, "full": 2, "true": 2}
 
 
@@ -93,7 +97,7 @@ def row_layout(row: Mapping[str, str]) -> Layout:
     sharding, software = row.get("zero_stage_or_fsdp", "").lower(), row.get("stack", "")
     usual = 0 if software in {"megatron-2021", ""} else 1
     zero = 2 if "shard_grad_op" in sharding else next((z for k, z in ZERO.items() if k in sharding), usual)
-    if software == "megatron-te":  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
+    if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
     said = row.get("activation_recompute", "").lower()
     if not said and software.startswith("torchtune"):  # the recipes' default
@@ -137,6 +141,10 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
 def noted_stack(row: Mapping[str, str]) -> str:
     """The row's stack; its notes say where single runs of a table compile, or overlap tensor-parallel messages."""
     name, notes = row.get("stack") or "fsdp-compile", row.get("notes", "").lower()
+    if name == "megatron-te" and whole(row, "year", MIXTURE_KERNELS_YEAR - 1) >= MIXTURE_KERNELS_YEAR:
+        name = "megatron-2026"
+    if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
+        name = "fsdp-2023"
     if name == "fsdp-eager" and "+compile" in notes:
         name = "fsdp-compile"
     if name == "torchtune-eager" and "cumulative flags" in notes and not notes.startswith("+packed"):

@@ -7,6 +7,7 @@ training stack calls other attention and grouped kernels than those of inference
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from flopwise.cost.rates import SIXTEEN_BIT, Rates
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 RATES_OF_PRODUCTS = "matmul_frac."
 FULL_RATE = "matmul_frac.bf16"
+ATTENTION = {
+    "fa1": ("train_attention_frac.fa2", "train_attention_first"),
+    "fa2": ("train_attention_frac.fa2",),
+    "cudnn": ("train_attention_frac.cudnn",),
+}
+"""Parameters whose product is the rate of each stack's attention kernel."""
+BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
 BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
@@ -39,8 +47,17 @@ def clock_frac(rates: Rates) -> float:
     return float(min(1.0, (left / drawn) ** rates.value["train_clock_exponent"]))
 
 
-def training_rates(rates: Rates, software: Software) -> Rates:
-    """`rates` as a training stack sustains them.
+def grouped_kernel(software: Software, dtype: str) -> str:
+    """Which of the stack's kernels multiplies experts in `dtype`: the fused ones serve block-scaled formats alone.
+
+    Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4).
+    Assumes: other formats go expert by expert through the plain library.
+    """
+    return software.grouped_kernel if dtype in BLOCK_SCALED else "split"
+
+
+def training_rates(rates: Rates, software: Software, dtype: str = "bf16") -> Rates:
+    """`rates` as a training stack sustains them under a recipe in `dtype`.
 
     Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel; memory keeps its clock.
     """
@@ -49,12 +66,13 @@ def training_rates(rates: Rates, software: Software) -> Rates:
     for name in changed:
         if name != FULL_RATE:
             changed[name] *= value["train_scaled_frac"]
-    flash = value[f"train_attention_frac.{software.attention_kernel}"] * clock
+    flash = clock * prod(value[name] for name in ATTENTION[software.attention_kernel])
+    grouped = grouped_kernel(software, dtype)
     latent = value["latent_prefill_frac"] / value["attention_frac"]
     changed |= {
         "attention_frac": flash,
         "latent_prefill_frac": flash * min(1.0, latent),
-        "grouped_frac": value["train_grouped_frac"],
-        "grouped_passes": value["train_grouped_passes"],
+        "grouped_frac": value[f"train_grouped_frac.{grouped}"],
+        "grouped_passes": value[f"train_grouped_passes.{grouped}"],
     }
     return replace(rates, value={**value, **changed})

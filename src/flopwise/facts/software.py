@@ -67,8 +67,10 @@ class Stack:
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
     launch_s: float  # host time to launch one operation
+    routing_s: float  # host time to route, permute and launch the experts of one layer, forward and backward
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
-    attention_kernel: Literal["fa2", "cudnn"]  # flash kernels of its own build, or cuDNN's as Transformer Engine has
+    attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
+    grouped_kernel: Literal["split", "fused"]  # experts' products one by one, or all of a layer's in one fused kernel
     cast_passes: float  # passes over inputs, weights and results of a product in low precision, to cast and transpose
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
@@ -125,6 +127,7 @@ FITTED = {
     "tp_overlap": "Share of tensor-parallel messages hidden behind compute.",
     "ep_overlap": "Share of expert all-to-alls hidden behind compute.",
     "dp_overlap": "Share of compute that gradient and weight messages may hide behind.",
+    "routing_s": "Host time to route, permute and launch the experts of one layer, forward and backward, in s.",
     "message_frac": "Share of the links' rate that messages between replicas reach.",
 }
 """Columns of data/stacks.csv that `benchmarks/fit_training.py` fits, one value for stacks that are alike, and what they

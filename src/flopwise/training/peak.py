@@ -356,7 +356,9 @@ class Evaluation:
             if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
                 head = self._at("head") * self.row.root_gathered * stage.last
                 undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
-            elif self.row.loads_whole:  # frozen weights, once gathered, stay; gradients span frozen weights as well
+            elif self.row.loads_whole:
+                # FSDP 1: frozen weights, once gathered, stay through the backward pass (PyTorch issue 95805, mended by
+                # pull request 101982); where a unit mixes both, gradients span frozen weights (litgpt issue 1417)
                 at_end = cut * (whole + 2.0 * root + _FLAT_GRADIENTS * unit)
             if self.row.loads_whole:
                 states = fixed["optimizer states"] + fixed["master weights"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
-from flopwise.cost.sustained import BACKWARD_RATE, FULL_RATE, clock_frac
+from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_frac
 from flopwise.origin import COUNTED, KERNEL, Device, number
 from flopwise.provenance import Figure, derived, fact
 
@@ -52,7 +52,7 @@ class TrainingDevice(Device):
         if key not in self._known:
             held = [
                 self.datasheet("peak bf16", "FLOP/s"),
-                self.parameter(f"train_attention_frac.{self.software.attention_kernel}"),
+                *(self.parameter(name) for name in ATTENTION[self.software.attention_kernel]),
                 self.clock(),
             ]
             value = self.rates.peak_flops_per_s("bf16") * self.sustained.value["attention_frac"]

@@ -128,7 +128,7 @@ class TrainingClock:
         return BlockContext(
             recipe=replace(self.recipe, seq_len=tokens, global_batch=batch, stack=name),
             software=software,
-            rates=training_rates(self.cluster.rates, software),
+            rates=training_rates(self.cluster.rates, software, self.recipe.precision),
             fabric=self.cluster.fabric,
             shape=Shape(batch=batch.astype(np.int64), query=tokens, context=tokens, encoder=tokens),
             split=Split(tp=tp.astype(np.int64), cp=one, ep=one * self.ep),

@@ -49,11 +49,17 @@ def standing(
 def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: Software) -> NDArray[np.float64]:
     """Host time to launch one micro-batch of each block, (blocks, 1): one launch an item forward, two backward.
 
-    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`).
-    Assumes: one launching thread a GPU.
+    A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
+    sizes what it launches next by them.
+
+    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
+    Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy.
+    Assumes: one launching thread a GPU; routing takes as long however many experts there are.
     """
-    launches = [(3.0 if block.backward else 1.0) * len(items) for items, block in zip(listed, blocks, strict=True)]
-    return np.array(launches)[:, None] * software.launch_s
+    passes = np.array([3.0 if block.backward else 1.0 for block in blocks])
+    routed = np.array([any(isinstance(i, Experts) for i in items) for items in listed])
+    each = np.array([len(items) for items in listed]) * software.launch_s + routed * software.routing_s / 3.0
+    return (passes * each)[:, None]
 
 
 def _held(model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe) -> NDArray[np.float64]:

@@ -131,7 +131,7 @@ def step_table(
     """
     split = split_model(model, recipe.frozen)
     model, stack = split.model, split.model.stacks[0]
-    rates = training_rates(rates, software)
+    rates = training_rates(rates, software, recipe.precision)
     shape, load = recipe.shape(model, inner.micro_batch), expert_load(model, recipe, inner.ep)
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
     kernels = kernels or [kernel_columns(split, context) for context in shared]

@@ -353,8 +353,9 @@ class StepFigures(BatchFigures):
             "launching a micro-batch",
             float(self.table.host_s[0, 0]),
             "s",
-            f"{KERNEL}: three launches an operation",
+            f"{KERNEL}: three launches an operation, and routing in layers with experts",
             self._software("host time of one launch", self.software.launch_s),
+            self._software("host time of routing a layer", self.software.routing_s),
         )
         busy = derived("device time of a micro-batch", self.busiest_s, "s", f"{KERNEL}: all lines of a stage")
         formula = f"{self.num_micro.name} x max(0, {host.name} - {busy.name})"
