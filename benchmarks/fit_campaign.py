@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
-from flopwise.backtests.reader import read_rows
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.rows import read_rows
 
 Array = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,8 +20,8 @@ from flopwise.backtests.prediction import Prediction, banded, number, skipped, w
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
-from flopwise.facts.calibration import load_calibration
 from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
@@ -123,9 +123,7 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         gpus = whole(row, "n_gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
-        steps = billions * 1e9 * _hours_per_token(
-            model, row_recipe(row, model, gpus), gpu, gpus, noted_degrees(row)
-        )
+        steps = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus, noted_degrees(row))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     hours = steps / campaign_frac()

@@ -13,6 +13,7 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models import model_from_config
+from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Lora, Precision, Recipe
 
@@ -23,6 +24,11 @@ LINK_BYTES_PER_S = {"EDR": 12.5e9, "HDR": 25e9, "NDR": 50e9, "Omni-Path": 12.5e9
 """One direction of one link, by the words of notes; nodes of `NODE` devices share their links."""
 MIXTURE_KERNELS_YEAR = 2026
 """From then on Megatron's releases have the stack `megatron-2026`."""
+DOCUMENT_TOKENS = {"squad": 190.0}
+"""Mean tokens of a document with question and answer: SQuAD has paragraphs of 120 words (Rajpurkar et al. 2016,
+arXiv 1606.05250) and questions and answers of about 15, at 1.4 tokens of Llama a word."""
+DOCUMENT_SPREAD = 0.4
+"""Standard deviation of their lengths over the mean (assumed)."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 RECOMPUTE = {"none": 0, "false": 0, "selective": 1, "full": 2, "true": 2}
@@ -127,8 +133,10 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
     lora = Lora(rank=16, targets=("q", "k", "v", "o"), base=base) if base else None
     replicas = int(layout.dp) * int(layout.micro_batch)
+    seq = whole(row, "seq_len", 2048)
     return Recipe(
-        seq_len=whole(row, "seq_len", 2048),
+        seq_len=seq,
+        documents=None if row.get("task") in {"pretrain", "", None} else noted_documents(notes, seq),
         global_batch=max(whole(row, "global_batch_seqs", replicas), replicas),
         precision=known.get(precision, "bf16"),
         stack=noted_stack(row),
@@ -136,6 +144,12 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
         lora=lora,
         selective="alternate" if re.search("every 2nd|per-layer ac", notes) else None,
     )
+
+
+def noted_documents(notes: str, seq: int) -> Documents | None:
+    """Documents of a data set that the notes name, where they say that it is packed; attention stays within each."""
+    known = next((mean for name, mean in DOCUMENT_TOKENS.items() if name in notes), None)
+    return lognormal(min(known, seq), DOCUMENT_SPREAD, seq, "packed") if known and "packed" in notes else None
 
 
 def noted_stack(row: Mapping[str, str]) -> str:
