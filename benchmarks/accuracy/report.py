@@ -9,7 +9,6 @@ runs on the same measurements write the same file.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import thumb
 from fit_intervals import FLOOR, OTHER_FLOOR, factor_for, left_out, points_of, unseen_coverage
-from rows import FILES, MIXTURE_SHARE, Case, backtests, cases
+from rows import FILES, MIXTURE_SHARE, Case, backtests, cases, unseen_errors
 
 from flopwise.backtests.prediction import number
 from flopwise.backtests.summary import reasons, summarize, worst
@@ -39,23 +38,17 @@ def _mixture(case: Case) -> str:
     return "mixture" if total and active and active < MIXTURE_SHARE * total else "dense"
 
 
-LEFT_OUT = {
+UNSEEN = {
     "training": (
-        "training_left_out.csv",
-        (
-            "Constants refitted without each source in turn (`benchmarks/fit_training.py FILE --write`; one step of "
-            "the fit, linear in the logarithms of the constants, then predicted exactly)."
-        ),
+        "Constants refitted without each source in turn (`benchmarks/fit_training.py FILE --write`; one step of the "
+        "fit, linear in the logarithms of the constants, then predicted exactly)."
     ),
     "gpu-hours": (
-        "gpu_hours_left_out.csv",
-        (
-            "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py FILE "
-            "--write`)."
-        ),
+        "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py FILE "
+        "--write`)."
     ),
 }
-"""By kind, the errors of constants that have not seen a row's source, and how they were found."""
+"""How the errors of constants that have not seen a row's source were found."""
 VIEWS: dict[str, dict[str, Key]] = {
     "weights": {"kind": _column("kind")},
     "memory": {"source": lambda c: c.source, "method": _column("method"), "what was read": _column("memory_kind")},
@@ -160,12 +153,9 @@ def coverage(kinds: dict[str, list[Case]]) -> str:
 def unseen_section(held: list[Case]) -> Iterator[str]:
     """Errors by source of constants that have seen it, and of constants that have not."""
     kind = held[0].kind
-    file, said = LEFT_OUT[kind]
-    path = Path(__file__).parent / file
-    if not path.is_file():
+    unseen = unseen_errors(kind)
+    if not unseen:
         return
-    with path.open(encoding="utf-8", newline="") as lines:
-        unseen = {row["id"]: float(row["error"]) for row in csv.DictReader(lines)}
     groups: dict[str, list[Case]] = defaultdict(list)
     for case in held:
         if case.prediction.error is not None and case.prediction.id in unseen:
@@ -181,7 +171,7 @@ def unseen_section(held: list[Case]) -> Iterator[str]:
             told.append(percent(float(np.median(errors)), signed=True))
         rows.append((name, len(members), *told))
     yield "### Sources left out"
-    yield said
+    yield UNSEEN[kind]
     yield table(("source", "rows", "median", "90 %", "bias", "left out: median", "90 %", "bias"), rows)
     yield UNMET[kind]
 
@@ -198,7 +188,7 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
             rows += [(group, name, *figures(members)) for group, members in sorted(groups.items())]
         yield f"### By {view}"
         yield table((view, "quantity", *HEADERS), rows)
-    if kind in LEFT_OUT and held:
+    if kind in UNSEEN and held:
         yield from unseen_section(held)
     yield "### Farthest off"
     far = worst([c.prediction for c in held], WORST)
@@ -223,7 +213,8 @@ enters its own prediction (tests/backtest holds that), and no rule knows a row o
 measured - 1: the median and the 90th percentile of their absolute values, and the median with its sign as the bias. The
 interval is the one that every estimate prints; it should hold 80 %."""
 JUDGED = """\
-Intervals are quantiles of measured / predicted by class (`fit_intervals.py`). Judged on sources left out in turn:"""
+Intervals are quantiles of measured / predicted by class (`fit_intervals.py`), of training and GPU-hours under constants
+that have not seen a row's source. Judged on sources left out in turn:"""
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py FILE --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
