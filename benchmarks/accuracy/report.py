@@ -220,8 +220,8 @@ Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kern
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has no constant fitted to these rows; what it shows is what kernels, messages and documented engine behaviour
-add up to."""
+Serving has the few constants of its engines fitted to its file (`benchmarks/fit_serving.py`, which reports sources left
+out); the rest is what kernels, messages and documented engine behaviour add up to."""
 UNMET = {
     "training": """\
 What keeps training rows off, and why no constant mends it:
