@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import yaml
@@ -82,15 +82,15 @@ def resolved(data: dict[str, Any], node: yaml.Node | None, where: str) -> Resolv
     try:
         workload = msgspec.convert(data, Workload)
     except msgspec.ValidationError as error:
-        raise SpecError(_located(str(error), node, where, data)) from None
+        raise SpecError(located(str(error), node, where, data, Workload)) from None
     try:
         return resolve(workload)
     except SpecError as error:
         path = str(error).split(":", 1)[0]
-        raise SpecError(f"{_place(node, where, path.split('.'))}: {error}") from None
+        raise SpecError(f"{place(node, where, path.split('.'))}: {error}") from None
 
 
-def _place(node: yaml.Node | None, where: str, path: list[str]) -> str:
+def place(node: yaml.Node | None, where: str, path: list[str]) -> str:
     """File and line of a key, or just what was read where there are no lines."""
     return where if node is None else f"{where}:{_line(node, path)}"
 
@@ -161,33 +161,53 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
     return line
 
 
-def _located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any]) -> str:
-    """Msgspec's message with file and line in front, and the nearest name behind an unknown key."""
+def located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any], root: type[msgspec.Struct]) -> str:
+    """Msgspec's message on a document of `root` with file and line in front, the nearest name behind an unknown key."""
     text, _, at = message.partition(" - at `")
     at = at.removeprefix("key` in `").removeprefix("$")
     path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]
     unknown = re.search(r"unknown field `([^`]*)`", text)
     if unknown:
-        struct = _struct_at(path)
+        struct = _struct_at(root, path)
         allowed = [f.name for f in msgspec.structs.fields(struct)]
         near = nearest_names(unknown[1], allowed)
         text = f"unknown key {unknown[1][:60]!r}; allowed: {', '.join(allowed)}" + (
             f"; nearest: {near[0]}" if near else ""
         )
         path = [*path, unknown[1]]
+    elif "enum value" in text and path:
+        names = _literals(get_type_hints(_struct_at(root, path[:-1])).get(path[-1]))
+        names = names or _literals(get_type_hints(_struct_at(root, path[:-2])).get(path[-2] if path[1:] else ""))
+        near = nearest_names(str(_value_at(data, path)), names)
+        text = f"not one of {', '.join(names)}" + (f"; nearest: {near[0]}" if near else "") if names else text
     given = _value_at(data, path)
     shown = f"{'.'.join(path)}: " if path else ""
     what = "" if given is None or unknown else f" (given: {str(given)[:60]!r})"
-    return f"{_place(node, where, path)}: {shown}{text}{what}"
+    return f"{place(node, where, path)}: {shown}{text}{what}"
 
 
-def _struct_at(path: list[str]) -> type[msgspec.Struct]:
-    struct: type[msgspec.Struct] = Workload
+def _struct_at(root: type[msgspec.Struct], path: list[str]) -> type[msgspec.Struct]:
+    """The struct that `path` leads to, through sections, lists and mappings of structs."""
+    struct = root
     for part in path:
-        default = next((f.default for f in msgspec.structs.fields(struct) if f.name == part), None)
-        if isinstance(default, msgspec.Struct):
-            struct = type(default)
+        hint = get_type_hints(struct).get(part)
+        below = None if hint is None else _struct_in(hint)
+        struct = struct if below is None else below
     return struct
+
+
+def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
+    """The struct in a type such as `Data`, `list[Data]`, `dict[str, Data]` or `Data | None`."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    return next((found for part in get_args(hint) if (found := _struct_in(part))), None)
+
+
+def _literals(hint: Any) -> list[str]:
+    """The words in a type such as `Literal["a", "b"] | None` or a list of it."""
+    parts = get_args(hint)
+    words = [part for part in parts if isinstance(part, str)]
+    return words or [word for part in parts for word in _literals(part)]
 
 
 def _value_at(data: Any, path: list[str]) -> Any:

@@ -1,0 +1,267 @@
+"""Fleet files: read safely, refused with the line of what is wrong, every quantity in base units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.fleet.hours import hours_per_month
+from flopwise.fleet.spec import INTERRUPTIBLE, PURCHASES, RUNS, Fleet, Job, Quota
+from flopwise.search.workload import Resolved, resolve
+from flopwise.search.workload_file import document, located, place, read_text
+from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """A quota in plain numbers; None: any."""
+
+    most: int
+    provider: str | None
+    instance: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The policies in base units; shares are fractions of the monthly cost."""
+
+    budget_per_month: float | None
+    providers: dict[str, float]
+    share_tolerance: float
+    regions: tuple[str, ...]
+    purchase: tuple[str, ...]
+    max_spot_share: float
+    caps: tuple[Cap, ...]
+    backup_share: float
+    backup_on: bool
+    backup_hours: float
+    growth_per_month: float
+    carbon_usd_per_kg: float
+    max_price_age_days: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One workload in base units. `wanted` is None for machines that people work on."""
+
+    job: Job
+    wanted: Resolved | None
+    environment: str
+    hours_per_month: float  # that its machines are on, or may be: runs that end are on as long as they take
+    runs_per_month: float | None
+    interruptible: bool
+    purchase: tuple[str, ...]
+    growth_per_month: float
+    storage_bytes: float
+    egress_bytes: float
+    inter_zone_bytes: float
+    workstations: int
+    gpus_each: int
+    least_memory_bytes: float | None
+
+    @property
+    def name(self) -> str:
+        """As the fleet calls it."""
+        return self.job.name
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is a run that ends, rather than machines that stay."""
+        return self.job.task in RUNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A fleet, read and resolved."""
+
+    fleet: Fleet
+    rules: Rules
+    workloads: tuple[Placed, ...]
+
+
+def load_fleet(path: Path | str) -> Platform:
+    """Read, validate and resolve a fleet file (YAML, or JSON).
+
+    Raises:
+        SpecError: with file and line, what was given and what is allowed.
+    """
+    return parse_fleet(read_text(path), str(path))
+
+
+def parse_fleet(text: str, where: str = "fleet") -> Platform:
+    """Validate and resolve the text of a fleet; `where` names it in messages.
+
+    Raises:
+        SpecError: as `load_fleet`.
+    """
+    node, data = document(text, where)
+    if not isinstance(data, dict):
+        raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {type(data).__name__}")
+    return _resolved(data, node, where)
+
+
+def fleet_from(data: dict[str, Any], where: str = "fleet") -> Platform:
+    """Validate and resolve a fleet given as plain data.
+
+    Raises:
+        SpecError: as `load_fleet`, without a line.
+    """
+    return _resolved(data, None, where)
+
+
+def _resolved(data: dict[str, Any], node: Any, where: str) -> Platform:
+    try:
+        fleet = msgspec.convert(data, Fleet)
+    except msgspec.ValidationError as error:
+        raise SpecError(located(str(error), node, where, data, Fleet)) from None
+    try:
+        return resolved(fleet)
+    except UnknownNameError as error:
+        raise SpecError(f"{where}: {error}") from None
+    except SpecError as error:
+        path = str(error).split(":", 1)[0]
+        raise SpecError(f"{place(node, where, path.split('.'))}: {error}") from None
+
+
+def resolved(fleet: Fleet) -> Platform:
+    """The fleet in base units.
+
+    Raises:
+        SpecError: starts with the path of what is wrong.
+    """
+    rules = _rules(fleet)
+    names = set[str]()
+    for number, job in enumerate(fleet.workloads):
+        if job.name in names:
+            raise SpecError(f"workloads.{number}.name: {job.name[:60]!r} is used twice; each workload needs its own")
+        names.add(job.name)
+    placed = tuple(_placed(fleet, rules, job, f"workloads.{n}") for n, job in enumerate(fleet.workloads))
+    return Platform(fleet=fleet, rules=rules, workloads=placed)
+
+
+def share(value: object, what: str, *, most: float = 1.0) -> float:
+    """A share: `0.4` or `40%`.
+
+    Raises:
+        SpecError: below 0 or above `most`.
+    """
+    text = str(value).strip()
+    found = parse_count(text[:-1], what) / 100 if text.endswith("%") else parse_count(value, what)
+    if not 0 <= found <= most:
+        raise SpecError(f"{what}: {text[:40]} is out of range; allowed: 0 to {most:g} (or percent)")
+    return found
+
+
+def _rules(fleet: Fleet) -> Rules:
+    policies = fleet.policies
+    shares = {name: share(value, f"policies.providers.{name}") for name, value in policies.providers.items()}
+    tolerance = share(policies.share_tolerance, "policies.share_tolerance")
+    total = sum(shares.values())
+    if shares and abs(total - 1.0) > tolerance * len(shares) + 1e-9:
+        raise SpecError(
+            f"policies.providers: the shares add up to {100 * total:g} %; they have to make 100 % (each within the "
+            f"tolerance of {100 * tolerance:g} %)"
+        )
+    budget = policies.budget_per_month
+    found = None if budget is None else parse_usd(budget, "policies.budget_per_month")
+    if found is not None and found <= 0:
+        raise SpecError(f"policies.budget_per_month: {found:g} is out of range; allowed: above 0")
+    backup = policies.backup
+    return Rules(
+        budget_per_month=found,
+        providers=shares,
+        share_tolerance=tolerance,
+        regions=tuple(policies.regions),
+        purchase=tuple(policies.purchase) or ("on_demand",),
+        max_spot_share=share(policies.max_spot_share, "policies.max_spot_share"),
+        caps=tuple(_cap(quota, f"policies.quotas.{n}") for n, quota in enumerate(policies.quotas)),
+        backup_share=share(backup.share, "policies.backup.share"),
+        backup_on=backup.on,
+        backup_hours=_between(backup.hours, "policies.backup.hours", 0, 744),
+        growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=10),
+        carbon_usd_per_kg=_between(policies.carbon_usd_per_kg, "policies.carbon_usd_per_kg", 0, 1e6),
+        max_price_age_days=_between(policies.max_price_age_days, "policies.max_price_age_days", 1, 36500),
+    )
+
+
+def _cap(quota: Quota, where: str) -> Cap:
+    if quota.provider is None and quota.instance is None:
+        raise SpecError(f"{where}: a quota is of a provider, an instance type, or both")
+    return Cap(most=parse_whole(quota.most, f"{where}.most", low=0), provider=quota.provider, instance=quota.instance)
+
+
+def _between(value: object, what: str, low: float, high: float) -> float:
+    found = parse_count(value, what)
+    if not low <= found <= high:
+        raise SpecError(f"{what}: {found:g} is out of range; allowed: {low:g} to {high:g}")
+    return found
+
+
+def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
+    environment = job.environment or ("training" if job.task in {"pretrain", "finetune"} else "production")
+    hours = job.hours or fleet.environments.get(environment)
+    named = where if job.hours is not None else f"environments.{environment}"
+    wanted, machines = _wanted(job, where), job.machines
+    runs = None
+    if job.task in RUNS:
+        runs = _between(1 if job.runs_per_month is None else job.runs_per_month, f"{where}.runs_per_month", 1e-3, 1e6)
+    elif job.runs_per_month is not None:
+        raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
+    own = job.growth_per_month
+    sizes = {name: getattr(job.volumes, name) for name in ("storage", "egress", "inter_zone")}
+    volumes = {name: 0.0 if v is None else parse_bytes(v, f"{where}.volumes.{name}") for name, v in sizes.items()}
+    memory = None if machines is None or machines.memory is None else machines.memory
+    return Placed(
+        job=job,
+        wanted=wanted,
+        environment=environment,
+        hours_per_month=hours_per_month(hours, environment, named if hours is not None else f"{where}.environment"),
+        runs_per_month=runs,
+        interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
+        purchase=_purchases(job, rules, where),
+        growth_per_month=rules.growth_per_month if own is None else share(own, f"{where}.growth_per_month", most=10),
+        storage_bytes=volumes["storage"],
+        egress_bytes=volumes["egress"],
+        inter_zone_bytes=volumes["inter_zone"],
+        workstations=0 if machines is None else parse_whole(machines.count, f"{where}.machines.count", high=100_000),
+        gpus_each=1 if machines is None else parse_whole(machines.gpus_each, f"{where}.machines.gpus_each", high=64),
+        least_memory_bytes=None if memory is None else parse_bytes(memory, f"{where}.machines.memory"),
+    )
+
+
+def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:
+    """Ways to buy: its own among the fleet's, in the usual order."""
+    asked: set[str] = set(job.purchase or rules.purchase)
+    beyond = sorted(asked - set(rules.purchase)) if job.purchase else []
+    if beyond:
+        raise SpecError(
+            f"{where}.purchase: {', '.join(beyond)} is not among the fleet's; policies.purchase allows "
+            f"{', '.join(rules.purchase)}"
+        )
+    return tuple(p for p in PURCHASES if p in asked)
+
+
+def _wanted(job: Job, where: str) -> Resolved | None:
+    """The workload as `plan` resolves it."""
+    if job.task == "develop":
+        if job.model is not None:
+            raise SpecError(
+                f"{where}.model: a develop workload is machines to work on; describe those under `machines`"
+            )
+        if job.machines is None:
+            raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
+        return None
+    if job.machines is not None:
+        raise SpecError(f"{where}.machines: only a develop workload names machines; constraints say what may be used")
+    if job.model is None:
+        raise SpecError(f"{where}: needs `model`")
+    try:
+        return resolve(job.workload())
+    except UnknownNameError:
+        raise
+    except SpecError as error:
+        raise SpecError(f"{where}.{error}") from None

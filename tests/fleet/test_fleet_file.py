@@ -1,0 +1,85 @@
+"""Fleet files: what is written is what is meant, and what is wrong is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.fleet.file import Platform, load_fleet, parse_fleet
+from flopwise.fleet.spec import schema
+
+GOOD = """
+name: platform
+policies: {providers: {aws: 60%, gcp: 40%}, budget_per_month: $20k, purchase: [on_demand, spot]}
+environments:
+  weekly: {per_day: 24, days: 4.35}
+workloads:
+  - name: chat
+    task: serve
+    model: Llama-3.1-8B
+    traffic: {requests_per_s: 5}
+    volumes: {egress: 2TB}
+  - {name: tune, task: finetune, model: Llama-3.1-8B, environment: weekly, data: {tokens: 10M}, runs_per_month: 4}
+  - {name: desks, task: develop, environment: development, machines: {count: 2, memory: 16GB}}
+"""
+
+
+def read(text: str) -> Platform:
+    return parse_fleet(text, "fleet.yaml")
+
+
+def test_a_fleet_in_base_units() -> None:
+    chat, tune, desks = read(GOOD).workloads
+    rules = read(GOOD).rules
+    assert rules.providers == {"aws": 0.6, "gcp": 0.4}
+    assert rules.budget_per_month == 20_000
+    assert (chat.hours_per_month, chat.egress_bytes, chat.ends, chat.interruptible) == (730, 2e12, False, False)
+    assert tune.hours_per_month == pytest.approx(104.4)
+    assert (tune.runs_per_month, tune.interruptible) == (4, True)
+    assert chat.purchase == ("on_demand", "spot")
+    assert desks.wanted is None
+    assert (desks.workstations, desks.least_memory_bytes, desks.hours_per_month) == (2, 16e9, 176)
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(GOOD)
+    assert load_fleet(path) == read(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("egress: 2TB", "egres: 2TB", r"fleet.yaml:11: .*unknown key 'egres'.*nearest: egress"),
+        ("gcp: 40%", "gcp: 60%", "fleet.yaml:3: policies.providers: the shares add up to 120 %"),
+        ("aws: 60%", "aws: 160%", "fleet.yaml:3: policies.providers.aws: 160%"),
+        ("$20k", "$0", "fleet.yaml:3: policies.budget_per_month"),
+        ("requests_per_s: 5", "requests_per_s: -5", "fleet.yaml:10: workloads.0.traffic.requests_per_s"),
+        ("task: serve", "task: server", "fleet.yaml:8: .*not one of pretrain.*nearest: serve"),
+        ("per_day: 24", "per_day: 25", "fleet.yaml:5: environments.weekly.per_day: 25"),
+        ("environment: weekly", "environment: monthly", "fleet.yaml:12: .*'monthly' has no hours"),
+        ("name: tune", "name: chat", "fleet.yaml:12: workloads.1.name: 'chat' is used twice"),
+        ("runs_per_month: 4", "runs_per_month: 0", "fleet.yaml:12: workloads.1.runs_per_month"),
+        ("machines: {count: 2, memory: 16GB}", "model: x", "fleet.yaml:13: .*describe those under"),
+        ("    model: Llama-3.1-8B\n", "", "fleet.yaml:7: workloads.0: needs `model`"),
+        ("runs_per_month: 4", "purchase: [reserved_1y]", "is not among the fleet's"),
+        ("workloads:", "work:", "fleet.yaml:6: .*unknown key 'work'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SpecError, match=says):
+        read(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("text", ["", "- x", "name: [", "a: &x 1\nb: *x", "name: x\nname: y", "\0"])
+def test_what_is_no_fleet_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=r"fleet\.yaml"):
+        read(text)
+
+
+def test_the_schema_names_every_key() -> None:
+    job = schema()["$defs"]["Job"]["properties"]
+    assert {"name", "task", "traffic", "residency", "tags", "backup", "volumes"} <= set(job)
