@@ -1,0 +1,391 @@
+"""Which machines for which workload, how bought, so that a month costs least: a mixed-integer program.
+
+Each workload has choices (an offer, a way to buy it, the instances that carry all of it). Services and batches may be
+split over several; a training run is all on one. What is reserved is paid all month whoever uses it: such machines are
+pools that workloads share over the week. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1007/s12532-017-0130-5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flopwise.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from flopwise.fleet.file import Rules
+
+SLOTS = ("office hours", "weekday nights", "weekends")
+SLOT_SHARES = (40 / 168, 80 / 168, 48 / 168)
+"""Parts of a week that schedules distinguish: Monday to Friday 9 to 17 h, the other hours of those days, the rest."""
+ALWAYS_BUSY = 0.999
+"""Share of the month from which a schedule covers all slots."""
+BIG = 1e7
+FEASIBLE = 2
+"""What HiGHS calls a feasible point."""
+OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
+"""Silent, and the same answer each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One way to carry a whole workload: so many instances of one offer, bought one way.
+
+    `usd_each`: USD a month of one instance for the hours that it is paid, rework and checkpoints included; of reserved
+    machines the whole month, which a pool pays once. `busy_hours`: a month, of one instance.
+    """
+
+    workload: int
+    provider: str
+    region: str
+    instance: str
+    purchase: str
+    instances: int
+    usd_each: float
+    busy_hours: float
+    kg_each: float = 0.0
+    candidate: int = 0  # the caller's number of it
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its machines are paid all month, used or not."""
+        return self.purchase.startswith("reserved")
+
+    @property
+    def machine(self) -> tuple[str, str, str, str]:
+        """What tells pools apart."""
+        return (self.provider, self.region, self.instance, self.purchase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a workload allows: may it be split, when is it on, must another provider stand ready."""
+
+    name: str
+    splittable: bool
+    flexible: bool  # runs that may be put anywhere in the week; others are on in `slots`
+    slots: tuple[int, ...] = (0, 1, 2)
+    backup: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """So many instances of a choice; `role` primary or backup."""
+
+    choice: Choice
+    count: int
+    role: str = "primary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The answer: machines taken, pools with the instances that are paid, the bill and how far it may be from the best.
+
+    `usd`: a month; `objective`: that with the weight on carbon.
+    """
+
+    taken: tuple[Taken, ...]
+    pools: dict[tuple[str, str, str, str], int]
+    usd: float
+    objective: float
+    kg: float
+    gap: float
+    dropped: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Program:
+    """Columns and rows as they are made."""
+
+    costs: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    rows: list[tuple[dict[int, float], float, float, str]] = field(default_factory=list)
+
+    def column(self, cost: float, upper: float, *, whole: bool = True) -> int:
+        """A variable from 0 to `upper`."""
+        self.costs.append(cost)
+        self.upper.append(upper)
+        self.whole.append(whole)
+        return len(self.costs) - 1
+
+    def row(self, terms: dict[int, float], low: float, high: float, name: str) -> None:
+        """A constraint on the sum of `terms`."""
+        self.rows.append((terms, low, high, name))
+
+
+def allocate(
+    choices: Sequence[Choice],
+    demands: Sequence[Demand],
+    rules: Rules,
+    *,
+    without: frozenset[str] = frozenset(),
+    gap: float = 1e-3,
+    seconds: float = 10.0,
+) -> Allocation:
+    """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
+
+    `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`.
+
+    Source: the program stands in this module's text; solved by HiGHS.
+    Assumes: an instance of a choice carries its share of the workload; runs that may be put anywhere fill what fixed
+    schedules leave of a pool, in three slots of the week.
+    Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
+    """
+    _check_choices(choices, demands)
+    made = _Built(choices, demands, rules, without)
+    found, objective, left = _solved(made.program, gap, seconds)
+    if found is None:
+        raise InfeasibleError(_why(choices, demands, rules, without, seconds))
+    return made.answer(found, objective, left, without)
+
+
+def _check_choices(choices: Sequence[Choice], demands: Sequence[Demand]) -> None:
+    held = {c.workload for c in choices}
+    missing = [d.name for n, d in enumerate(demands) if n not in held]
+    if missing:
+        raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
+
+
+class _Built:
+    """The program of one fleet, and how its columns are read."""
+
+    def __init__(
+        self, choices: Sequence[Choice], demands: Sequence[Demand], rules: Rules, without: frozenset[str]
+    ) -> None:
+        self.choices, self.demands, self.rules = choices, demands, rules
+        self.program = _Program()
+        self.pool_column: dict[tuple[str, str, str, str], int] = {}
+        self.pool_usd: dict[tuple[str, str, str, str], float] = {}
+        self.own: list[int] = []  # the column of each choice
+        self.spare: dict[int, int] = {}  # of its backup
+        weight = rules.carbon_usd_per_kg
+        for choice in choices:
+            demand = demands[choice.workload]
+            own = 0.0 if choice.pooled else choice.usd_each
+            cost = own + weight * choice.kg_each
+            scale = 1 if demand.splittable else choice.instances
+            self.own.append(self.program.column(cost * scale, choice.instances if demand.splittable else 1))
+            if choice.pooled and choice.machine not in self.pool_column:
+                self.pool_column[choice.machine] = self.program.column(choice.usd_each, BIG)
+                self.pool_usd[choice.machine] = choice.usd_each
+        self._carry()
+        self._pools()
+        if "backup" not in without:
+            self._backups()
+        self._policies(without)
+
+    def _instances(self, index: int) -> float:
+        """Instances that one unit of a choice's column stands for."""
+        choice = self.choices[index]
+        return 1.0 if self.demands[choice.workload].splittable else float(choice.instances)
+
+    def _carry(self) -> None:
+        """Every workload is carried whole."""
+        terms: dict[int, dict[int, float]] = defaultdict(dict)
+        for index, choice in enumerate(self.choices):
+            terms[choice.workload][self.own[index]] = self._instances(index) / choice.instances
+        for number, held in terms.items():
+            self.program.row(held, 1.0, np.inf, f"workload {self.demands[number].name}")
+
+    def _pools(self) -> None:
+        """Reserved machines hold what uses them in each slot of the week."""
+        use: dict[tuple[str, str, str, str], list[dict[int, float]]] = {
+            machine: [{column: -1.0} for _ in SLOTS] for machine, column in self.pool_column.items()
+        }
+        month = 730.0
+        for index, choice in enumerate(self.choices):
+            if not choice.pooled:
+                continue
+            demand, each = self.demands[choice.workload], self._instances(index)
+            column = self.own[index]
+            self.program.row({column: each, self.pool_column[choice.machine]: -1.0}, -np.inf, 0.0, "pool holds it")
+            if not demand.flexible or choice.busy_hours >= ALWAYS_BUSY * month:
+                for slot in demand.slots if choice.busy_hours < ALWAYS_BUSY * month else range(len(SLOTS)):
+                    use[choice.machine][slot][column] = each
+                continue
+            spread = {column: -each * choice.busy_hours}
+            for slot, part in enumerate(SLOT_SHARES):
+                hours = self.program.column(0.0, BIG, whole=False)
+                spread[hours] = 1.0
+                use[choice.machine][slot][hours] = 1.0 / (part * month)
+            self.program.row(spread, 0.0, np.inf, "runs find their hours")
+        for machine, slots in use.items():
+            for terms in slots:
+                self.program.row(terms, -np.inf, 0.0, f"pool {machine[2]}")
+
+    def _backups(self) -> None:
+        """Workloads that ask for it have capacity with a provider that carries nothing of them."""
+        rules = self.rules
+        hours = 730.0 if rules.backup_on else rules.backup_hours
+        for number, demand in enumerate(self.demands):
+            if not demand.backup:
+                continue
+            mine = [i for i, c in enumerate(self.choices) if c.workload == number]
+            providers = sorted({self.choices[i].provider for i in mine})
+            main = {p: self.program.column(0.0, 1) for p in providers}
+            self.program.row(dict.fromkeys(main.values(), 1.0), 1.0, 1.0, f"backup of {demand.name}")
+            ready: dict[int, float] = {}
+            for i in mine:
+                choice = self.choices[i]
+                self.program.row(
+                    {self.own[i]: 1.0, main[choice.provider]: -BIG / 1e3}, -np.inf, 0.0, f"backup of {demand.name}"
+                )
+                if choice.purchase != "on_demand":
+                    continue
+                paid = choice.usd_each * min(1.0, hours / max(choice.busy_hours, 1e-9))
+                column = self.program.column(paid, choice.instances)
+                self.spare[i] = column
+                ready[column] = 1.0 / choice.instances
+                self.program.row(
+                    {column: 1.0, main[choice.provider]: BIG / 1e3}, -np.inf, BIG / 1e3, f"backup of {demand.name}"
+                )
+            self.program.row(ready, rules.backup_share, np.inf, f"backup of {demand.name}")
+
+    def _money(self, wanted: Callable[[str, str], bool]) -> dict[int, float]:
+        """USD a month of each column, of those whose provider and purchase are `wanted`."""
+        terms: dict[int, float] = {}
+        for index, choice in enumerate(self.choices):
+            if not wanted(choice.provider, choice.purchase):
+                continue
+            if not choice.pooled:
+                terms[self.own[index]] = choice.usd_each * self._instances(index)
+            if index in self.spare:
+                terms[self.spare[index]] = self.program.costs[self.spare[index]]
+        for machine, column in self.pool_column.items():
+            if wanted(machine[0], machine[3]):
+                terms[column] = self.pool_usd[machine]
+        return terms
+
+    def _policies(self, without: frozenset[str]) -> None:
+        rules = self.rules
+        whole = self._money(lambda _provider, _purchase: True)
+        if rules.budget_per_month is not None and "budget" not in without:
+            self.program.row(whole, -np.inf, rules.budget_per_month, "budget")
+        if rules.max_spot_share < 1 and "spot share" not in without:
+            spot = self._money(lambda _provider, purchase: purchase == "spot")
+            self.program.row(_less(spot, whole, rules.max_spot_share), -np.inf, 0.0, "spot share")
+        for name, share in rules.providers.items():
+            if f"share of {name}" in without:
+                continue
+            mine = self._money(lambda provider, _purchase, name=name: provider == name)  # type: ignore[misc]  # a bound name
+            low, high = max(0.0, share - rules.share_tolerance), min(1.0, share + rules.share_tolerance)
+            self.program.row(_less(mine, whole, low), 0.0, np.inf, f"share of {name}")
+            self.program.row(_less(mine, whole, high), -np.inf, 0.0, f"share of {name}")
+        for number, cap in enumerate(rules.caps):
+            if f"quota {number}" in without:
+                continue
+            terms = {
+                self.own[i]: self._instances(i)
+                for i, c in enumerate(self.choices)
+                if not c.pooled and _covers(cap.provider, c.provider) and _covers(cap.instance, c.instance)
+            }
+            terms |= {
+                column: 1.0
+                for machine, column in self.pool_column.items()
+                if _covers(cap.provider, machine[0]) and _covers(cap.instance, machine[2])
+            }
+            self.program.row(terms, -np.inf, cap.most, f"quota {number}")
+
+    def answer(self, found: Any, objective: float, gap: float, without: frozenset[str]) -> Allocation:
+        """The columns read back."""
+        counts = np.rint(found).astype(int)
+        taken = [
+            Taken(choice=c, count=int(counts[self.own[i]] * self._instances(i)))
+            for i, c in enumerate(self.choices)
+            if counts[self.own[i]]
+        ]
+        taken += [
+            Taken(choice=self.choices[i], count=int(counts[column]), role="backup")
+            for i, column in self.spare.items()
+            if counts[column]
+        ]
+        pools = {machine: int(counts[column]) for machine, column in self.pool_column.items() if counts[column]}
+        kg = sum(t.choice.kg_each * t.count for t in taken if t.role == "primary")
+        return Allocation(
+            taken=tuple(taken),
+            pools=pools,
+            usd=objective - self.rules.carbon_usd_per_kg * kg,
+            objective=objective,
+            kg=kg,
+            gap=gap,
+            dropped=without,
+        )
+
+
+def _less(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:
+    """`part - share * whole`, so that a share of the bill is linear."""
+    terms = {column: -share * usd for column, usd in whole.items()}
+    for column, usd in part.items():
+        terms[column] = terms.get(column, 0.0) + usd
+    return terms
+
+
+def _covers(pattern: str | None, name: str) -> bool:
+    return pattern is None or fnmatchcase(name.lower(), pattern.lower())
+
+
+def _solved(program: _Program, gap: float, seconds: float) -> tuple[Any, float, float]:
+    """(columns, objective, relative gap), or (None, 0, 0) where nothing satisfies the rows."""
+    import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
+    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
+        solver.setOptionValue(name, value)
+    lp = highspy.HighsLp()
+    columns, rows = len(program.costs), len(program.rows)
+    lp.num_col_, lp.num_row_ = columns, rows
+    lp.col_cost_ = np.array(program.costs)
+    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    lp.integrality_ = [kinds[whole] for whole in program.whole]
+    lp.row_lower_ = np.array([low for _, low, _, _ in program.rows])
+    lp.row_upper_ = np.array([high for _, _, high, _ in program.rows])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for terms, *_ in program.rows)])
+    lp.a_matrix_.index_ = np.array([c for terms, *_ in program.rows for c in terms], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([v for terms, *_ in program.rows for v in terms.values()])
+    solver.passModel(lp)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != FEASIBLE:
+        return None, 0.0, 0.0
+    return np.array(solver.getSolution().col_value), float(info.objective_function_value), max(0.0, float(info.mip_gap))
+
+
+def constraints(rules: Rules, demands: Sequence[Demand]) -> list[str]:
+    """Names of all policies that an allocation has to hold."""
+    named = [f"share of {name}" for name in rules.providers]
+    named += [f"quota {number}" for number in range(len(rules.caps))]
+    named += ["spot share"] if rules.max_spot_share < 1 else []
+    named += ["backup"] if any(d.backup for d in demands) else []
+    return named + (["budget"] if rules.budget_per_month is not None else [])
+
+
+def _why(
+    choices: Sequence[Choice], demands: Sequence[Demand], rules: Rules, without: frozenset[str], seconds: float
+) -> str:
+    """Which policy makes it impossible, and for a budget what the floor is."""
+    named = [name for name in constraints(rules, demands) if name not in without]
+    if "budget" in named:
+        try:
+            floor = allocate(choices, demands, rules, without=without | {"budget"}, gap=1e-2, seconds=seconds)
+        except InfeasibleError:
+            pass
+        else:
+            assert rules.budget_per_month is not None
+            return (
+                f"a month costs ${floor.usd:,.0f} at least under these policies; the budget is "
+                f"${rules.budget_per_month:,.0f}"
+            )
+    for name in named:
+        trial = replace(rules, budget_per_month=None)
+        made = _Built(choices, demands, trial, without | {name})
+        if _solved(made.program, 1e-1, seconds)[0] is not None:
+            return f"no allocation holds the policy '{name}' together with the others; without it there is one"
+    return "no allocation holds these policies, and leaving out any one of them does not help"

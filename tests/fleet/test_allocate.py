@@ -1,0 +1,145 @@
+"""The allocation is the cheapest that holds the policies: against brute force, arithmetic, and its own constraints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import InfeasibleError
+from flopwise.fleet.allocate import Allocation, Choice, Demand, allocate
+from flopwise.fleet.file import Cap, Rules
+
+RULES = Rules(
+    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
+    caps=(), backup_share=0.25, backup_on=True, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
+    max_price_age_days=180,
+)  # fmt: skip
+
+
+def choice(
+    workload: int, provider: str, usd: float, n: int = 1, *, purchase: str = "on_demand", hours: float = 730,
+    instance: str = "", kg: float = 0.0,
+) -> Choice:  # fmt: skip
+    return Choice(
+        workload=workload, provider=provider, region="r", instance=instance or f"{provider}.x", purchase=purchase,
+        instances=n, usd_each=usd, busy_hours=hours, kg_each=kg,
+    )  # fmt: skip
+
+
+def demand(name: str, *, split: bool = False, flexible: bool = False, **more: object) -> Demand:
+    return Demand(name=name, splittable=split, flexible=flexible, **more)  # type: ignore[arg-type]  # slots and backup
+
+
+def by_provider(found: Allocation) -> dict[str, float]:
+    paid: dict[str, float] = {}
+    for t in found.taken:
+        if not t.choice.pooled:
+            paid[t.choice.provider] = paid.get(t.choice.provider, 0.0) + t.count * t.choice.usd_each
+    return paid
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50), st.integers(1, 3)), min_size=1, max_size=4),
+             min_size=1, max_size=4),
+    st.sampled_from([0, 3, 5]),
+)  # fmt: skip
+def test_it_is_the_best_of_all(jobs: list[list[tuple[str, int, int]]], most: int) -> None:
+    """Unsplittable workloads, one quota: every combination tried."""
+    caps = (Cap(most=most, provider="a", instance=None),) if most else ()
+    choices = [choice(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
+    demands = [demand(f"w{w}") for w in range(len(jobs))]
+    costs = [
+        sum(usd * n for _, usd, n in picked)
+        for picked in product(*jobs)
+        if not most or sum(n for p, _, n in picked if p == "a") <= most
+    ]
+    if not costs:
+        with pytest.raises(InfeasibleError, match="quota 0"):
+            allocate(choices, demands, replace(RULES, caps=caps))
+        return
+    assert allocate(choices, demands, replace(RULES, caps=caps)).usd == pytest.approx(min(costs))
+
+
+def test_services_are_split_to_hold_shares() -> None:
+    choices = [choice(0, "aws", 110, 10), choice(0, "gcp", 100, 10)]
+    rules = replace(RULES, providers={"aws": 0.6, "gcp": 0.4})
+    found = allocate(choices, [demand("s", split=True)], rules)
+    paid = by_provider(found)
+    assert 0.55 <= paid["aws"] / sum(paid.values()) <= 0.65
+    assert sum(t.count for t in found.taken) == 10
+    free = allocate(choices, [demand("s", split=True)], rules, without=frozenset({"share of aws", "share of gcp"}))
+    assert free.usd == pytest.approx(1000)
+    assert free.usd < found.usd
+
+
+def test_runs_share_a_reserved_machine_where_that_is_cheaper() -> None:
+    """Five runs of 140 h: on demand 5 x 140 x $10; one reserved machine at $4,000 holds all 700 h."""
+    choices = [choice(w, "aws", 1400, hours=140) for w in range(5)]
+    choices += [choice(w, "aws", 4000, hours=140, purchase="reserved_1y") for w in range(5)]
+    found = allocate(choices, [demand(f"w{w}", flexible=True) for w in range(5)], RULES)
+    assert found.usd == pytest.approx(4000)
+    assert list(found.pools.values()) == [1]
+    four = allocate(choices[:2] + choices[5:7], [demand("w0", flexible=True), demand("w1", flexible=True)], RULES)
+    assert four.usd == pytest.approx(2800)
+
+
+def test_what_is_on_at_the_same_hours_needs_machines_of_its_own() -> None:
+    """Two teams in office hours do not share; a night run does."""
+    reserved = [choice(w, "aws", 1000, hours=176, purchase="reserved_1y") for w in range(2)]
+    office = [demand(f"w{w}", slots=(0,)) for w in range(2)]
+    assert allocate(reserved, office, RULES).pools[reserved[0].machine] == 2
+    night = [choice(2, "aws", 1000, hours=300, purchase="reserved_1y")]
+    assert allocate(reserved + night, [*office, demand("n", flexible=True)], RULES).pools[reserved[0].machine] == 2
+
+
+def test_a_service_all_month_needs_a_whole_reserved_machine() -> None:
+    choices = [choice(w, "aws", 1000, hours=730, purchase="reserved_1y") for w in range(3)]
+    assert allocate(choices, [demand(f"w{w}") for w in range(3)], RULES).usd == pytest.approx(3000)
+
+
+def test_backup_stands_with_another_provider() -> None:
+    choices = [choice(0, "aws", 100, 8), choice(0, "gcp", 150, 8)]
+    found = allocate(choices, [demand("s", split=True, backup=True)], RULES)
+    roles = {(t.role, t.choice.provider): t.count for t in found.taken}
+    assert roles == {("primary", "aws"): 8, ("backup", "gcp"): 2}
+    assert found.usd == pytest.approx(8 * 100 + 2 * 150)
+
+
+def test_a_budget_below_the_floor_says_the_floor() -> None:
+    with pytest.raises(InfeasibleError, match=r"\$800 at least.*budget is \$500"):
+        allocate([choice(0, "aws", 100, 8)], [demand("s")], replace(RULES, budget_per_month=500))
+
+
+def test_carbon_weighs_in() -> None:
+    choices = [choice(0, "aws", 100, kg=50), choice(0, "gcp", 110, kg=5)]
+    assert allocate(choices, [demand("s")], RULES).taken[0].choice.provider == "aws"
+    green = allocate(choices, [demand("s")], replace(RULES, carbon_usd_per_kg=1.0))
+    assert green.taken[0].choice.provider == "gcp"
+    assert green.usd == pytest.approx(110)
+    assert green.kg == pytest.approx(5)
+
+
+def test_the_share_on_spot_is_held() -> None:
+    choices = [c for w in range(4) for c in (choice(w, "aws", 100), choice(w, "aws", 30, purchase="spot"))]
+    demands = [demand(f"w{w}") for w in range(4)]
+    assert allocate(choices, demands, RULES).usd == pytest.approx(120)
+    found = allocate(choices, demands, replace(RULES, max_spot_share=0.25))
+    spot = sum(t.choice.usd_each for t in found.taken if t.choice.purchase == "spot")
+    assert spot <= 0.25 * found.usd + 1e-6
+    assert found.usd == pytest.approx(2 * 100 + 2 * 30)
+
+
+def test_a_workload_without_choices_is_named() -> None:
+    with pytest.raises(InfeasibleError, match="carries lonely"):
+        allocate([choice(0, "aws", 1)], [demand("a"), demand("lonely")], RULES)
+
+
+def test_contradicting_policies_are_named() -> None:
+    rules = replace(RULES, providers={"aws": 0.5, "gcp": 0.5})
+    with pytest.raises(InfeasibleError, match=r"leaving out any one|share of"):
+        allocate([choice(0, "aws", 100)], [demand("s")], rules)
