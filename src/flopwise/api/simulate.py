@@ -16,6 +16,7 @@ from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.engine import Limits, Replica
     from flopwise.serving.sim.result import Simulated, Slo, Summary
@@ -92,21 +93,9 @@ def prepared(
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.memory import generates
     from flopwise.serving.sim.engine import replica
 
-    for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
-        if value is not None and value < 1:
-            raise SpecError(f"{name} {value} is out of range; allowed: from 1")
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    if not generates(found) or found.kind == "encoder-decoder":
-        raise SpecError(
-            f"{found.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
-        )
-    asked, native = in_its_format(found, deployment)
-    check_tensor_parallel(found, asked.tp)
-    check_expert_parallel(found, asked.ep)
-    check_pipeline(found, asked.pp)
+    found, asked, native = _served(model, scheduling, place, deployment, assume_family=assume_family, offline=offline)
     trace = traffic.drawn()
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     longest = int((trace.prompt + trace.output).max())
@@ -140,6 +129,33 @@ def prepared(
         transfer=transfer,
         assumptions=tuple(dict.fromkeys((*native, *found.notes, *job.cluster.assumptions))),
     )
+
+
+def _served(
+    model: Any,
+    scheduling: Scheduling,
+    place: Machines,
+    deployment: Deployment,
+    *,
+    assume_family: str | None,
+    offline: bool,
+) -> tuple[Model, Deployment, tuple[str, ...]]:
+    """The model, the deployment in its format, and what was assumed of it; refuses what cannot be simulated."""
+    from flopwise.serving.memory import generates
+
+    for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
+        if value is not None and value < 1:
+            raise SpecError(f"{name} {value} is out of range; allowed: from 1")
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    if not generates(found) or found.kind == "encoder-decoder":
+        raise SpecError(
+            f"{found.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
+        )
+    asked, native = in_its_format(found, deployment)
+    check_tensor_parallel(found, asked.tp)
+    check_expert_parallel(found, asked.ep)
+    check_pipeline(found, asked.pp)
+    return found, asked, native
 
 
 def _transfer(job: ServeJob) -> Transfer:
