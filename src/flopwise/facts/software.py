@@ -144,8 +144,7 @@ FITTED_OF_ENGINES = {
     "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",
     "core_flops_per_s": "Most that one core computes in them (0: as the calibrated).",
 }
-"""Columns of data/engines.csv that `benchmarks/fit_serving.py` fits, one value for engines that are alike, and what they
-mean."""
+"""Columns of data/engines.csv that `benchmarks/fit_serving.py` fits, one value for engines that are alike; meanings."""
 
 Row = TypeVar("Row", Optimizer, Stack, Engine)
 
