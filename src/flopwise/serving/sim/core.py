@@ -13,8 +13,8 @@ from numba import int64, njit, void
 
 from flopwise.serving.sim import cost
 from flopwise.serving.sim.core_parts import (
-    BY_RANK, BY_TIME, NONE, SINGLE, admit, blocks_of, done, evict, fits, inner, leave, meld, note, pull, push, single,
-    stop, target, todo_of, waits,
+    BY_RANK, BY_TIME, HOW, NONE, SINGLE, admit, blocks_of, done, evict, fits, hot, inner, leave, meld, note, pull, push,
+    single, stop, target, todo_of, waits,
 )  # fmt: skip
 from flopwise.serving.sim.layout import (
     CACHED, COME, FIRST, HAVE, LAST, LEFT, MADE, OWED, PHASES, PREEMPTED, PREFIX, PROMPT, REPLICA,
@@ -33,7 +33,7 @@ step_ps = inner(cost.step_ps)
 seen_pairs = inner(cost.seen_pairs)
 
 
-@inner
+@hot
 def join(w, p, slots, q, pre, k, r, place):
     """A prompt is done, or a sequence is back: its token comes out and it decodes from now on."""
     first, base = r * w.max_batch, r * w.prefixes
@@ -72,7 +72,7 @@ def join(w, p, slots, q, pre, k, r, place):
     k[PHASES + r * w.block_tokens + (-s.base) % w.block_tokens] += 1
 
 
-@inner
+@hot
 def end_step(w, p, slots, q, pre, k, r):
     first = r * w.max_batch
     p.stepping, p.ended = 0, p.now
@@ -130,7 +130,7 @@ def give_way(w, p, slots, q, pre, k, r):
     return q[OWED, row]
 
 
-@inner
+@hot
 def stretch(w, p, slots, q, k, r, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
     steps = (slots[r * w.max_batch].heap >> BITS) - p.step
@@ -158,7 +158,7 @@ def stretch(w, p, slots, q, k, r, until, budget, fixed, more):
     return steps
 
 
-@inner
+@hot
 def decode(w, p, slots, q, k, r, steps, duration, more):
     """Let all decoding sequences make `steps` tokens; the first step takes `duration`, each further one `more` more."""
     first, size = r * w.max_batch, w.block_tokens
@@ -184,7 +184,7 @@ def decode(w, p, slots, q, k, r, steps, duration, more):
     p.decoded = p.now + steps * duration + more * (steps * (steps - 1) // 2)
 
 
-@inner
+@hot
 def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
     """Decide what the next step does, or the next steps where they only decode."""
     first, base = r * w.max_batch, r * w.prefixes
@@ -215,13 +215,11 @@ def begin_step(w, p, slots, q, pre, tables, prefill, k, r, until):
         s = slots[first + place]
         todo = todo_of(q, s.row) + q[HAVE, s.row] - s.base if todo_of(q, s.row) > 0 else 0
         chunk = min(todo, budget)
-        pairs += seen_pairs(s.base, chunk, 0)
+        pairs += seen_pairs(s.base, chunk, NONE)
         if w.window:
             window_pairs += seen_pairs(s.base, chunk, w.window)
-        s.base += chunk
-        s.worked = chunk
-        budget -= chunk
-        worked += chunk
+        s.base, s.worked = s.base + chunk, chunk
+        budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
             slots[first + p.joins].join = place
             p.joins += 1
@@ -257,7 +255,9 @@ def next_leave(w, p, slots, tables, prefill, r):
         return p.now
     if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
         return p.now
-    fixed = step_ps(tables[0], tables[1], tables[2], tables[3], prefill, p.batch, p.cached, p.windowed, 0, 0, 0)
+    fixed = step_ps(
+        tables[0], tables[1], tables[2], tables[3], prefill, p.batch, p.cached, p.windowed, NONE, NONE, NONE
+    )  # fmt: skip
     steps = min(steps, SOON)
     more = tables[2, p.batch] * p.batch + tables[3, p.batch] * p.growing
     return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
@@ -341,7 +341,7 @@ WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED))
 
 
-@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=True, error_model="numpy")
+@njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=True, **HOW)
 def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
     """All replicas up to a time: what `reference_fleet.ReferenceFleet.advance` does."""
     w = world[0]

@@ -15,8 +15,12 @@ from flopwise.serving.sim.layout import (
 from flopwise.serving.sim.result import PARTS
 from flopwise.serving.sim.setup import PREFILL
 
-inner = njit(error_model="numpy", no_cpython_wrapper=True)
+HOW = {"error_model": "numpy", "_nrt": False}
+"""How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
 """Compiled into whatever calls it."""
+hot = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
+"""The same, where handing over all arrays would take longer than what is done with them."""
 NONE, SINGLE, BY_RANK, BY_TIME = np.int64(0), np.int64(1), np.int64(RANK), np.int64(COME)
 """Arguments: a plain constant would have the function compiled once more for just that value."""
 
@@ -171,7 +175,7 @@ def waits(p, q):
     return row
 
 
-@inner
+@hot
 def fits(w, p, q, pre, base, row):
     if row < 0 or p.running >= w.max_batch:
         return False
@@ -184,7 +188,7 @@ def fits(w, p, q, pre, base, row):
     return own <= w.num_blocks - p.used + idle
 
 
-@inner
+@hot
 def admit(w, p, slots, q, pre, first, base, row):
     """Move a request from the queue into a slot."""
     if row == p.root:
@@ -238,7 +242,7 @@ def leave(p, slots, q, pre, first, base, place, own):
         unshare(pre, p, base, q[PREFIX, s.row], p.now)
 
 
-@inner
+@hot
 def stop(w, p, slots, k, r, place):
     """Take a sequence out of the decoding batch, its place in the heap apart; its own blocks."""
     s = slots[r * w.max_batch + place]
@@ -250,7 +254,7 @@ def stop(w, p, slots, k, r, place):
     return blocks_of(tokens, w) - s.shared
 
 
-@inner
+@hot
 def done(w, p, slots, q, pre, first, base, place, own):
     """A request has its last token of this replica."""
     row = slots[first + place].row
