@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
-    from flopwise.serving.estimate import ServeEstimate
+    from flopwise.serving.result import ServeEstimate
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
 

@@ -16,7 +16,8 @@ from flopwise.errors import SpecError
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
-    from flopwise.serving.estimate import ServeEstimate, ServeJob
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.result import ServeEstimate
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""

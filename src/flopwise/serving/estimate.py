@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.energy import device_watts, facility_joules
-from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
+from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
+from flopwise.serving.disaggregated import disaggregated
 from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
+from flopwise.serving.result import Ranged, ServeEstimate
 from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop, prompt_load
+from flopwise.serving.technique_rules import check_techniques, told_of_techniques
+from flopwise.serving.techniques import PLAIN, Techniques
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -42,12 +46,18 @@ class ServeJob:
     memory_frac: float | None = None
     max_batch: int | None = None
     prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
+    techniques: Techniques = PLAIN
 
     @property
     def software(self) -> Engine:
         """The engine, with the prefill budget that is asked for."""
         row = engine(self.engine)
         return row if self.prefill_tokens is None else replace(row, prefill_tokens=self.prefill_tokens)
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices of the replica, those of a prefill pool included."""
+        return int(self.layout.num_gpus) + self.techniques.prefill_gpus
 
     @property
     def decodes(self) -> bool:
@@ -66,51 +76,6 @@ class ServeJob:
         return self.output_tokens if self.decodes and not self.static else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranged:
-    """A figure with its 10-90 % interval."""
-
-    value: float
-    low: float
-    high: float
-    band: ErrorBand  # the measured errors that the interval is from
-    bound: float | None = None  # what datasheet rates allow at best; the interval ends there
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeEstimate:
-    """What one replica delivers. Seconds, tokens per second; tokens of all its GPUs unless said otherwise."""
-
-    job: ServeJob
-    ttft_s: Ranged
-    tpot_s: Ranged | None  # None for models that do not generate
-    e2e_s: float
-    requests_per_s: float
-    throughput: Ranged  # requests per second
-    output_tokens_per_s: Ranged | None  # None for models that do not generate
-    total_tokens_per_s: float
-    concurrency: float
-    max_concurrency: int
-    kv_capacity_tokens: int
-    memory: ServingMemory
-    bound: str
-    breakdown: tuple[tuple[str, float], ...]  # of one step with its average share of prefill
-    lower_bound_s: float  # of that step
-    mfu_frac: float  # of the peak rate of its matrix products, in that step
-    usd_per_hour: float | None
-    prefill_frac: float  # of the engine's time, spent on prompts
-    usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
-    usd_per_million_input_tokens: float | None  # the share that prompts take: both together are the bill
-    joules_per_request: float | None
-    joules_per_output_token: float | None
-    assumptions: tuple[str, ...] = ()
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of the replica."""
-        return int(self.job.layout.num_gpus)
-
-
 def check(job: ServeJob) -> None:
     """Refuse what cannot be.
 
@@ -125,6 +90,7 @@ def check(job: ServeJob) -> None:
     if int(layout.pp) > model.stacks[0].num_layers:
         raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
     check_context(job)
+    check_techniques(job)
     if int(layout.tp) * int(layout.dp) % int(layout.ep):
         raise SpecError(
             f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts"
@@ -149,7 +115,7 @@ def check_context(job: ServeJob) -> tuple[str, ...]:
 def runner(job: ServeJob) -> Runner:
     """The job's model, format, engine and device, ready to be asked for step times."""
     path = product_path(job.model, job.weights, job.cluster.rates)
-    return Runner(
+    plain = Runner(
         model=job.model,
         rates=job.cluster.rates,
         fabric=job.cluster.fabric,
@@ -158,6 +124,7 @@ def runner(job: ServeJob) -> Runner:
         weight_bits=path.weight_bits,
         kv_dtype=job.kv_dtype,
     )
+    return assisted(job, plain)
 
 
 def estimate(job: ServeJob) -> ServeEstimate:
@@ -191,6 +158,7 @@ def job_memory(job: ServeJob) -> ServingMemory:
         max_batch=job.max_batch,
         prefill_tokens=job.prefill_tokens,
         device_kind=job.cluster.accelerator.kind,
+        **changed_memory(job),
     )
 
 
@@ -207,11 +175,14 @@ def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
 
 def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
     """What one attention replica does under the job's load, and seconds that requests wait for memory before it."""
-    in_flight, shape = _in_flight(job, memory), (job.input_tokens, job.output_tokens)
+    in_flight, shape = _in_flight(job, memory), request_work(job)
+    if job.techniques.prefill_gpus:
+        return disaggregated(job, machine, max(in_flight, 1.0)), 0.0
     if job.arrivals_per_s is not None:
-        return open_loop(machine, job.layout, job.arrivals_per_s / int(job.layout.dp), in_flight, *shape), 0.0
+        arrivals = job.arrivals_per_s / int(job.layout.dp)
+        return per_token(job, open_loop(machine, job.layout, arrivals, in_flight, *shape)), 0.0
     loop = fixed_batch if job.static else closed_loop
-    steady = loop(machine, job.layout, max(in_flight, 1.0), *shape)
+    steady = per_token(job, loop(machine, job.layout, max(in_flight, 1.0), *shape))
     most, asked = int(memory.max_concurrency), _asked(job)
     waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
     return steady, waiting
@@ -259,13 +230,15 @@ def _generated(
     ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
     e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     replicas = int(job.layout.dp)
-    if job.static:
+    if job.techniques.prefill_gpus:  # the share of the bill, too
+        on_prompts = job.techniques.prefill_gpus / job.num_gpus
+    elif job.static:
         on_prompts = _number(steady.ttft_s) / (e2e_s - waiting_s)
     else:
         on_prompts = share * (_number(steady.mixed.seconds) - _number(steady.decode.seconds)) / _number(step.seconds)
     served = _Served(
         ttft_s=ttft_s,
-        least_ttft_s=_number(machine.step(prompt_load(machine, job.input_tokens), job.layout).floor_s),
+        least_ttft_s=_number(machine.step(prompt_load(machine, request_work(job)[0]), job.layout).floor_s),
         tpot_s=tpot_s,
         e2e_s=e2e_s,
         requests_per_s=_number(steady.requests_per_s) * replicas,
@@ -303,7 +276,7 @@ def _mean_step(steady: Steady, share: float) -> StepTime:
 
 def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
     step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
-    lines, gpus, ranks = _lines(step), int(job.layout.num_gpus), int(job.layout.dp)
+    lines, gpus, ranks = _lines(step), job.num_gpus, int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
     asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
@@ -314,7 +287,9 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
     return ServeEstimate(
         job=job,
         ttft_s=_ranged(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s, least=_number(step.floor_s)),
+        tpot_s=None
+        if tpot_s is None
+        else _ranged(job, "tpot", tpot_s, least=_number(step.floor_s) / tokens_a_round(job)),
         e2e_s=served.e2e_s,
         requests_per_s=rate,
         throughput=throughput,
@@ -358,6 +333,7 @@ def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *check_context(job),
         *job.cluster.assumptions,
         *memory.assumptions,
+        *told_of_techniques(job),
         *((path.note,) if path.note else ()),
         *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
     )

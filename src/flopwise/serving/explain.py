@@ -20,10 +20,11 @@ from flopwise.origin import (
     total,
 )
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.serving.estimate import ServeEstimate, runner
+from flopwise.serving.estimate import runner, steady_state
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
 from flopwise.serving.memory import generates
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop
+from flopwise.serving.result import ServeEstimate
+from flopwise.serving.steady import Steady
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
@@ -99,15 +100,7 @@ class _Tree:
 
     def _steady(self) -> Steady:
         """The replica in the state that the estimate describes."""
-        job, found = self.job, self.found
-        replicas = int(job.layout.dp)
-        most = max(1.0, found.max_concurrency / replicas)
-        asked = most if job.concurrency is None else min(-(-job.concurrency // replicas), most)
-        shape = (job.input_tokens, job.output_tokens)
-        if job.arrivals_per_s is not None:
-            return open_loop(self.machine, job.layout, job.arrivals_per_s / replicas, asked, *shape)
-        loop = fixed_batch if job.static else closed_loop
-        return loop(self.machine, job.layout, float(asked), *shape)
+        return steady_state(self.job, self.machine, self.found.memory)[0]
 
     def _step(self) -> Figure:
         """One step of the engine, with its average share of prefill."""

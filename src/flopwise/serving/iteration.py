@@ -19,6 +19,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Re
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merged
+from flopwise.ops.routing import hottest_rank_load
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
 from flopwise.serving.memory import generates
@@ -38,6 +39,7 @@ class Load:
 
     decode_batch: Ints = 0  # sequences that get one token
     decode_context: Floats = 0  # mean tokens each of them has cached
+    decode_tokens: Ints = 1  # tokens of each of them that go through together: more than one where drafts are verified
     prefill_tokens: Floats = 0  # prompt tokens worked through in this step
     prefill_context: Floats = 0  # tokens that the last of them sees
     prompts: Floats = 1  # prompts that those tokens belong to
@@ -49,16 +51,16 @@ class Load:
 class Prompt(NamedTuple):
     """Tokens of one prompt: those that the first stack works through, and those of an encoder beside it."""
 
-    own: Ints
-    encoder: Ints
+    own: Floats
+    encoder: Floats
 
     @property
-    def tokens(self) -> Ints:
+    def tokens(self) -> Floats:
         """All that a prompt asks an engine to work through."""
         return self.own + self.encoder
 
 
-def prompt(model: Model, input_tokens: Ints) -> Prompt:
+def prompt(model: Model, input_tokens: Floats) -> Prompt:
     """What `input_tokens` mean to a model.
 
     A text encoder reads them and the decoder starts with one token; an encoder of sound or pixels has its own number,
@@ -74,7 +76,7 @@ def prompt(model: Model, input_tokens: Ints) -> Prompt:
     return Prompt(1, input_tokens) if fixed is None else Prompt(input_tokens, fixed)
 
 
-def whole_prompts(model: Model, batch: Floats, input_tokens: Ints) -> Load:
+def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> Load:
     """The load of one pass over `batch` prompts and nothing else."""
     one = prompt(model, input_tokens)
     return Load(
@@ -121,6 +123,7 @@ class Runner:
     kv_dtype: str = "bf16"  # of the cache
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
+    expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     own_rates: Rates = field(init=False, repr=False)  # the device's, with what the engine's own kernels change
 
     def __post_init__(self) -> None:
@@ -185,7 +188,14 @@ class Runner:
 
     def kernels_of(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> Iterator[Kernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
-        cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
+        cut = Split(
+            tp=split.tp,
+            ep=split.ep,
+            expert_tp=split.expert_tp,
+            expert_load=self._expert_load(items, split),
+            sequence_parallel=False,
+            ep_own_tokens=False,
+        )
         for group in fused_groups(items):
             for counted in _works(group, load, cut, split.dp, inside=inside):
                 work = self._as_read(counted)
@@ -229,6 +239,11 @@ class Runner:
         least = np.maximum(timing.compute_s, timing.memory_s)
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
+    def _expert_load(self, items: Sequence[Item], split: ServingLayout) -> Floats:
+        """Tokens of the fullest rank of experts over the mean of all. Source and assumptions: `hottest_rank_load`."""
+        experts = next((item.experts for item in items if isinstance(item, Experts)), 0)
+        return hottest_rank_load(experts, self.expert_skew, split.ep) if experts and self.expert_skew > 1 else 1.0
+
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
         if inside and work.kind in {"matmul", "grouped"}:
             return self.dtype, self.weight_bits
@@ -247,7 +262,7 @@ class Runner:
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
-        tokens = load.decode_batch + load.prefill_tokens
+        tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
         nbytes = tokens * width * ACT_BYTES
         rows = sum(1 for i in items if isinstance(i, Linear) and i.shard == "row")
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
@@ -267,7 +282,7 @@ class Runner:
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
     def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
-        nbytes = (load.decode_batch + load.prefill_tokens) * width * ACT_BYTES / split.tp
+        nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * ACT_BYTES / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
 
@@ -305,7 +320,11 @@ def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool
     if isinstance(first, Attend | Recurrence):
         shapes = []
         if np.any(load.decode_batch):
-            shapes.append(Shape(batch=load.decode_batch, query=1, context=load.decode_context, encoder=load.encoder))
+            shapes.append(
+                Shape(
+                    batch=load.decode_batch, query=load.decode_tokens, context=load.decode_context, encoder=load.encoder
+                )
+            )
         if np.any(load.prefill_tokens):
             context = np.maximum(load.prefill_context, per_prompt)
             shapes.append(Shape(batch=load.prompts, query=per_prompt, context=context, encoder=load.encoder))
@@ -316,10 +335,14 @@ def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool
             return []
         shape = Shape(batch=load.encoded, query=1, context=1, encoder=load.encoder)
     elif stream == "samples":
-        shape = Shape(batch=load.decode_batch + np.minimum(load.prefill_tokens, load.prompts), query=1, context=1)
+        shape = Shape(
+            batch=load.decode_batch * load.decode_tokens + np.minimum(load.prefill_tokens, load.prompts),
+            query=1,
+            context=1,
+        )
     else:
         rows = load.prefill_tokens if inside or load.every else np.minimum(load.prefill_tokens, load.prompts)
-        tokens = load.decode_batch + rows
+        tokens = load.decode_batch * load.decode_tokens + rows
         tokens = tokens * replicas if isinstance(first, Experts) else tokens
         shape = Shape(batch=tokens, query=1, context=1)
     works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]

@@ -5,7 +5,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,29 @@ class ServingMemory:
     max_concurrency: Floats  # whole sequences of the asked context, capped by the engine's batch
     fits: Array | bool
     assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A second model that proposes tokens, on the same GPUs; it caches what the first one caches."""
+
+    model: Model
+    weights: str
+    layout: ServingLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What techniques change in memory; the defaults change nothing."""
+
+    shared_tokens: int = 0  # of every context, cached once for all sequences
+    kept_frac: float = 1.0  # of the tokens of a sequence, those that stay cached
+    away_bytes: Floats = 0.0  # weights that stand in the host's memory
+    away_cache_frac: float = 0.0  # of the cache, what does
+    draft: Draft | None = None
+
+
+UNCHANGED = Changes()
 
 
 def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> Floats:
@@ -115,11 +138,26 @@ def generates(model: Model) -> bool:
 class _Cache:
     """Bytes of the cache on the fullest rank as a function of batch and context."""
 
-    def __init__(self, model: Model, layout: ServingLayout, row: Engine, dtype: str) -> None:
-        self.model, self.layout, self.row = model, layout, row
+    def __init__(
+        self, model: Model, layout: ServingLayout, row: Engine, dtype: str, changes: Changes = UNCHANGED
+    ) -> None:
+        self.model, self.layout, self.row, self.dtype = model, layout, row, dtype
         self.elem_bytes = cache_elem_bytes(dtype)
         layers = model.stacks[0].num_layers
         self.share = -(-layers // np.asarray(layout.pp)) / layers
+        self.changes = changes
+        self.second = None
+        if changes.draft is not None:
+            second = changes.draft
+            self.second = _Cache(second.model, second.layout, row, dtype, replace(changes, draft=None))
+
+    def shared_bytes(self) -> Floats:
+        """What all sequences read together, once."""
+        if not self.changes.shared_tokens:
+            return 0.0
+        return _Cache(self.model, self.layout, self.row, self.dtype, replace(self.changes, shared_tokens=0)).bytes(
+            1, self.changes.shared_tokens
+        )
 
     def bytes(self, batch: Floats, context: Ints) -> Floats:
         """Blocks are whole: the context is rounded up to them."""
@@ -127,12 +165,15 @@ class _Cache:
             nothing: Floats = 0.0 * np.asarray(batch) * np.asarray(context)
             return nothing
         block = self.row.block_tokens
-        padded = -(-np.asarray(context) // block) * block
+        own = np.asarray(context) - self.changes.shared_tokens
+        if self.changes.kept_frac < 1.0:
+            own = own * self.changes.kept_frac
+        padded = -(-own // block) * block
         size = kv_cache_bytes(
             self.model, padded, 1, self.elem_bytes, tp=self.layout.tp, full_windows=not self.row.exploits_windows
         )
-        total: Floats = np.asarray(batch) * size * self.share
-        return total
+        total: Floats = np.asarray(batch) * size * self.share * (1.0 - self.changes.away_cache_frac)
+        return total if self.second is None else total + self.second.bytes(batch, context)
 
 
 def serving_memory(
@@ -150,6 +191,7 @@ def serving_memory(
     max_batch: int | None = None,
     prefill_tokens: int | None = None,
     device_kind: str = "gpu",
+    changes: Changes = UNCHANGED,
 ) -> ServingMemory:
     """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
 
@@ -164,13 +206,14 @@ def serving_memory(
     layout, row = layout or ServingLayout(), engine(engine_name)
     share, cap = _share(row, memory_frac), row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
-    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
-    loaded = weights_per_gpu(model, weights, layout)
-    cache = _Cache(model, layout, row, kv_dtype)
+    loaded = weights_per_gpu(model, weights, layout) - changes.away_bytes
+    cache = _Cache(model, layout, row, kv_dtype, changes)
+    besides = _besides(row, device_kind, changes, cache)
+    standing = loaded + sum(besides.values())
     held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
     one = cache.bytes(1, held)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    room = card * (share if row.memory_rule == "whole" else 1.0) - loaded - row.workspace_bytes - graphs - driver
+    room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
     whole = filling(one=cache.bytes(1, context))  # what runs must have room to end
     filled = np.where(whole >= 1.0, filling(one=one), whole) if np.any(answer) else whole
@@ -178,13 +221,12 @@ def serving_memory(
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = one * batch, working(batch)
-    taken = loaded + workspace + graphs + driver
-    budget = _kv_budget(row, share, card, loaded + working(np.maximum(most, 1.0)) + graphs + driver)
-    items: dict[str, Floats] = {
-        "weights": loaded, "KV cache": used, "activations and workspace": workspace, GRAPHS: graphs, CONTEXT: driver,
-    }  # fmt: skip
+    taken = standing + workspace
+    budget = _kv_budget(row, share, card, standing + working(np.maximum(most, 1.0)))
+    items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
     tokens = np.maximum(budget, 0.0) / np.maximum(one, 1e-9) * held if generates(model) else 0.0 * filled
+    tokens = most * context if changes.away_cache_frac == 1.0 else tokens  # the host holds it all: the batch bounds it
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(taken + used),
@@ -195,6 +237,17 @@ def serving_memory(
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         assumptions=() if concurrency is None else _capped(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def _besides(row: Engine, device_kind: str, changes: Changes, cache: _Cache) -> dict[str, Floats]:
+    """What stands there beside the weights, activations and the cache of each sequence."""
+    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
+    held: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
+    if changes.draft is not None:
+        held["draft weights"] = weights_per_gpu(changes.draft.model, changes.draft.weights, changes.draft.layout)
+    if changes.shared_tokens:
+        held["shared prefix"] = cache.shared_bytes()
+    return held
 
 
 def _share(row: Engine, memory_frac: float | None) -> float:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopwise.ops.types import Floats, Ints
+from flopwise.ops.types import Floats
 from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, prompt
 from flopwise.serving.memory import ServingLayout
 
@@ -56,7 +56,7 @@ def _staged(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
     return step._replace(seconds=step.seconds + waits, communication_s=step.communication_s + waits)
 
 
-def chunk_tokens(runner: Runner, input_tokens: Ints) -> Floats:
+def chunk_tokens(runner: Runner, input_tokens: Floats) -> Floats:
     """Tokens of one prompt that one step works through: the whole prompt, or the engine's budget if that is less."""
     return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
 
@@ -75,14 +75,14 @@ def _filled(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0)
     )
 
 
-def prompt_load(runner: Runner, input_tokens: Ints) -> Load:
+def prompt_load(runner: Runner, input_tokens: Floats) -> Load:
     """One whole prompt and nothing else: what stands before a first token at least."""
     one = prompt(runner.model, input_tokens)
     return _filled(one, 1.0 * one.tokens)
 
 
 def closed_loop(
-    runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Ints, output_tokens: Ints
+    runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -124,7 +124,7 @@ def closed_loop(
 
 
 def fixed_batch(
-    runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Ints, output_tokens: Ints
+    runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Steady:
     """One batch: all prompts first, then all answers token by token; shape of the broadcast.
 
@@ -158,8 +158,8 @@ def open_loop(
     layout: ServingLayout,
     arrivals_per_s: float,
     most_in_flight: float,
-    input_tokens: int,
-    output_tokens: int,
+    input_tokens: Floats,
+    output_tokens: Floats,
 ) -> Steady:
     """Requests that arrive at random at one replica: in flight as their rate asks for, at most `most_in_flight`.
 
@@ -194,8 +194,8 @@ def open_loop_percentile(
     layout: ServingLayout,
     steady: Steady,
     arrivals_per_s: Floats,
-    input_tokens: Ints,
-    output_tokens: Ints,
+    input_tokens: Floats,
+    output_tokens: Floats,
     percentile: str,
 ) -> Percentile:
     """TTFT and TPOT at a percentile under Poisson arrivals at one replica; infinite where it cannot keep up.

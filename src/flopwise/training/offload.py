@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.errors import MissingFactError
+from flopwise.cost.host import pcie_bytes_per_s
 from flopwise.ops.types import Floats
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
     from flopwise.training.layout import Layout
 
-PINNED_FRAC = 0.76
-"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
 HOST_BYTES_PER_S = 110e9
 """At which the host of a node updates: 28 bytes a parameter, 1e9 parameters in about 0.25 s (ZeRO-Offload, table 4)."""
 MAX_GPUS_PER_HOST = 8
@@ -26,17 +24,6 @@ MAX_GPUS_PER_HOST = 8
 def gpus_per_host(fabric: Fabric) -> int:
     """Devices that share one host's memory bandwidth: a node's, at most eight."""
     return max(1, min(max((level.size for level in fabric.levels[:-1]), default=1), MAX_GPUS_PER_HOST))
-
-
-def pcie_bytes_per_s(rates: Rates) -> float:
-    """What transfers between device and host sustain.
-
-    Raises:
-        MissingFactError: the device's link to its host is not known.
-    """
-    if not rates.pcie_bytes_per_s:
-        raise MissingFactError(f"{rates.name}: its PCIe bandwidth is not known, which offloading needs; add it")
-    return PINNED_FRAC * rates.pcie_bytes_per_s
 
 
 def host_update_s(params: Floats, traffic_bytes: float, fabric: Fabric) -> Floats:

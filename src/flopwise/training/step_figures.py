@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flopwise.cost.host import pcie_bytes_per_s
 from flopwise.facts.software import stack
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
@@ -15,7 +16,7 @@ from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
 from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
-from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host, pcie_bytes_per_s
+from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text

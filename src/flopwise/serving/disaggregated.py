@@ -1,0 +1,181 @@
+"""Prompts on some devices, answers on others: what each pool sustains, and the cache that travels between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.collectives import p2p_s
+from flopwise.facts.formats import cache_elem_bytes
+from flopwise.ops.cache import kv_cache_bytes
+from flopwise.serving.assisted import per_token, request_work
+from flopwise.serving.iteration import Load
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.ops.types import Array, Floats, Ints
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.iteration import Runner, StepTime
+
+GRID = 512
+"""Points on which the number that decode is looked up."""
+FULLEST = 0.999
+"""Share of what the prefill pool sustains up to which its queue is followed."""
+
+
+class Prompts(NamedTuple):
+    """One prefill instance."""
+
+    latency_s: Floats  # of one prompt that waits for nobody
+    each_s: Floats  # between prompts when they follow one another
+    step: StepTime  # a full one
+
+
+class Pools(NamedTuple):
+    """Both pools as seen by one attention replica; requests per second."""
+
+    prompts: Prompts
+    servers: float  # prefill instances
+    most_per_s: Floats  # prompts that they work through
+    transfer_s: Floats
+
+
+def transfer_bytes(model: Model, tokens: Ints, kv_dtype: str, tp: Ints, pp: Ints = 1) -> Floats:
+    """Bytes of the cache of one prompt that one rank hands over; broadcasts.
+
+    Source: `flopwise.ops.cache`; Zhong et al. 2024 (arXiv:2401.09670) section 3.3.
+    Assumes: both pools cut the model alike, so that each rank sends to one other.
+    """
+    return kv_cache_bytes(model, tokens, 1, cache_elem_bytes(kv_dtype), tp=tp) / np.asarray(pp)
+
+
+def prefill_layout(job: ServeJob) -> ServingLayout:
+    """How one prefill instance is spread: as the others, without attention replicas.
+
+    Source: `ServingLayout`. Assumes: experts are spread over its own ranks only.
+    """
+    tp = int(job.layout.tp)
+    return ServingLayout(tp=tp, pp=job.layout.pp, ep=gcd(tp, int(job.layout.ep)))
+
+
+def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) -> Prompts:
+    """Prompts without decoding beside them.
+
+    Source: as `flopwise.serving.steady`: chunks up to the engine's budget; short prompts share a step.
+    Assumes: pipeline stages work on prompts that follow one another; text only.
+    """
+    budget = float(machine.engine.prefill_tokens or input_tokens)
+    together = max(float(budget // input_tokens), 1.0)
+    rounds = max(input_tokens / budget, 1.0)
+    length = input_tokens / rounds
+    one = machine.step(Load(prefill_tokens=length, prefill_context=input_tokens), layout)
+    full = machine.step(Load(prefill_tokens=length * together, prefill_context=input_tokens, prompts=together), layout)
+    stages = np.asarray(layout.pp)
+    each = np.minimum(full.seconds / together, one.seconds) * rounds / stages
+    return Prompts((rounds + stages - 1.0) / stages * one.seconds, each, full)
+
+
+def pools(job: ServeJob, machine: Runner) -> Pools:
+    """What stands before decoding.
+
+    The cache goes over the innermost link that joins a prefill rank to the decoding rank it feeds: the fast one where
+    both pools fit its domain, else the network.
+
+    Source: Zhong et al. 2024 (arXiv:2401.09670) section 4.3 for the placement; Patel et al. 2023 (arXiv:2311.18677)
+    section 4.2 for the transfer.
+    Assumes: the transfer starts when the prompt is done, and the first token waits for it; each has its own links.
+    """
+    tokens, _ = request_work(job)
+    layout = prefill_layout(job)
+    alone = prompts_alone(machine, layout, tokens)
+    servers = job.techniques.prefill_gpus / int(layout.num_gpus) / int(job.layout.dp)
+    nbytes = transfer_bytes(job.model, round(tokens), job.kv_dtype, layout.tp, layout.pp)
+    moved_s = p2p_s(job.cluster.fabric, nbytes, stride=int(job.layout.num_gpus))
+    return Pools(alone, servers, servers / alone.each_s, moved_s)
+
+
+def queue_s(busy: Floats, servers: float, each_s: Floats) -> Floats:
+    """Mean wait at `servers` instances, busy for a share `busy` of the time, with constant service; broadcasts.
+
+    Source: Sakasegawa 1977 (doi:10.1007/BF02911639), equation 2.10 halved for constant service; exact for one server.
+    Assumes: Poisson arrivals.
+    """
+    rho = np.minimum(busy, FULLEST)
+    wait_s: Floats = 0.5 * each_s * rho ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
+    return wait_s
+
+
+def _decoding(job: ServeJob, machine: Runner, batch: Array) -> StepTime:
+    """Steps of so many sequences without prompts beside them."""
+    tokens, rounds = request_work(job)
+    parts = micro_batches(machine, job.layout, batch)
+    return machine.step(Load(decode_batch=batch / parts, decode_context=tokens + rounds / 2.0), job.layout)
+
+
+def disaggregated(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
+    """One attention replica that decodes, and its share of the prefill pool, with `in_flight` requests at most.
+
+    Source: Little's law over both pools; `queue_s` for the wait at the first.
+    Assumes: requests of one length; what the prefill pool does not take waits before it.
+    """
+    before = pools(job, machine)
+    _, rounds = request_work(job)
+    batch = np.geomspace(min(in_flight, 1.0) / 64.0, in_flight, GRID)
+    step = _decoding(job, machine, np.maximum(batch, 1.0))
+    rate = np.maximum.accumulate(batch / (rounds * step.seconds))
+    rate = rate[rate <= FULLEST * before.most_per_s] if np.any(rate > FULLEST * before.most_per_s) else rate
+    batch = batch[: len(rate)]
+    ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+    waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
+    if job.arrivals_per_s is None:
+        inside = batch + rate * (ahead_s + waits_s)
+        found = float(np.interp(in_flight, inside, batch))
+    else:
+        found = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
+    per_s = float(np.interp(found, batch, rate))
+    one = _decoding(job, machine, np.maximum(np.asarray(found), 1.0))
+    decode = type(one)(*(float(np.asarray(part)) for part in one))
+    ttft_s = float(ahead_s + np.interp(found, batch, waits_s))
+    if job.arrivals_per_s is None:  # Little: the rest waits
+        ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * float(decode.seconds))
+    steady = Steady(
+        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, found, before.prompts.each_s, 0.0, decode, decode
+    )
+    return per_token(job, steady)
+
+
+def sustained_per_s(job: ServeJob, machine: Runner, most_in_flight: float) -> float:
+    """Requests per second that both pools keep up with, decoding at most `most_in_flight` at once.
+
+    Source: the slower of two stages. Assumes: as `disaggregated`.
+    """
+    _, rounds = request_work(job)
+    step = _decoding(job, machine, np.asarray(max(most_in_flight, 1.0)))
+    return float(min(most_in_flight / (rounds * float(step.seconds)), float(pools(job, machine).most_per_s)))
+
+
+def disaggregated_percentile(
+    job: ServeJob, machine: Runner, steady: Steady, arrivals_per_s: float, percentile: str
+) -> Percentile:
+    """TTFT and TPOT at a percentile under Poisson arrivals at one attention replica.
+
+    Source: as `flopwise.serving.steady.open_loop_percentile`; waits at the prefill pool only.
+    Assumes: as there.
+    """
+    before = pools(job, machine)
+    busy = min(arrivals_per_s / float(before.most_per_s), FULLEST)
+    mean_s = float(queue_s(busy, before.servers, before.prompts.each_s))
+    tail = TAILS[percentile]
+    waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)  # share of prompts that wait
+    wait_s = mean_s if tail is None else mean_s / max(waits, 1e-9) * np.log(max(waits / tail, 1.0))
+    batch = float(np.asarray(steady.batch))
+    more = replace(job, concurrency=None)
+    step = _decoding(more, machine, np.asarray(max(batch + PERCENTILES[percentile] * np.sqrt(batch), 1.0)))
+    ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+    paced = per_token(job, steady._replace(tpot_s=step.seconds))
+    return Percentile(ahead_s + wait_s, paced.tpot_s)

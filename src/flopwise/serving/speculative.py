@@ -1,0 +1,64 @@
+"""Speculative decoding: tokens that one verification brings, what drafts cost, and up to which batch it pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.facts.architecture import Linear, Model, Norm
+from flopwise.ops.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Item
+
+
+def tokens_per_step(acceptance: Floats, draft_tokens: Ints) -> Floats:
+    """Tokens that a sequence gets from one verification of `draft_tokens` proposals; broadcasts.
+
+    (1 - a^(k + 1)) / (1 - a): proposals up to the first that is refused, and one token of the target's own.
+
+    Source: Leviathan et al. 2023 (arXiv:2211.17192) equation 1.
+    Assumes: proposals are accepted independently with one probability; they form a chain, not a tree.
+    """
+    a = np.asarray(acceptance, dtype=float)
+    k = np.asarray(draft_tokens) + 1.0
+    return np.where(a < 1.0, (1.0 - a**k) / np.where(a < 1.0, 1.0 - a, 1.0), k)
+
+
+def speedup(acceptance: Floats, draft_tokens: Ints, draft_cost: Floats) -> Floats:
+    """Time of a token without over the time with speculation; broadcasts.
+
+    `draft_cost`: one pass of the draft over one of the target.
+
+    Source: Leviathan et al. 2023 (arXiv:2211.17192) theorem 3.8.
+    Assumes: verifying takes as long as decoding one token, which small batches of large models come close to.
+    """
+    return tokens_per_step(acceptance, draft_tokens) / (np.asarray(draft_tokens) * draft_cost + 1.0)
+
+
+def block_draft(model: Model) -> Model:
+    """The draft that EAGLE and multi-token prediction are: one more block like the last, and the model's own head.
+
+    Its input is the target's last hidden state joined with the embedding of the token: a projection of twice the width.
+
+    Source: Li et al. 2024 (arXiv:2401.15077) section 4; DeepSeek-V3 report (arXiv:2412.19437) section 2.2.
+    Assumes: the whole vocabulary (EAGLE-3 heads with a reduced one are cheaper); a chain, not a tree.
+    """
+    stack = model.stacks[0]
+    last = stack.kinds[stack.order[-1]]
+    joined: tuple[Item, ...] = (
+        Norm(name="joined_norm", dim=stack.width, groups=2),
+        Linear(name="joined", inputs=2 * stack.width, outputs=stack.width),
+    )
+    one = replace(stack, before=joined, kinds=(last,), order=(0,))
+    return replace(model, name=f"block like the last of {model.name}", stacks=(one,))
+
+
+def without_ends(model: Model) -> Model:
+    """The same without its head and final norm, which are another model's: for counting what is stored.
+
+    Source: as `block_draft`. Assumes: nothing else is shared.
+    """
+    return replace(model, stacks=(replace(model.stacks[0], after=()),))

@@ -1,0 +1,162 @@
+"""What techniques can be combined with, and what is assumed where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flopwise import units
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Experts, Model, Recurrence
+from flopwise.facts.software import engine
+from flopwise.serving.disaggregated import prefill_layout
+from flopwise.serving.memory import weights_per_gpu
+
+if TYPE_CHECKING:
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.techniques import Speculation
+
+MOST_PROPOSALS = 64
+"""Tokens that a draft may propose; engines stop far below."""
+QUALITY = (
+    "what evicting costs in quality is not modelled: at 20 % kept, H2O (arXiv:2306.14048) reports no loss on short "
+    "tasks and StreamingLLM (arXiv:2309.17453) forgets what it evicts; SnapKV (arXiv:2404.06654) keeps 1,024 tokens of "
+    "16k prompts with small losses on LongBench; long reasoning suffers more (arXiv:2512.12008)"
+)
+
+
+def check_techniques(job: ServeJob) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        SpecError: says which value and what is allowed.
+    """
+    how = job.techniques
+    if how == type(how)():
+        return
+    _check_shares(job)
+    if how != type(how)(expert_skew=how.expert_skew):
+        _check_decoder(job)
+    if how.speculation is not None:
+        _check_speculation(job, how.speculation)
+    if how.prefill_gpus:
+        _check_pools(job)
+    _check_skew(job)
+
+
+def _check_shares(job: ServeJob) -> None:
+    how = job.techniques
+    if not 0 <= how.hit_frac <= 1:
+        raise SpecError(f"prefix hit rate {how.hit_frac:g} is out of range; allowed: 0 to 1")
+    if not 0 < how.kept_frac <= 1:
+        raise SpecError(f"share of the cache kept {how.kept_frac:g} is out of range; allowed: above 0, up to 1")
+    if how.shared_tokens and how.hit_frac:
+        raise SpecError("a shared prefix and a hit rate are both given: the shared tokens are hits; give one")
+    if how.shared_tokens < 0 or how.shared_tokens >= max(job.input_tokens, 1):
+        raise SpecError(
+            f"a shared prefix of {how.shared_tokens:,} tokens in prompts of {job.input_tokens:,}; allowed: fewer than "
+            "the prompt has"
+        )
+    away = how.offload
+    if away is not None and not 0 < away.frac <= 1:
+        raise SpecError(f"share of offloaded layers {away.frac:g} is out of range; allowed: above 0, up to 1")
+
+
+def _check_decoder(job: ServeJob) -> None:
+    if not job.decodes:
+        raise SpecError(
+            f"{job.model.name} does not generate: prefixes, eviction, drafts and pools need a model that does"
+        )
+    if job.model.kind == "encoder-decoder":
+        raise SpecError(
+            f"{job.model.name} has an encoder beside its decoder; these techniques are modelled for decoders"
+        )
+
+
+def _check_speculation(job: ServeJob, how: Speculation) -> None:
+    if not 0 <= how.acceptance <= 1:
+        raise SpecError(f"acceptance {how.acceptance:g} is out of range; allowed: 0 to 1")
+    if not 1 <= how.tokens <= MOST_PROPOSALS:
+        raise SpecError(f"{how.tokens} draft tokens; allowed: 1 to {MOST_PROPOSALS}")
+    if how.draft is None or how.shares_ends:
+        return
+    if not how.draft.stacks or how.draft.kind == "encoder-decoder" or how.draft.vocab == 0:
+        raise SpecError(f"{how.draft.name} cannot draft: it is no decoder described layer by layer")
+    if abs(how.draft.vocab - job.model.vocab) > 0.02 * job.model.vocab:
+        raise SpecError(
+            f"{how.draft.name} has a vocabulary of {how.draft.vocab:,}, {job.model.name} of {job.model.vocab:,}: a "
+            "draft must speak the same tokens; take a model of the same family"
+        )
+
+
+def _check_pools(job: ServeJob) -> None:
+    one = prefill_layout(job)
+    each = int(one.num_gpus)
+    if job.techniques.prefill_gpus % each:
+        raise SpecError(
+            f"{job.techniques.prefill_gpus} prefill GPUs do not hold whole instances of tp {int(one.tp)} x pp "
+            f"{int(one.pp)}; allowed: multiples of {each}"
+        )
+    if job.static:
+        raise SpecError("a fixed batch prefills, then decodes: leave --static or the prefill GPUs out")
+    need, there = float(weights_per_gpu(job.model, job.weights, one)), float(job.cluster.accelerator.hbm_bytes)
+    if need > there:
+        raise SpecError(
+            f"a prefill instance of tp {int(one.tp)} needs {units.format_bytes(need)} a GPU for weights alone, and "
+            f"there are {units.format_bytes(there)}: give a higher tp"
+        )
+
+
+def _experts(model: Model) -> Experts | None:
+    found = [i for kind in model.stacks[0].kinds for i in kind.items if isinstance(i, Experts)]
+    return max(found, key=lambda item: item.experts, default=None)
+
+
+def _check_skew(job: ServeJob) -> None:
+    skew = job.techniques.expert_skew
+    if skew == 1:
+        return
+    item = _experts(job.model)
+    if item is None:
+        raise SpecError(f"{job.model.name} has no experts; leave the expert skew out")
+    most = item.experts / item.top_k
+    if not 1 <= skew <= most:
+        raise SpecError(
+            f"expert skew {skew:g}: each token goes to {item.top_k} of {item.experts} experts of {job.model.name}, so "
+            f"the fullest has at most {most:g} times the mean; allowed: 1 to {most:g}"
+        )
+
+
+def told_of_techniques(job: ServeJob) -> Iterator[str]:
+    """What is assumed of each technique that is used."""
+    how, row = job.techniques, engine(job.engine)
+    if how.shared_tokens:
+        yield f"the shared prefix is found in whole blocks of {row.block_tokens} tokens, and stays in the cache"
+    if how.hit_frac:
+        yield "tokens that are hits still take their place in the cache of each sequence (a shared prefix does not)"
+    if (how.shared_tokens or how.hit_frac) and any(
+        isinstance(i, Recurrence) for k in job.model.stacks[0].kinds for i in k.items
+    ):
+        yield "state-space layers are taken to have snapshots at the prefix, which few engines keep"
+    if how.kept_frac < 1:
+        yield f"prompts are read in full and evicted from layer by layer; {row.name} itself does not evict"
+        yield QUALITY
+    if how.speculation is not None:
+        yield from _told_of_speculation(how.speculation)
+    if how.offload is not None and how.offload.host is None:
+        yield "offloaded layers bring all their weights over PCIe each step, behind the layer before"
+    if how.offload is not None and how.offload.host is not None:
+        yield (
+            f"offloaded layers and their cache are computed by {how.offload.host.name}; from 32 tokens a step "
+            "by the GPU, which copies their weights"
+        )
+    if how.prefill_gpus:
+        yield "the cache of a prompt travels when the prompt is done, and the first token waits for it"
+
+
+def _told_of_speculation(how: Speculation) -> Iterator[str]:
+    yield "proposals are accepted independently with one probability, in a chain; trees accept more for more work"
+    if how.draft is None:
+        yield "looking up n-grams takes no time on the device"
+    elif not how.shares_ends:
+        yield f"the draft {how.draft.name} runs on tp {how.tp} in {how.weights}"
