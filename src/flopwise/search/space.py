@@ -21,6 +21,7 @@ from flopwise.facts.software import Stack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Layout
 from flopwise.training.schedules import NAMES, quicker_schedules, schedule_code
+from flopwise.training.stages import FULL
 from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
@@ -28,6 +29,10 @@ Index = NDArray[np.intp]
 
 MODES = (0, 1, 2)
 """Recompute modes: none, selective, full."""
+EVERY = (2, 3, 4)
+"""Full recompute of every n-th block only, for these n."""
+CHUNK = 49_152
+"""Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 INTERLEAVES = (1, 2, 4)
 OFFLOADS = (("optimizer",), ("optimizer", "parameters"))
 """What may live in host memory where nothing fits otherwise, the quicker first."""
@@ -146,7 +151,10 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Candidates; a row is its number over all families, in their order, each laid out as `Family.shape`."""
+    """Candidates; a row is its number over all families, in their order, each laid out as `Family.shape`.
+
+    Rows from `size` on are the same once more for each of `EVERY`: full recompute of these blocks only.
+    """
 
     inner: Inner
     degrees: Column
@@ -199,6 +207,7 @@ class Space:
 
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
+        some, rows = np.divmod(rows, max(self.size, 1))
         inner, degree = np.zeros(rows.size, dtype=np.intp), np.zeros(rows.size, dtype=np.intp)
         held = {name: np.zeros(rows.size, dtype=np.int64) for name in COLUMNS}
         layout = Layout()
@@ -210,14 +219,19 @@ class Space:
                 inner[here], degree[here] = family.inner_index[place[3]], family.degree_index[place[3]]
                 for name, column in zip(COLUMNS, layout.columns, strict=True):
                     held[name][here] = np.broadcast_to(np.asarray(column), family.shape)[place]
-        return inner, degree, replace(layout, **held)  # type: ignore[arg-type]
+        held["recompute_every"] = np.array((1, *EVERY))[some]
+        return inner, degree, replace(layout, **held)  # type: ignore[arg-type]  # fields by name
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
+        some, row = divmod(row, max(self.size, 1))
         for family, start in zip(self.families, self.starts, strict=True):
             if row < start + family.meshes * family.choices:
                 mesh = (row - start) % family.meshes
-                return self.columns(family.take(slice(mesh, mesh + 1))).at((row - start) // family.meshes)
+                found = self.columns(family.take(slice(mesh, mesh + 1))).at((row - start) // family.meshes)
+                if some and (some > len(EVERY) or int(found.recompute) != FULL):
+                    break
+                return replace(found, recompute_every=(1, *EVERY)[some])
         raise IndexError(row)
 
 

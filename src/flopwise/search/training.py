@@ -19,7 +19,9 @@ from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
+from flopwise.search.some_blocks import PARTIALS, unsettled, with_some_blocks
 from flopwise.search.space import (
+    CHUNK,
     MAX_MICRO_BATCH,
     MAX_PP,
     MAX_TP,
@@ -37,7 +39,7 @@ from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import allocated_and_states, host_bytes, reported_bytes, tensor_bytes
-from flopwise.training.stages import FULL
+from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
 from flopwise.training.table import MemoryTable
 
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
-CHUNK = 49_152
-"""Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class Searched:
     space: Space
     allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
     checkpoint_bytes: float  # whatever the layout
+    memory: MemoryTable
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
 
 
@@ -111,12 +112,12 @@ def searched(
     )
     table = _memory_table(model, recipe, inner)
     memory = _evaluated(space, lambda layout: allocated_and_states(table, layout)[0])
-    return Searched(model, recipe, software, space, memory, checkpoint_bytes(table))
+    return Searched(model, recipe, software, space, memory, checkpoint_bytes(table), table)
 
 
 def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:
     """The same job with `parts` in host memory."""
-    space, table = job.space.offloaded(parts), _memory_table(job.model, job.recipe, job.space.inner)
+    space, table = job.space.offloaded(parts), job.memory
     return replace(
         job,
         space=space,
@@ -147,7 +148,7 @@ def _evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats,
 Known = dict[tuple[str, float, float], StepTable]
 
 
-def node_table(job: Searched, built: Cluster, known: Known) -> StepTable:
+def node_table(job: Searched, built: Cluster, known: Known, partials: tuple[Partial, ...] = ()) -> StepTable:
     """The step table of the space on one kind of node; `known` keeps those of the job by device.
 
     Raises:
@@ -165,6 +166,7 @@ def node_table(job: Searched, built: Cluster, known: Known) -> StepTable:
         job.space.degrees,
         kernels=None if same is None else same.kernels,
         like=next(iter(known.values()), None),
+        partials=partials,
     )
     known.setdefault(device, table)
     return table
@@ -211,8 +213,8 @@ def timed(
     kind = node.cluster.accelerator.kind
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, job.software, kind)
     found: list[tuple[Any, ...]] = []
-    considered = fitting = 0
-    smallest = float("inf")
+    left: list[tuple[Any, ...]] = []
+    considered, fitting, smallest = 0, 0, float("inf")
     for number, (family, start) in enumerate(zip(job.space.families, job.space.starts, strict=True)):
         meshes = _allowed(job.space, family, node)
         considered += meshes.size * family.choices
@@ -229,11 +231,12 @@ def timed(
                 chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
             if not chosen.size:
                 continue
-            table = table or node_table(job, node.cluster, known)
-            piece = family.take(chosen)
-            step = np.where(fits, steps_s(table, job.space, piece), np.inf)
-            columns = _columns(job, family, start, chosen, step, memory)
+            table = table or node_table(job, node.cluster, known, PARTIALS)
+            whole_s = steps_s(table, job.space, family.take(chosen))
+            columns = _columns(job, family, start, chosen, np.where(fits, whole_s, np.inf), memory)
             found.append(_finite(columns) if every else _fastest(columns))
+            left += unsettled(job.space, family, columns, fits, whole_s, every=every)
+    found += with_some_blocks(job, table, capacity, found, left, every=every)
     merged = _merged(found, every=every)
     rows = merged[0].astype(np.intp)
     return Timed(
