@@ -25,6 +25,7 @@ from flopwise.cli.app import COMMANDS
 ROOT = Path(__file__).parent.parent
 REPORT = Path(__file__).parent / "REPORT.md"
 SEARCH = Path(__file__).parent / "search_speed.py"
+SIMULATOR = Path(__file__).parent / "simulator_speed.py"
 MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
 
@@ -162,6 +163,8 @@ def report(timings: list[Timing]) -> str:
             "",
             "A plan counts from its start: reading facts and timing the kernels of every device are in its rate.",
         ]
+    lines += ["", "Serving simulator, one core; target 3 M requests/s of a trace of a million:", ""]
+    lines += runpy.run_path(str(SIMULATOR))["table"]()
     return "\n".join(lines) + "\n"
 
 

@@ -31,20 +31,22 @@ def cache_folder() -> Path | None:
     """Where compiled code is kept between runs: the user's cache, or a temporary folder; None where neither can be.
 
     Named by the text of what is compiled: file times, which numba goes by, are alike in wheels of different versions.
+    A folder of somebody else is not used: what lies there would be run.
     """
     here = Path(__file__).parent
     text = b"".join((here / f"{name}.py").read_bytes() for name in COMPILED)
     name = f"flopwise-{hashlib.sha256(text).hexdigest()[:16]}"
     given = os.environ.get("NUMBA_CACHE_DIR")
     home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    user = Path(home) if home else Path.home() / ".cache"
+    user = Path(home) if home else Path("~/.cache").expanduser()
     for parent in (Path(given) if given else user / "flopwise", Path(tempfile.gettempdir())):
         folder = parent / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
         except OSError:
             continue
-        if os.access(folder, os.W_OK):
+        if own and os.access(folder, os.W_OK):
             return folder
     return None
 

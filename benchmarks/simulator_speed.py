@@ -1,0 +1,149 @@
+"""Requests a second of the serving simulator on one core, beside the plain-Python reference; compile times; a week.
+
+Runs are timed by the processor time that they take, so that others on the machine do not count; compiling by the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from flopwise.cost.cluster import cluster
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.serving.estimate import ServeJob
+from flopwise.serving.sim.engine import Replica, replica
+from flopwise.serving.sim.result import Simulated
+from flopwise.serving.sim.setup import setup
+from flopwise.serving.sim.simulate import Engine, collected, fleet, sample, simulate
+from flopwise.serving.sim.trace import PS, Column, trace
+
+REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
+WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
+WEEK_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 8, 60
+COMPILE = "from flopwise.serving.sim.fleet import core; core()"
+
+
+class Speed(NamedTuple):
+    """One measurement; `requests` 0: a time, not a rate."""
+
+    what: str
+    requests: int
+    seconds: float
+    target_s: float  # least rate or longest time, as seconds
+    reference_s: float  # of the plain reference for as many requests, from a shorter run; NaN: not run
+
+
+CASES: dict[str, tuple[float, dict[str, object]]] = {
+    "Poisson, 10 requests/s": (10, {}),
+    "Poisson, 30 requests/s": (30, {}),
+    "overloaded, 100 requests/s": (100, {}),
+    "all at once": (np.inf, {}),
+    "4 replicas, round-robin, 80 requests/s": (80, {"replicas": 4}),
+    "4 replicas, least loaded, 80 requests/s": (80, {"replicas": 4, "balancer": "least-loaded"}),
+    "closed loop of 64 users": (np.inf, {"users": 64}),
+    "one replica for prefill, one for decode, 20 requests/s": (20, {"prefill_replicas": 1}),
+}
+"""Arrivals a second, and how they are served."""
+HELD = ("Poisson", "overloaded", "all at once", "4 replicas, round-robin")
+"""Cases that the target of 3 M requests/s speaks of."""
+
+
+def deployment() -> Replica:
+    """Llama-3.1-8B on an H100, as vLLM runs it."""
+    machine = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
+    job = ServeJob(model=load_model("Llama-3.1-8B"), cluster=machine, input_tokens=500, output_tokens=200)
+    return replica(job)
+
+
+def lengths(count: int, rng: np.random.Generator) -> tuple[Column, Column]:
+    """Prompts of some 500 tokens and answers of some 190, log-normal."""
+    prompt = np.clip(rng.lognormal(np.log(400), 0.7, count), 1, 6000).astype(np.int64)
+    return prompt, np.clip(rng.lognormal(np.log(150), 0.7, count), 1, 2000).astype(np.int64)
+
+
+def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[str, object]) -> float:
+    """Processor seconds from a trace to the result; the best of three where it is quick."""
+    rng = np.random.default_rng(0)
+    arrival = np.zeros(count) if np.isinf(rate) else np.cumsum(rng.exponential(1 / rate, count))
+    asked, best = trace(arrival, *lengths(count, rng)), np.inf
+    for _ in range(3 if engine == "fast" else 1):
+        start = time.process_time()
+        simulate(asked, deployed.cost, deployed.limits, engine=engine, **how)  # type: ignore[arg-type]
+        best = min(best, time.process_time() - start)
+    return float(best)
+
+
+def week(deployed: Replica) -> Simulated:
+    """Traffic by the time of day on one to eight replicas, scaled every 15 seconds by requests in flight."""
+    rng = np.random.default_rng(1)
+    grid = np.linspace(0, WEEK_S, 20_001)
+    level = np.cumsum(1 + 0.8 * np.sin(2 * np.pi * grid / DAY_S))
+    arrival = np.interp(np.sort(rng.random(WEEK_REQUESTS)), level / level[-1], grid)
+    asked = trace(arrival, *lengths(WEEK_REQUESTS, rng))
+    plan = setup(asked, deployed.cost, deployed.limits, replicas=1, spare=MOST_REPLICAS - 1, balancer="least-loaded")
+    machines, on, now = fleet(plan), [0], 0
+    while machines.done < WEEK_REQUESTS:
+        now += TICK_S * PS
+        machines.advance(now)
+        seen = sample(machines, now)
+        wanted = min(max(-(-(seen.queue + seen.running) // EACH), 1), MOST_REPLICAS)
+        off = np.flatnonzero(machines.totals().on == 0).tolist()
+        while len(on) < wanted and off:
+            on.append(off.pop(0))
+            machines.start(on[-1], now + LOADING_S * PS)
+        if len(on) > wanted:
+            machines.drain(on.pop())
+    return collected(asked, plan, machines, [])
+
+
+def compile_s() -> tuple[float, float]:
+    """Seconds of a process that compiles the core, and of the next, which loads it; numba's import is in both."""
+    with tempfile.TemporaryDirectory() as folder:
+        took = []
+        for _ in range(2):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", COMPILE], check=True, env={**os.environ, "NUMBA_CACHE_DIR": folder})
+            took.append(time.perf_counter() - start)
+    return took[0], took[1]
+
+
+def speeds() -> list[Speed]:
+    """All measurements."""
+    cold, warm = compile_s()
+    nan = float("nan")
+    found = [Speed("first use: compile", 0, cold, 6.0, nan), Speed("later uses: load", 0, warm, 1.0, nan)]
+    deployed = deployment()
+    timed(deployed, 1000, 10.0, "fast", {})
+    for what, (rate, how) in CASES.items():
+        slow = timed(deployed, REFERENCE_REQUESTS, rate, "reference", how) * REQUESTS / REFERENCE_REQUESTS
+        seconds = timed(deployed, REQUESTS, rate, "fast", how)
+        target = REQUESTS / 3e6 if what.startswith(HELD) else nan
+        found.append(Speed(what, REQUESTS, seconds, target, slow))
+    start = time.process_time()
+    week(deployed)
+    found.append(Speed("a week by the time of day, autoscaled", WEEK_REQUESTS, time.process_time() - start, 5.0, nan))
+    return found
+
+
+def table() -> list[str]:
+    """The measurements as lines of Markdown."""
+    lines = ["| simulation | requests | time | requests/s | time / target | the plain reference takes |"]
+    lines.append("|---|---:|---:|---:|---:|---:|")
+    for s in speeds():
+        rate = f"{s.requests / s.seconds / 1e6:.2f} M" if s.requests else ""
+        share = "" if np.isnan(s.target_s) else f"{s.seconds / s.target_s:.2f}"
+        slower = "" if np.isnan(s.reference_s) else f"{s.reference_s / s.seconds:,.0f} times as long"
+        count = f"{s.requests:,}" if s.requests else ""
+        lines.append(f"| {s.what} | {count} | {s.seconds:.2f} s | {rate} | {share} | {slower} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
