@@ -14,7 +14,7 @@ from flopwise.facts.models import load_model
 from flopwise.serving.estimate import ServeJob, estimate, runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import layer_weight_bits, product_path
+from flopwise.serving.precision import head_weight_bits, layer_weight_bits, product_path
 from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
 
 FACTS = load_facts()
@@ -184,3 +184,30 @@ def test_further_stages_lose_a_share_of_the_step() -> None:
         / closed_loop(lossless, layout, 64.0, 128, 500).decode.seconds
     )
     assert float(ratio) == pytest.approx(1.3)
+
+
+def test_files_of_llama_cpp_quantise_the_head() -> None:
+    """Q6_K of the head is 6.5625 bits, and reading it is part of every step."""
+    assert head_weight_bits(LLAMA, "Q4_K_M") == pytest.approx(6.5625)
+    assert head_weight_bits(LLAMA, "fp8") == 16.0
+    small = runner(replace(JOB, engine="llama.cpp", weights="Q4_K_M"))
+    load = Load(decode_batch=1, decode_context=100)
+    assert small.step(load, ONE).seconds < replace(small, head_bits=16.0).step(load, ONE).seconds
+
+
+def test_engines_own_kernels_draw_no_more_than_a_core_can() -> None:
+    """Reading 16-bit weights at `core_bytes_per_cycle` from every core is a floor of the step of llama.cpp."""
+    machine = runner(replace(JOB, engine="llama.cpp"))
+    chip = FACTS.accelerator("H100-SXM-80")
+    assert chip.num_sms is not None
+    assert chip.boost_clock_hz is not None
+    drawn = machine.engine.core_bytes_per_cycle * chip.num_sms * chip.boost_clock_hz
+    step = machine.step(Load(decode_batch=1, decode_context=1), ONE)
+    assert float(step.seconds) > (16.06e9 - 128256 * 4096 * 2) / drawn
+
+
+def test_ports_of_old_kernels_are_slower_and_pass_prompts_on_one_device_at_a_time() -> None:
+    card = cluster(FACTS.accelerator("MI250-GCD"), gpus_per_node=4)
+    job = replace(JOB, cluster=card, static=True, concurrency=1, prefill_tokens=1, layout=ServingLayout(pp=4))
+    old, new = (estimate(replace(job, engine=e)) for e in ("llama.cpp-2024", "llama.cpp"))
+    assert old.ttft_s.value > 3.5 * new.ttft_s.value  # no pipeline, and slower kernels

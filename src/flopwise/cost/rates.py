@@ -88,6 +88,7 @@ class Rates:
     assumptions: tuple[str, ...] = ()
     tdp_w: float | None = None
     clock_hz: float | None = None  # of the cores, boosted
+    vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
 
     def peak_dtype(self, dtype: str) -> str:
@@ -207,5 +208,6 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         assumptions=assumptions,
         tdp_w=accelerator.tdp_w,
         clock_hz=accelerator.boost_clock_hz,
+        vendor=accelerator.vendor,
         pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
     )

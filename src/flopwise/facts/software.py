@@ -101,6 +101,7 @@ class Engine:
     exploits_windows: bool  # windowed layers cache their window only
     step_s: float  # host time of one step that the device waits for
     layer_s: float  # time a layer and step beyond its kernels and messages
+    pointwise_traffic: float  # bytes that norms and elementwise operations move, over one pass over each tensor
     hidden_frac: float  # share of a kernel's fixed time that passes while the kernel before it ends
     sequence_s: float  # host time a sequence and step that the device waits for: scheduling, sampling, detokenising
     request_s: float  # host time of one request before its first step: HTTP, tokeniser, scheduler
@@ -108,6 +109,7 @@ class Engine:
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float  # of a step, what each further pipeline stage adds by waiting for steps that take unequal time
     serial: bool  # one batch passes through all pipeline stages before the next starts
+    port_frac: float  # rate of its kernels on devices of other vendors than those they were written for
     local: bool  # for one user on one machine
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     core_bytes_per_cycle: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
@@ -135,12 +137,14 @@ mean."""
 
 FITTED_OF_ENGINES = {
     "layer_s": "Time a layer and step beyond its kernels and messages.",
+    "pointwise_traffic": "Bytes that norms and elementwise operations move, over one pass over each tensor.",
     "hidden_frac": "Share of a kernel's fixed time that passes while the kernel before it ends.",
     "step_s": "Host time of one step that the device waits for.",
     "sequence_s": "Host time a sequence and step that the device waits for.",
     "request_s": "Host time of one request before its first step.",
     "synchrony": "Share of the prompts of the other users in a closed loop that stands before a new one.",
     "stage_loss": "Share of a step that each further pipeline stage adds by waiting.",
+    "port_frac": "Rate of its kernels on devices of other vendors than those they were written for.",
     "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",
     "core_flops_per_s": "Most that one core computes in them (0: as the calibrated).",
 }

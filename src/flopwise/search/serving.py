@@ -147,6 +147,7 @@ def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, k
         dtype=path.dtype,
         weight_bits=path.weight_bits,
         kv_dtype=kv_dtype,
+        head_bits=path.head_bits,
     )
 
 

@@ -123,6 +123,7 @@ def runner(job: ServeJob) -> Runner:
         dtype=path.dtype,
         weight_bits=path.weight_bits,
         kv_dtype=job.kv_dtype,
+        head_bits=path.head_bits,
     )
     return assisted(job, plain)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import Timing, work_s
+from flopwise.cost.kernels import UNPACKED, Timing, work_s
 from flopwise.cost.rates import PRECISIONS, precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import cache_elem_bytes
@@ -121,6 +121,7 @@ class Runner:
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.rates.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
     kv_dtype: str = "bf16"  # of the cache
+    head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
@@ -203,7 +204,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield Kernel(work, dtype, bits, self._chained(self._converted(work, timing)))
+                yield Kernel(work, dtype, bits, self._chained(self._fused(work, self._converted(work, timing))))
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
@@ -213,6 +214,16 @@ class Runner:
         if self.engine.grouped_decode or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
             return work
         return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * work.heads / work.kv_heads)
+
+    def _fused(self, work: Work, timing: Timing) -> Timing:
+        """Norms and elementwise operations that share passes with others; eager ones repeat them.
+
+        Source: `pointwise_traffic` of data/engines.csv, calibrated. Assumes: they are bound by memory.
+        """
+        if work.kind != "pointwise":
+            return timing
+        saved_s = (1.0 - self.engine.pointwise_traffic) * timing.memory_s
+        return Timing(timing.seconds - saved_s, timing.compute_s, timing.memory_s - saved_s)
 
     def _converted(self, work: Work, timing: Timing) -> Timing:
         """Decoding from an 8-bit floating cache on a device without such units: each query head converts what it reads.
@@ -247,6 +258,8 @@ class Runner:
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
         if inside and work.kind in {"matmul", "grouped"}:
             return self.dtype, self.weight_bits
+        if work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
+            return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
         return self.other_dtype, 16.0
 
     def _bytes(self, work: Work, bits: float) -> Floats:
@@ -286,12 +299,26 @@ class Runner:
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
 
+NATIVE = ("NVIDIA", "Apple")
+"""Vendors for whose devices engines' kernels are written first; others' run them ported."""
+
+
+def native(rates: Rates, engine: Engine) -> bool:
+    """Whether the engine's kernels were as good on this device as on those they were written for.
+
+    Source: `port_frac` of data/engines.csv. Assumes: one share for all ports of a generation.
+    """
+    return engine.port_frac == 1.0 or rates.vendor in ("", *NATIVE)
+
+
 def _own_rates(rates: Rates, engine: Engine) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
     Source: columns of data/engines.csv. Assumes: all its matrix kernels are written alike.
     """
     value = dict(rates.value)
+    if not native(rates, engine):
+        value |= {k: v * engine.port_frac for k, v in value.items() if k == "dram_frac" or k.startswith("matmul_frac.")}
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)

@@ -30,6 +30,7 @@ class ComputePath(NamedTuple):
     dtype: str
     weight_bits: float
     note: str | None
+    head_bits: float = 16.0  # of a weight of the head
 
 
 @lru_cache(maxsize=512)
@@ -49,6 +50,19 @@ def layer_weight_bits(model: Model, name: str) -> float:
     if not plain:
         return 8.0 * weight_bytes(model, name) / max(1, parameters(model))
     return 16.0 * sum(mine[path] for path in inside) / plain
+
+
+@lru_cache(maxsize=512)
+def head_weight_bits(model: Model, name: str) -> float:
+    """Bits of a weight of the head, scales included: of the embedding where the two are one tensor.
+
+    Source: tensor by tensor, `flopwise.ops.weights`; files of llama.cpp quantise the head, too.
+    Assumes: 16 bits where there is neither.
+    """
+    stack = model.stacks[0].name
+    whole, mine = weight_groups(model, "bf16"), weight_groups(model, name)
+    path = next((p for p in (f"{stack}/lm_head", f"{stack}/embed_tokens") if whole.get(p) and p in mine), None)
+    return 16.0 if path is None else 16.0 * mine[path] / whole[path]
 
 
 def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
@@ -79,7 +93,7 @@ def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
     )
     if note is None and stand_in is not None:
         note = f"{rates.name} has no bf16 units: {known} weights are unpacked and multiplied in {stand_in}"
-    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note)
+    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, known))
 
 
 def substitute(dtype: str, rates: Rates) -> str | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flopwise.ops.types import Floats
-from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, prompt
+from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
 
 GRID = 64
@@ -142,9 +142,8 @@ def fixed_batch(
     context = one.own + output_tokens / 2
     alone = Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder)
     decode = _staged(runner, runner.step(alone, layout), parts)
-    stages = np.minimum(
-        np.asarray(layout.pp) * 1.0, np.maximum(rounds, 1.0)
-    )  # prompts follow one another, whoever decodes
+    ahead = np.asarray(layout.pp) * 1.0 if native(runner.rates, runner.engine) else 1.0
+    stages = np.minimum(ahead, np.maximum(rounds, 1.0))  # pieces of prompts follow one another through the stages
     ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
     whole_s = ttft_s + (output_tokens - 1) * decode.seconds
     requests = batch / whole_s
