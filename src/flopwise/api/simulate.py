@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
@@ -17,7 +17,9 @@ from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.api.response_cache import CacheReport
     from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.sim.caching import ResponseCache
     from flopwise.serving.sim.engine import Limits, Replica
     from flopwise.serving.sim.result import Simulated, Slo, Summary
     from flopwise.serving.sim.setup import Transfer
@@ -56,11 +58,12 @@ class SimulateAnswer:
     intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s and tpot_s
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
+    cache: CacheReport | None = None
 
     @property
     def usd_per_million_output_tokens(self) -> float | None:
         """What a million output tokens of this run cost; None without a price."""
-        made = int(self.simulated.totals.output_tokens.sum())
+        _, made = self.simulated.tokens
         return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
 
 
@@ -177,48 +180,57 @@ def _transfer(job: ServeJob) -> Transfer:
     return Transfer(latency_s=1e-3, s_per_token=per_token / (rate * gpus * KV_SHARE_OF_NETWORK))
 
 
-def simulate(
+class Asked(NamedTuple):
+    """A question as it was understood."""
+
+    made: Simulation
+    flow: Traffic
+    how: Scheduling
+
+
+def understood(
     model: Any,
     *,
     traffic: Traffic | None = None,
     scheduling: Scheduling | None = None,
     gpu: str | None = None,
-    replicas: int = 1,
-    slo: Slo | None = None,
     machines: Machines | None = None,
     deployment: Deployment | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    on_compile: Callable[[], None] | None = None,
     **said: Any,
-) -> SimulateAnswer:
-    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
-
-    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`) or
-    `Machines`. `slo`: what a request must hold to count into the goodput.
-
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        InfeasibleError: weights and one request do not fit the memory.
-        MissingFactError: a fact that the answer needs is not known.
-    """
-    from flopwise.serving.sim.result import Slo
-    from flopwise.serving.sim.simulate import simulate as run
-
+) -> Asked:
+    """The requests, one replica and the habits of the scheduler; arguments and errors as `simulate`."""
     held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in _KINDS}
     place = overridden(machines or Machines(gpu=gpu, facts=facts), held[Machines])
     asked = overridden(deployment or Deployment(), held[Deployment] | said)
     how = overridden(scheduling or Scheduling(), held[Scheduling])
     flow = overridden(traffic or Traffic(), held[Traffic])
-    if replicas < 1 or how.prefill_replicas < 0:
-        raise SpecError(f"{replicas} replicas, {how.prefill_replicas} of them for prompts; allowed: from 1, from 0")
+    if how.prefill_replicas < 0:
+        raise SpecError(f"{how.prefill_replicas} replicas for prompts; allowed: from 0")
     made = prepared(
         model, flow, scheduling=how, place=place, deployment=asked, assume_family=assume_family, offline=offline
     )
+    return Asked(made, flow, how)
+
+
+def played(
+    asked: Asked, replicas: int, *, requests: Trace | None = None, on_compile: Callable[[], None] | None = None
+) -> Simulated:
+    """Those requests (None: all of the question) through a fixed number of replicas.
+
+    Raises:
+        SpecError: less than one replica.
+    """
+    from flopwise.serving.sim.simulate import simulate as run
+
+    made, flow, how = asked
+    if replicas < 1:
+        raise SpecError(f"{replicas} replicas; allowed: from 1")
     each = made.replica.schedulers
-    found = run(
-        made.trace,
+    return run(
+        made.trace if requests is None else requests,
         made.replica.cost,
         made.limits,
         replicas=replicas * each,
@@ -230,23 +242,73 @@ def simulate(
         transfer=made.transfer,
         on_compile=on_compile,
     )
-    return answered(made, found, flow, how, replicas=replicas + how.prefill_replicas, slo=slo or Slo())
+
+
+def simulate(
+    model: Any,
+    *,
+    traffic: Traffic | None = None,
+    scheduling: Scheduling | None = None,
+    gpu: str | None = None,
+    replicas: int = 1,
+    slo: Slo | None = None,
+    cache: ResponseCache | None = None,
+    attain: float = 0.99,
+    machines: Machines | None = None,
+    deployment: Deployment | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    on_compile: Callable[[], None] | None = None,
+    **said: Any,
+) -> SimulateAnswer:
+    """Run requests through `replicas` of a deployment, step by step, and say what their users see.
+
+    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`) or
+    `Machines`. `slo`: what a request must hold to count into the goodput. `cache`: answers that are given again; the
+    replicas that it saves are those that `attain` of the requests need to hold the objective.
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        InfeasibleError: weights and one request do not fit the memory.
+        MissingFactError: a fact that the answer needs is not known.
+    """
+    from flopwise.api.response_cache import Front, report
+    from flopwise.serving.sim.result import Slo
+
+    asked = understood(
+        model, traffic=traffic, scheduling=scheduling, gpu=gpu, machines=machines, deployment=deployment, facts=facts,
+        assume_family=assume_family, offline=offline, **said,
+    )  # fmt: skip
+    goal, total = slo or Slo(), replicas + asked.how.prefill_replicas
+    front = Front.of(asked, cache)
+    found = front.seen(played(asked, replicas, requests=front.computed, on_compile=on_compile))
+    answer = answered(*asked, found, replicas=total, slo=goal)
+    return answer if cache is None else replace(answer, cache=report(asked, front, answer, replicas, attain))
 
 
 _KINDS = (Traffic, Scheduling, Machines, Deployment)
 
 
 def answered(
-    made: Simulation, found: Simulated, flow: Traffic, how: Scheduling, *, replicas: int, slo: Slo
+    made: Simulation,
+    flow: Traffic,
+    how: Scheduling,
+    found: Simulated,
+    *,
+    replicas: int,
+    slo: Slo,
+    hours: float | None = None,
 ) -> SimulateAnswer:
-    """The figures of a run."""
+    """The figures of a run; `hours` of replicas are paid, None: as long as they were on."""
     from flopwise.serving.bands import serving_band
 
     job = made.job
     summary = found.summary(slo)
+    hours = summary.replica_hours / made.replica.schedulers if hours is None else hours
+    summary = summary._replace(replica_hours=hours)
     gpus = int(job.layout.num_gpus)
     each = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
-    hours = summary.replica_hours / made.replica.schedulers
     paced = replace(job, arrivals_per_s=flow.rate) if flow.rate is not None else job
     intervals = {}
     for name, median in (("ttft", summary.ttft_s.p50), ("tpot", summary.tpot_s.p50)):

@@ -71,12 +71,12 @@ def test_hits_need_no_replica_and_are_counted_in_what_users_see() -> None:
     run = simulate(whole.take(makers < 0), steps(), Limits(max_batch=8, step_tokens=64))
     found = merged(run, whole, makers, 0.005)
     assert found.e2e_s == pytest.approx([0.1, 0.075, 0.005, 0.04])
-    assert found.ttft_s == pytest.approx([0.01, 0.075, 0.005, 0.01])
+    assert found.ttft_s == pytest.approx([0.01, 0.005, 0.005, 0.01])
     told = found.summary()
     assert (told.completed, told.dropped) == (4, 0)
     assert told.output_tokens_per_s * told.duration_s == pytest.approx(34)
     assert told.total_tokens_per_s * told.duration_s == pytest.approx(34 + 23)
-    assert found.itl.sum() == 30
+    assert found.itl.sum() == 9 + 3 + 9
     assert told.mean_running * told.duration_s == pytest.approx(0.14)
 
 

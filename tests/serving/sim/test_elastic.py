@@ -16,7 +16,7 @@ from flopwise.serving.sim.elastic import Elastic, elastic
 from flopwise.serving.sim.engine import Limits
 from flopwise.serving.sim.provision import fewest
 from flopwise.serving.sim.result import Slo
-from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import PS, Trace, trace
 
 BATCH, TOKENS = 8, 256
@@ -53,6 +53,24 @@ def test_bounds_that_are_one_number_are_a_fixed_number_of_replicas(balancer: str
     assert scaled.paid_s == pytest.approx(3 * scaled.end_ps / PS)
     assert (scaled.starts, scaled.most) == (0, 3)
     assert scaled.mean == pytest.approx(3.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(sorted(MEASURES)), st.integers(0, 2), st.integers(1, 3), st.floats(0, 30), st.integers(0, 1000))
+def test_both_engines_scale_alike_to_the_last_bit(
+    measure: str, least: int, schedulers: int, cold: float, seed: int
+) -> None:
+    rule = Autoscaling(measure=measure, least=least, most=least + 3, cold_start_s=cold, cool_down_s=20.0, tick_s=6.0)
+    requests = asked(9.0, 60.0, seed)
+
+    def scaled(engine: Engine) -> Elastic:
+        return elastic(requests, cost(), LIMITS, rule, schedulers=schedulers, engine=engine)
+
+    slow, fast = scaled("reference"), scaled("fast")
+    assert slow.lives == fast.lives
+    for column, other in zip(slow.simulated.outcome, fast.simulated.outcome, strict=True):
+        assert column.tolist() == other.tolist()
+    assert slow.line.ready.tolist() == fast.line.ready.tolist()
 
 
 def test_an_endless_cool_down_never_gives_a_replica_back() -> None:

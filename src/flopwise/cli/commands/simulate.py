@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flopwise.cli import options, questions
+from flopwise.cli import elastic_options, options, questions
 
 _FILE = click.Path(path_type=Path)
 
@@ -70,6 +70,9 @@ slo_options = questions.grouped(
     "flopwise simulate Llama-3.1-8B --gpu h100 --rate 8 --input lognormal:900:cv=1 --ttft 500ms --tpot 40ms",
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --weights fp8 --replicas 2 --users 64 --json",
     "flopwise simulate Llama-3.1-8B --gpu l40s --replicas 3 --trace examples/trace.csv --scale 2",
+    "flopwise simulate Llama-3.1-8B --gpu l4 --rate 1 --duration 20min --autoscale concurrency --target 8 --ttft 2s",
+    "flopwise simulate Llama-3.1-8B --gpu h100 --queue 2M --workers 8 --deadline 6h --provider aws",
+    "flopwise simulate Llama-3.1-8B --gpu l4 --rate 2 --response-cache 500 --distinct 5000 --repeated 60%",
 )
 @options.model_argument
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
@@ -81,6 +84,9 @@ slo_options = questions.grouped(
 @traffic_options
 @slo_options
 @scheduling_options
+@elastic_options.autoscale_options
+@elastic_options.queue_options
+@elastic_options.cache_options
 @questions.serving_options
 @questions.price_options
 @questions.model_options
@@ -90,33 +96,102 @@ def command(**given: Any) -> None:
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
     through: batching, chunks of prompts, blocks of cache, preemption. Requests that could never run are dropped and
     counted; the exit code is then still 0, and 1 where none is answered.
+
+    With --autoscale replicas come and go with the traffic; with --queue spot workers work off a fixed number of
+    requests; with --response-cache repeated prompts are answered from a cache.
     """
+    elastic_options.refuse_strays(click.get_current_context())
+    if given["queue"] is not None:
+        _batch(given)
+    elif given["autoscale"] is not None:
+        _autoscale(given)
+    else:
+        _simulate(given)
+
+
+def _simulate(given: dict[str, Any]) -> None:
+    from flopwise.cli.views import elasticity
     from flopwise.cli.views import simulate as view
 
-    answer = question(**given)
-    options.answer(lambda: view.document(answer), lambda paper: view.blocks(answer, paper))
+    answer, sizes = question(**given), _sizes(given, None)
+    options.answer(
+        lambda: view.document(answer) | elasticity.vertical_document(sizes),
+        lambda paper: (*view.blocks(answer, paper), *elasticity.vertical_blocks(sizes, paper)),
+    )
     if not answer.summary.completed:
         click.get_current_context().exit(1)
 
 
-def question(**given: Any) -> Any:
-    """The answer to the parameters of this command."""
+def _autoscale(given: dict[str, Any]) -> None:
+    from flopwise.api.elasticity import autoscale
+    from flopwise.cli.progress import Progress
+    from flopwise.cli.views import elasticity as view
+
+    rule = elastic_options.autoscaling(given)
+    with Progress("simulating") as progress:
+        found = autoscale(rule=rule, attain=given["attain"], report=progress, **asked(given))
+    sizes = _sizes(given, rule)
+    options.answer(
+        lambda: view.document(found) | view.vertical_document(sizes),
+        lambda paper: (*view.blocks(found, paper), *view.vertical_blocks(sizes, paper)),
+    )
+    if not found.answer.summary.completed:
+        click.get_current_context().exit(1)
+
+
+def _sizes(given: dict[str, Any], rule: Any) -> tuple[Any, ...]:
+    """The same accelerators in replicas of every size, where that was asked for."""
+    from flopwise.api.elasticity import vertical
+
+    if not given["vertical"]:
+        return ()
+    return vertical(rule=rule, replicas=given["replicas"], **{k: v for k, v in asked(given).items() if k != "cache"})
+
+
+def _batch(given: dict[str, Any]) -> None:
+    from flopwise.api.batch import batch
+    from flopwise.cli.progress import Progress
+    from flopwise.cli.views import batch as view
+
+    with Progress("simulating") as progress:
+        found = batch(
+            given["model"],
+            given["queue"],
+            queue=elastic_options.batch(given),
+            machines=questions.machines(given),
+            deployment=questions.deployment(given),
+            report=progress,
+            **questions.model_arguments(given),
+        )
+    options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper))
+
+
+def asked(given: dict[str, Any]) -> dict[str, Any]:
+    """The question in the parameters of this command, as the functions take it."""
     from dataclasses import fields
 
-    from flopwise.api.simulate import Scheduling, simulate
+    from flopwise.api.simulate import Scheduling
     from flopwise.api.traffic import Traffic
     from flopwise.serving.sim.result import Slo
 
     def picked(kind: Any) -> Any:
         return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
 
-    return simulate(
-        given["model"],
-        traffic=picked(Traffic),
-        scheduling=picked(Scheduling),
-        replicas=given["replicas"],
-        slo=Slo(ttft_s=given["ttft"], tpot_s=given["tpot"], e2e_s=given["latency"]),
-        machines=questions.machines(given),
-        deployment=questions.deployment(given),
+    return {
+        "model": given["model"],
+        "traffic": picked(Traffic),
+        "scheduling": picked(Scheduling),
+        "slo": Slo(ttft_s=given["ttft"], tpot_s=given["tpot"], e2e_s=given["latency"]),
+        "cache": elastic_options.response_cache(given),
+        "machines": questions.machines(given),
+        "deployment": questions.deployment(given),
         **questions.model_arguments(given),
-    )
+    }
+
+
+def question(**given: Any) -> Any:
+    """The answer to the parameters of this command."""
+    from flopwise.api.simulate import simulate
+
+    share = {} if given["attain"] is None else {"attain": given["attain"]}
+    return simulate(replicas=given["replicas"], **share, **asked(given))

@@ -39,6 +39,7 @@ def document(answer: SimulateAnswer) -> dict[str, Any]:
         "usd_per_million_output_tokens": answer.usd_per_million_output_tokens,
         "slo": answer.slo._asdict(),
         "timeline": held.timeline._asdict(),
+        **_cache_document(answer),
         "settings": dict(answer.settings),
         "assumptions": list(answer.assumptions),
     }  # fmt: skip
@@ -50,8 +51,16 @@ def _named() -> list[tuple[str, str]]:
 
 def blocks(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it."""
+    yield from summary_blocks(answer, paper)
+    yield from _timeline(answer, paper)
+    yield questions.assumption_list(answer.assumptions)
+
+
+def summary_blocks(answer: SimulateAnswer, paper: Screen, *, most: bool = False) -> Iterator[str]:
+    """The figures of a run; `most`: there were never more replicas, but often fewer."""
     found = answer.summary
     replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
+    replicas = f"up to {replicas}" if most else replicas
     gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
     yield heading(f"{found.requests:,} requests to {answer.job.model.name} on {replicas}{gpus}", paper)
     for warning in _warnings(found):
@@ -66,8 +75,7 @@ def blocks(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     if told:
         yield f"In 8 of 10 cases: {'; '.join(told)}."
     yield pairs(_rates(answer), paper)
-    yield from _timeline(answer, paper)
-    yield questions.assumption_list(answer.assumptions)
+    yield from _cached(answer, paper)
 
 
 def _ends(ends: tuple[float, float]) -> str:
@@ -122,3 +130,49 @@ def _timeline(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
         paper,
         rows=10,
     )
+
+
+def _cache_document(answer: SimulateAnswer) -> dict[str, Any]:
+    """What a cache of answers did, as JSON; nothing without one."""
+    report = answer.cache
+    if report is None:
+        return {}
+    return {
+        "response_cache": {
+            "hits": report.hits,
+            "hit_frac": report.hit_frac,
+            "long_run_hit_frac": report.long_run_frac,
+            "cost_usd": report.usd,
+            "saved_usd": report.saved_usd,
+            "attain": report.attain,
+            "fewest_replicas": report.fewest,
+            "fewest_replicas_without": report.fewest_without,
+            "without": {"ttft_s": report.without.ttft_s._asdict(), "goodput_frac": report.without.goodput_frac,
+                        "utilisation_frac": report.without.utilisation_frac},
+        }
+    }  # fmt: skip
+
+
+def _cached(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
+    """What a cache of answers did."""
+    report = answer.cache
+    if report is None:
+        return
+    percent, second = units.format_percent, units.format_seconds
+    mine, bare = answer.summary, report.without
+    expiry = ", were there no expiry" if isfinite(report.cache.ttl_s) else ""
+    hits = f"{percent(report.hit_frac)}; in the long run {percent(report.long_run_frac)}{expiry}"
+    told = [
+        ("hits", f"{report.hits:,}: {hits}"),
+        ("TTFT p95", f"{second(mine.ttft_s.p95)}; {second(bare.ttft_s.p95)} without it"),
+        ("busy", f"{percent(mine.utilisation_frac)}; {percent(bare.utilisation_frac)} without it"),
+    ]
+    if report.attain is not None:
+        counts = f"{report.fewest or 'no number of'} replicas with it, {report.fewest_without or 'no number'} without"
+        told.append((f"{percent(report.attain)} in time", counts))
+    if report.usd:
+        told.append(("its memory", f"{questions.price(report.usd)} for this run"))
+    if report.saved_usd is not None:
+        told.append(("saved", f"{units.format_usd(report.saved_usd)} in this run"))
+    yield heading("Cache of answers", paper)
+    yield pairs(told, paper)

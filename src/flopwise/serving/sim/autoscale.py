@@ -84,7 +84,7 @@ class Autoscaling:
     def __post_init__(self) -> None:
         """Raise SpecError for a rule that cannot be."""
         if self.measure not in MEASURES:
-            raise UnknownNameError("autoscaling measure", self.measure, MEASURES)
+            raise UnknownNameError("autoscaling measure", self.measure, MEASURES, f"allowed: {', '.join(MEASURES)}")
         self._within("target", self.wanted_at, 1e-9, MEASURES[self.measure].most)
         self._within("fewest replicas", self.least, 0, 100_000)
         self._within("most replicas", self.most, max(self.least, 1), 100_000)

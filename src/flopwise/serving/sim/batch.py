@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -166,9 +166,16 @@ def fewest_on_demand(queue: BatchQueue) -> int | None:
 
 
 def simulated(
-    queue: BatchQueue, rng: Rng, *, trials: int = 1000, report: Callable[[int, int], None] | None = None
+    queue: BatchQueue,
+    rng: Rng,
+    *,
+    trials: int = 1000,
+    speeds: Seconds | None = None,
+    report: Callable[[int, int], None] | None = None,
 ) -> BatchOutcome:
     """The queue worked off `trials` times with interruptions drawn anew; seconds and USD of each.
+
+    `speeds`: by what factor the workers of each trial are faster than the queue says; shape (trials,).
 
     Source: Wu et al. 2024 (NSDI, "Can't Be Late") for the rule to fall back: on-demand workers take over at the last
     moment from which they still meet the deadline, whatever happens to the spot workers until then.
@@ -177,6 +184,7 @@ def simulated(
     """
     if not 1 <= trials <= 1_000_000:
         raise SpecError(f"{trials} trials; allowed: 1 to 1,000,000")
+    factors = np.ones(trials) if speeds is None else speeds
     if queue.fallback_workers and queue.deadline_s is None:
         raise SpecError("workers to fall back on are given, but no deadline that would call for them")
     if long_run_frac(queue) < LEAST_FRAC:
@@ -187,7 +195,7 @@ def simulated(
         )
     found = []
     for trial in range(trials):
-        found.append(_trial(queue, rng))
+        found.append(_trial(replace(queue, requests_per_s=queue.requests_per_s * float(factors[trial])), rng))
         if report is not None:
             report(trial + 1, trials)
     seconds, usd, interruptions, fell_back = (np.array(column) for column in zip(*found, strict=True))

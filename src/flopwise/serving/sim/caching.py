@@ -96,7 +96,7 @@ def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> N
     """For each request the earlier one whose answer it gets, -1 where it is computed; `arrival_s` ascends.
 
     Source: the policy itself, request by request: a miss stores its answer and drops the least recently used.
-    Assumes: a request that asks what is being computed right now waits for that answer, and counts as a hit.
+    Assumes: a request that asks what is being computed right now gets those tokens as they come: it is a hit.
     """
     count = arrival_s.size
     ends = np.cumsum(cache.popularity())
@@ -127,10 +127,11 @@ def with_hits(trace: Trace, makers: NDArray[np.int64]) -> Trace:
 def merged(run: Simulated, trace: Trace, makers: NDArray[np.int64], hit_s: float) -> Simulated:
     """A run of the requests that were computed, and those that the cache answered laid between them; rows of `trace`.
 
-    An answer comes `hit_s` after it was asked for, or after it was complete if it was asked for while it was computed;
-    all its tokens come at once. The answer of a request that was dropped is none: who asks the same is dropped, too.
+    An answer comes whole, `hit_s` after it was asked for; one that is still being computed comes as its tokens do. The
+    answer of a request that was dropped is none: who asks the same is dropped, too.
 
-    Source: definition. Assumes: the cache itself is never the bottleneck.
+    Source: definition. Assumes: the cache itself is never the bottleneck. Gaps between tokens that come as they are
+    computed are counted once, for the request that computes them.
     """
     computed, hits = np.flatnonzero(makers < 0), np.flatnonzero(makers >= 0)
     reasons = np.zeros(len(trace), dtype=np.int64)
@@ -138,12 +139,13 @@ def merged(run: Simulated, trace: Trace, makers: NDArray[np.int64], hit_s: float
     outcome = Outcome.empty(len(trace))
     for whole, part in zip(outcome, run.outcome, strict=True):
         whole[computed] = part
-    complete = outcome.finish_ps[makers[hits]]
     reasons[hits] = reasons[makers[hits]]
-    ready = np.maximum(trace.arrival_ps[hits], complete) + round(hit_s * PS)
-    outcome.arrival_ps[hits] = trace.arrival_ps[hits]
-    outcome.first_ps[hits] = outcome.finish_ps[hits] = np.where(complete >= 0, ready, -1)
+    come = outcome.arrival_ps[hits] = trace.arrival_ps[hits]
+    for column in (outcome.first_ps, outcome.finish_ps):
+        made = column[makers[hits]]
+        column[hits] = np.where(made >= 0, np.maximum(come, made) + round(hit_s * PS), -1)
     itl = run.itl.copy()
-    itl[0] += int((trace.output[hits] - 1)[complete >= 0].sum())
+    done = outcome.finish_ps[makers[hits]]
+    itl[0] += int((trace.output[hits] - 1)[(done >= 0) & (done <= come)].sum())
     end = max(run.end_ps, int(outcome.finish_ps.max(initial=0)))
     return replace(run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits)

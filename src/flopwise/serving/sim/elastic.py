@@ -92,7 +92,7 @@ def elastic(
     first: int | None = None,
     balancer: str = "least-loaded",
     policy: str = "fcfs",
-    engine: Engine = "reference",
+    engine: Engine = "fast",
     samples: int = 400,
     on_compile: Callable[[], None] | None = None,
     report: Callable[[float, float], None] | None = None,
