@@ -13,7 +13,7 @@ from flopwise.ops.types import Array
 from flopwise.serving.sim.autoscale import Autoscaling, Controller, Snapshot
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Limits
-from flopwise.serving.sim.result import ReplicaTotals, Simulated
+from flopwise.serving.sim.result import Simulated, Standing
 from flopwise.serving.sim.setup import setup
 from flopwise.serving.sim.simulate import LATEST_PS, Engine, Fleet, Sample, collected, fleet
 from flopwise.serving.sim.trace import PS, Column, Trace
@@ -140,7 +140,7 @@ def _driven(
 ) -> None:
     """Tick after tick until all is answered."""
     control, tick_ps, cold_ps = Controller(rule), round(rule.tick_s * PS), round(rule.cold_start_s * PS)
-    rows, tick, last_ps, busy = len(come_ps), 0, 0, held.totals.busy_ps
+    rows, tick, last_ps, busy = len(come_ps), 0, 0, held.now.busy_ps
     while machines.done < rows:
         tick += 1
         now_ps = tick * tick_ps
@@ -156,8 +156,8 @@ def _driven(
                 last_ps = now_ps
                 continue
         held.advance(now_ps)
-        seen = held.snapshot(now_ps, held.totals.busy_ps - busy, now_ps - last_ps, limits.num_blocks)
-        busy, last_ps = held.totals.busy_ps, now_ps
+        seen = held.snapshot(now_ps, held.now.busy_ps - busy, now_ps - last_ps, limits.num_blocks)
+        busy, last_ps = held.now.busy_ps, now_ps
         held.wish(control.desired(now_ps / PS, seen), now_ps, cold_ps)
         log.taken(now_ps, held, seen)
         if report is not None:
@@ -174,27 +174,27 @@ class _Deployments:
         self.draining: dict[int, int] = {}
         self.off = list(range(begun, most))[::-1]
         self.up_before = np.zeros(most * schedulers, dtype=np.int64)  # time on, of the lives before
-        self.totals: ReplicaTotals = machines.totals()
+        self.now: Standing = machines.standing()
         self.held = 0
+        self.ready: dict[tuple[int, ...], Column] = {}  # replicas of deployments, by these
 
     def advance(self, until_ps: int) -> None:
         """Let time pass, and see which of the draining are off."""
         self.machines.advance(until_ps)
-        self.totals, self.held = self.machines.totals(), self.machines.held
-        for slot in [s for s in self.draining if not self.totals.on[self._of(s)].any()]:
+        self.now, self.held = self.machines.standing(), self.machines.held
+        for slot in [s for s in self.draining if not self.now.on[self._of(s)].any()]:
             life = self.draining.pop(slot)
             self._ended(slot, life)
             self.off.append(slot)
 
     def settled(self) -> None:
         """At the end: those that drain are off when their last answer is complete."""
-        self.totals = self.machines.totals()
         for slot, life in self.draining.items():
             self._ended(slot, life)
 
     def next_ps(self, come_ps: Column, last_ps: int) -> int:
         """When the next request comes that no deployment has; never, where all have come."""
-        row = self.machines.done + int(self.totals.queue.sum() + self.totals.running.sum())
+        row = self.machines.done + int(self.now.queue.sum() + self.now.running.sum())
         return max(int(come_ps[row]), last_ps + 1) if row < len(come_ps) else LATEST_PS
 
     def _of(self, slot: int) -> slice:
@@ -202,7 +202,7 @@ class _Deployments:
 
     def _ended(self, slot: int, life: int) -> None:
         """A deployment is off once the last of its schedulers is, and not before it was drained."""
-        up = self.totals.up_ps[self._of(slot)]
+        up = self.machines.totals().up_ps[self._of(slot)]
         was = self.lives[life]
         on_ps = int((up - self.up_before[self._of(slot)]).max())
         self.up_before[self._of(slot)] = up
@@ -210,17 +210,20 @@ class _Deployments:
 
     def snapshot(self, now_ps: int, busy_ps: Column, since_ps: int, num_blocks: int) -> Snapshot:
         """What the autoscaler sees: deployments that take requests, and what waits for one."""
-        taking = [s for s, life in self.there.items() if self.lives[life].ready_ps <= now_ps]
-        rows = (np.array(taking, dtype=np.intp)[:, None] * self.schedulers + np.arange(self.schedulers)).ravel()
-        now, ready = self.totals, len(taking)
+        taking = tuple(s for s, life in self.there.items() if self.lives[life].ready_ps <= now_ps)
+        rows = self.ready.get(taking)
+        if rows is None:
+            slots = np.array(taking, dtype=np.intp)
+            rows = self.ready[taking] = (slots[:, None] * self.schedulers + np.arange(self.schedulers)).ravel()
+        now, ready = self.now, len(taking)
         share = max(ready * self.schedulers, 1)
         return Snapshot(
             ready=ready,
             starting=len(self.there) - ready,
             waiting=int(now.queue[rows].sum()) + self.held,
             running=int(now.running[rows].sum()),
-            busy_frac=min(float(busy_ps[rows].sum()) / (share * since_ps), 1.0),
-            kv_frac=float(now.blocks[rows].sum()) / (share * num_blocks),
+            busy_frac=min(int(busy_ps[rows].sum()) / (share * since_ps), 1.0),
+            kv_frac=int(now.blocks[rows].sum()) / (share * num_blocks),
         )
 
     def wish(self, count: int, now_ps: int, cold_ps: int) -> None:
@@ -237,7 +240,7 @@ class _Deployments:
             self.lives.append(Life(now_ps, max(now_ps + cold_ps, now_ps + 1), -1, -1))
         if count >= len(self.there):
             return
-        load = self.totals.queue + self.totals.running
+        load = self.now.queue + self.now.running
         order = sorted(
             self.there,
             key=lambda slot: (
@@ -274,7 +277,7 @@ class _Log:
     def taken(self, now_ps: int, held: _Deployments, seen: Snapshot) -> None:
         """What stands at a tick, before its wish is fulfilled."""
         if self._due():
-            now = held.totals
+            now = held.now
             queue = int(now.queue.sum()) + held.held
             replicas = (seen.ready + len(held.draining)) * held.schedulers
             self._add(

@@ -17,7 +17,7 @@ import numpy as np
 from flopwise.serving.sim import layout
 from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, RIGHT
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
-from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals
+from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
 from flopwise.serving.sim.switches import Switches
 from flopwise.serving.sim.trace import Column
@@ -148,6 +148,12 @@ class FastFleet:
         )  # fmt: skip
         on = (p["accepts"] > 0) | (p["requests"] > 0)
         return self.switched.totals(np.array([on, *(p[name] for name in names)], dtype=np.int64), self.now_ps)
+
+    def standing(self) -> Standing:
+        """What the replicas have: views, but for the time busy."""
+        p = self.replicas
+        on = (p["accepts"] > 0) | (p["requests"] > 0)
+        return Standing(on, p["queued"], p["running"], p["used"], p["busy"].copy())
 
     def outcome(self) -> Outcome:
         """What has become of the requests."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_LOADED, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.reference import NEVER, Log, Replica, Sequence
-from flopwise.serving.sim.result import Outcome, ReplicaTotals
+from flopwise.serving.sim.result import Outcome, ReplicaTotals, Standing
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
 from flopwise.serving.sim.switches import Switches
 from flopwise.serving.sim.trace import Column
@@ -58,6 +58,10 @@ class ReferenceFleet:
             for r in self.replicas
         ]  # fmt: skip
         return self.switched.totals(np.array(rows, dtype=np.int64).T, self.now_ps)
+
+    def standing(self) -> Standing:
+        """What the replicas have."""
+        return Standing(*self.totals()[: len(Standing._fields)])
 
     def outcome(self) -> Outcome:
         """What has become of the requests."""

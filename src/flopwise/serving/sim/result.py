@@ -66,6 +66,16 @@ class ReplicaTotals(NamedTuple):
     peak_blocks: Column
 
 
+class Standing(NamedTuple):
+    """The first fields of `ReplicaTotals`: what an autoscaler looks at, at every tick."""
+
+    on: Array
+    queue: Column
+    running: Column
+    blocks: Column
+    busy_ps: Column
+
+
 class Timeline(NamedTuple):
     """Samples at equal distances; sums over replicas."""
 

@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Limits
 from flopwise.serving.sim.reference_fleet import ReferenceFleet
-from flopwise.serving.sim.result import Outcome, ReplicaTotals, Simulated, Timeline
+from flopwise.serving.sim.result import Outcome, ReplicaTotals, Simulated, Standing, Timeline
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.trace import PS, Column, Trace
 
@@ -39,6 +39,9 @@ class Fleet(Protocol):
 
     def totals(self) -> ReplicaTotals:
         """What the replicas have and have done at the time reached."""
+
+    def standing(self) -> Standing:
+        """The first columns of the totals, quickly; they may change with the next `advance`, all but the last."""
 
     def outcome(self) -> Outcome:
         """What has become of the requests of the setup's trace."""
