@@ -16,8 +16,8 @@ from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
     from flopwise.api.response_cache import CacheReport
+    from flopwise.facts.architecture import Model
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.caching import ResponseCache
     from flopwise.serving.sim.engine import Limits, Replica
