@@ -15,7 +15,8 @@ from flopwise.units import DAY_S, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
-    from flopwise.serving.estimate import ServeEstimate, ServeJob
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.result import ServeEstimate
     from flopwise.serving.sim.batch import BatchOutcome, BatchQueue
 
 BOOT_S = 120.0
