@@ -12,6 +12,26 @@ FORMAT = 1
 """Version of the plan file."""
 
 
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of the simulator gave: seconds by percentile (and their mean), None where there are none.
+
+    `replicas` were run, with their share of the traffic; of `requests` the percentiles are taken. `goodput_frac` is the
+    share of them that held every latency target.
+    """
+
+    ttft_s: dict[str, float | None]
+    tpot_s: dict[str, float | None]
+    e2e_s: dict[str, float | None]
+    goodput_frac: float | None
+    requests: int
+    replicas: int
+    dropped: int
+    preemptions: int
+    utilisation_frac: float
+    kv_peak_frac: float
+    seconds: float | None = None  # batch: the whole job
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the workload: machines, how they are bought, how the model is laid out, and what comes of it.
 
@@ -40,6 +60,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str
     shortfall: dict[str, float] = {}
     """How many times its limit the figure of each target is: above 1 it misses."""
+    simulated: Simulated | None = None
+    """What the simulator says; `meets` is then from its percentiles."""
+    note: str = ""
+    """What simulating changed, or why it was not done."""
 
 
 class Ruled(msgspec.Struct, frozen=True):

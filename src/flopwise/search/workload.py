@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.search.workload_traffic import Arriving, arriving
 from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
 
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
@@ -75,8 +76,18 @@ class Traffic(_Strict, frozen=True):
     concurrency: Quantity | None = None
     requests: Quantity | None = None
     """Batch inference: how many requests in all."""
-    input_tokens: Quantity = 1024
-    output_tokens: Quantity = 256
+    input_tokens: Quantity | None = None
+    """Tokens of a prompt, 1024 unless said: a number, or a distribution as 200:800 or lognormal:512:cv=1.2."""
+    output_tokens: Quantity | None = None
+    """Tokens of an answer, 256 unless said; as input_tokens."""
+    trace: Name | None = None
+    """A CSV file of requests (arrival_s, prompt_tokens, output_tokens): their lengths, and when they come."""
+    arrivals: Literal["poisson", "gamma", "uniform"] | None = None
+    """How requests arrive at their rate; poisson, or gamma where burstiness is given."""
+    burstiness: float | None = None
+    """Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson."""
+    peak: float | None = None
+    """Highest rate of a day over the mean rate: replicas are sized for it."""
 
 
 class Targets(_Strict, frozen=True):
@@ -132,6 +143,8 @@ class Workload(_Strict, frozen=True):
     targets: Targets = Targets()
     constraints: Constraints = Constraints()
     objective: Literal["cost", "time", "energy"] = "cost"
+    simulate: bool = True
+    """Serving: whether the best plans are run through the simulator before they are ranked."""
     optimizer: Name = "adamw"
     precision: Name | None = None
 
@@ -158,6 +171,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     requests: float | None
     input_tokens: int
     output_tokens: int
+    arriving: Arriving
     ttft: Latency | None
     tpot: Latency | None
     latency: Latency | None
@@ -211,6 +225,7 @@ def _meaningless(workload: Workload) -> None:
         held = {"traffic": workload.traffic != Traffic()}
         held |= {f"targets.{name}": getattr(targets, name) is not None for name in ("ttft", "tpot", "latency")}
         held |= {f"constraints.{name}": bool(getattr(workload.constraints, name)) for name in SERVING_ONLY}
+        held["simulate"] = not workload.simulate
     else:
         held = {"data": workload.data != Data(), "method": workload.method != Method()}
         held["routing"] = workload.routing != Routing()
@@ -299,10 +314,7 @@ def resolve(workload: Workload) -> Resolved:
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")
-    if workload.task == "serve" and traffic.requests_per_s is None and traffic.concurrency is None:
-        raise SpecError("traffic: a serve workload needs traffic.requests_per_s or traffic.concurrency")
-    if workload.task == "batch" and traffic.requests is None:
-        raise SpecError("traffic: a batch workload needs traffic.requests, how many there are in all")
+    flow = arriving(traffic, workload.task)
     most = _whole(limits.max_gpus, "constraints.max_gpus", 10**6) or (100_000 if trains else 4096)
     least = _whole(limits.min_gpus, "constraints.min_gpus", 10**6) or 1
     if least > most:
@@ -315,11 +327,12 @@ def resolve(workload: Workload) -> Resolved:
         useful_frac=1 - data.padded_frac,
         confidence=targets.confidence,
         lora_rank=_whole(workload.method.rank, "method.rank", 65536) or 16,
-        requests_per_s=_maybe(traffic.requests_per_s, parse_rate, "traffic.requests_per_s"),
-        concurrency=_whole(traffic.concurrency, "traffic.concurrency"),
-        requests=_maybe(traffic.requests, parse_count, "traffic.requests"),
-        input_tokens=_whole(traffic.input_tokens, "traffic.input_tokens", 10**8) or 1,
-        output_tokens=_whole(traffic.output_tokens, "traffic.output_tokens", 10**8) or 1,
+        requests_per_s=flow.requests_per_s,
+        concurrency=flow.concurrency,
+        requests=flow.requests,
+        input_tokens=flow.input_tokens,
+        output_tokens=flow.output_tokens,
+        arriving=flow,
         ttft=_latency(targets.ttft, "targets.ttft", "p95"),
         tpot=_latency(targets.tpot, "targets.tpot", "p95"),
         latency=_latency(targets.latency, "targets.latency", "p95"),
