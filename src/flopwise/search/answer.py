@@ -103,6 +103,24 @@ class Lever(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class TargetCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the best plan costs, as estimated, with one target moved a step; `to_s` None: without that target.
+
+    `cost_usd` None: nothing meets them. `saves_usd` is against the best plan with the targets as they are, None where
+    there is none.
+    """
+
+    target: str
+    percentile: str
+    from_s: float
+    to_percentile: str
+    to_s: float | None
+    cost_usd: float | None
+    saves_usd: float | None
+    saves_frac: float | None
+    instead: str = ""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer; `workload` is the input as it was written, in plain data."""
 
@@ -117,6 +135,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
     evaluated: int
     elapsed_s: float
+    fronts: dict[str, list[Candidate]] = {}
+    """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""
+    demoted: list[Candidate] = []
+    """What was estimated to meet the targets and misses them in the simulator."""
+    target_costs: list[TargetCost] = []
+    floors: list[Floor] = []
+    """When nothing meets the targets: the least that physics allows each latency to be."""
+    simulated: int = 0
+    """Plans that were run through the simulator."""
     version: int = FORMAT
 
 

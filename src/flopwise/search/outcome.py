@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flopwise.search.answer import Candidate, Lever
+from flopwise.search.answer import Candidate, Floor, Lever, TargetCost
 from flopwise.search.ruled import RuledOut
 
 
@@ -15,6 +15,11 @@ class Answer:
     plans: list[Candidate] = field(default_factory=list)
     front: list[Candidate] = field(default_factory=list)
     misses: list[Candidate] = field(default_factory=list)
+    fronts: dict[str, list[Candidate]] = field(default_factory=dict)
+    demoted: list[Candidate] = field(default_factory=list)
+    target_costs: list[TargetCost] = field(default_factory=list)
+    floors: list[Floor] = field(default_factory=list)
+    simulated: int = 0
     levers: list[Lever] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     ruled_out: RuledOut = field(default_factory=RuledOut)

@@ -57,4 +57,9 @@ def plan(workload: Resolved, facts: Facts, advance: Advance | None = None, *, as
         assumptions=[*model.notes, *answer.assumptions],
         evaluated=answer.evaluated,
         elapsed_s=time.perf_counter() - started,
+        fronts=answer.fronts,
+        demoted=answer.demoted,
+        target_costs=answer.target_costs,
+        floors=answer.floors,
+        simulated=answer.simulated,
     )

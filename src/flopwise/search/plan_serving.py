@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,30 +13,36 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import engine
-from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.outcome import Answer
-from flopwise.search.pareto import pareto_front
 from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
-from flopwise.search.serving_floors import weights_read_s
+from flopwise.search.serving_floors import floors, weights_read_s
+from flopwise.search.serving_fronts import front, front_nodes, fronts
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import Option
+from flopwise.search.serving_option import Column, Option
+from flopwise.search.serving_targets import stepped, target_costs
+from flopwise.search.serving_verify import MOST_TRIED, Pick, ranked
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import substitute
+from flopwise.serving.precision import layer_weight_bits, substitute
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
+    from flopwise.search.answer import Candidate
     from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
 Advance = Callable[[int, int], None]
-FRONT = 24
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
+NEAREST_MISSES = 5
+LAYOUTS = 2
+"""Layouts of one option that may go to the simulator."""
+SIXTEEN = 12.0
+"""Bits of a weight above which it counts as one of 16 bits."""
 
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
@@ -74,65 +81,154 @@ def formats(workload: Resolved, model: Model) -> list[str]:
     return ["bf16"] if answers_in_one_pass(model, workload) else ["bf16", "fp8"]
 
 
+def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
+    """(weights, cache) formats to search: as asked, else the cache in 16 bits, and in fp8 under 8-bit weights.
+
+    Source: the cache types that engines take with fp8 checkpoints (vLLM and SGLang, quantised KV cache).
+    Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
+    """
+    wanted, asked = formats(workload, model), workload.source.constraints.kv_dtype
+    if asked is not None or answers_in_one_pass(model, workload):
+        return [(weights, asked or "bf16") for weights in wanted]
+    found = [(weights, "bf16") for weights in wanted]
+    return found + [(weights, "fp8") for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
+
+
 def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None) -> Answer:
-    """Search every offer for the deployments that meet the workload's targets.
+    """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     answer = Answer()
-    name = engine(workload.source.constraints.engine or "vllm").name
-    if workload.source.constraints.engine is None:
-        answer.assumptions.append(f"the engine {name}, as none was given (constraints.engine)")
-    if answers_in_one_pass(model, workload):
-        answer.assumptions.append("the model answers in one pass: TTFT and latency are the whole request")
-    wanted = formats(workload, model)
-    if not workload.source.constraints.weight_formats and not answers_in_one_pass(model, workload):
-        care = "; check quality in fp8" if wanted == ["bf16", "fp8"] else ", as published"
-        answer.assumptions.append(f"weights in {' and '.join(wanted)} were searched (constraints.weight_formats){care}")
+    wanted = variants(workload, model)
+    answer.assumptions += _assumed(workload, model, wanted)
     nodes = node_kinds(workload, facts, answer.ruled_out)
-    options = _options(workload, model, nodes, wanted, answer, advance)
-    picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, Floats]]] = {}
-    missed: list[tuple[float, Option, int, dict[str, Floats]]] = []
+    runs = workload.source.simulate and not answers_in_one_pass(model, workload)
+    steps = len(nodes) + (MOST_TRIED if runs else 0)
+    report = advance or (lambda *_: None)
+    plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
+    options = _options(workload, model, nodes, plain, answer, lambda done: report(done, steps))
+    smaller = [pair for pair in wanted if pair not in plain]
+    if smaller:
+        close = _close(options, workload, answer)
+        options += _options(workload, model, close, smaller, answer, lambda _: None)
+    picks: list[Pick] = []
+    missed: list[tuple[float, Pick]] = []
     for option in options:
         met = option.odds()
         rows = np.flatnonzero(option.allowed(met))
-        if not rows.size:
-            _miss(option, met, missed, answer)
-            continue
-        keys = (option.instances[rows], option.found.e2e_s[rows], option.score()[rows])
-        best = int(rows[np.lexsort(keys)[0]])
-        key = (option.priced.offer.provider, option.priced.offer.instance, option.priced.purchase)
-        value = float(option.score()[best])
-        if key not in picked or value < picked[key][0]:
-            picked[key] = (value, option, best, met)
-    ordered = sorted(picked.values(), key=lambda entry: entry[0])
-    answer.plans = [o.candidate(row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
-    answer.front = _front(options)
-    if not answer.plans:
-        missed.sort(key=lambda entry: entry[0])
-        answer.misses = [o.candidate(row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)]
-    else:
-        answer.levers = levers(ordered[0][1], answer)
+        if rows.size:
+            picks += _best(option, rows, met)
+        else:
+            missed.append(_miss(option, met, answer))
+    found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps))
+    answer.plans = [done.candidate(place) for place, (_, done) in enumerate(found, start=1)]
+    answer.front = front(options)
+    if not answers_in_one_pass(model, workload):
+        answer.target_costs = target_costs(options, workload)
+        if workload.source.task == "serve":
+            answer.fronts = fronts(options, workload)
+    if answer.plans:
+        asked = found[0][0]
+        answer.levers = levers(asked.option, asked.option.candidate(asked.row, asked.met, 1), answer)
+        answer.assumptions += _told(answer, workload) if runs else []
+        return answer
+    missed.sort(key=lambda entry: entry[0])
+    nearest = [pick.option.candidate(pick.row, pick.met, 1) for _, pick in missed[:NEAREST_MISSES]]
+    answer.misses = [
+        msgspec.structs.replace(one, rank=place)
+        for place, one in enumerate([*answer.demoted, *nearest][:NEAREST_MISSES], start=1)
+    ]
+    if not answers_in_one_pass(model, workload):
+        answer.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return answer
 
 
+def _assumed(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
+    """What stands in where the workload is silent."""
+    limits, flow, told = workload.source.constraints, workload.arriving, list[str]()
+    if limits.engine is None:
+        told.append(f"the engine {engine('vllm').name}, as none was given (constraints.engine)")
+    if answers_in_one_pass(model, workload):
+        told.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
+        return told
+    names = list(dict.fromkeys(weights for weights, _ in wanted))
+    if not limits.weight_formats:
+        care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
+        told.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
+    if limits.kv_dtype is None and any(cache != "bf16" for _, cache in wanted):
+        told.append("the KV cache in bf16, and in fp8 under 8-bit weights (constraints.kv_dtype); check quality in fp8")
+    if flow.trace is not None:
+        told.append(
+            f"replicas are sized for the busiest stretch of {flow.trace}: {flow.requests_per_s or 0:.3g} requests/s, "
+            f"{flow.peak:.3g} times its mean"
+        )
+    elif flow.peak > 1:
+        told.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
+    if flow.inputs or flow.outputs or flow.trace is not None:
+        told.append("estimates take every request as long as the mean; the simulator takes the lengths themselves")
+    return told
+
+
+def _told(answer: Answer, workload: Resolved) -> list[str]:
+    """What the simulation stands on."""
+    kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
+    ran = f"{answer.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
+    return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
+
+
+def _best(option: Option, rows: Column, met: dict[str, Floats]) -> list[Pick]:
+    """The best row, and the best of each other layout: the simulator may see them in another order."""
+    keys = (option.instances[rows], option.found.e2e_s[rows], option.score()[rows])
+    ordered = rows[np.lexsort(keys)]
+    found = option.found
+    layouts = np.stack([found.tp, found.pp, found.ep, found.dp])[:, ordered]
+    _, first = np.unique(layouts, axis=1, return_index=True)
+    return [Pick(option, int(ordered[place]), met) for place in sorted(first.tolist())[:LAYOUTS]]
+
+
+def _close(options: list[Option], workload: Resolved, answer: Answer) -> list[NodeKind]:
+    """Nodes on which a cache of half the bytes could still win, or is worth a point on a front.
+
+    Assumes: half the bytes a cached token take at best half the replicas: half the memory, and half the reading.
+    """
+    least: dict[int, float] = {}
+    for option in options:
+        rows = np.flatnonzero(option.allowed(option.odds()))
+        cost = float(option.cost_usd[rows].min(initial=np.inf))
+        least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
+    nodes = {id(option.node): option.node for option in options}
+    if workload.source.objective != "cost":
+        return list(nodes.values())
+    on_front = front_nodes(options, workload)
+    limit = 2 * min(least.values(), default=np.inf)
+    close = [node for key, node in nodes.items() if least[key] <= limit or key in on_front]
+    far = len(nodes) - len(close)
+    answer.ruled_out.add("could not win with a KV cache of half the bytes either", far, unit="machines")
+    return close
+
+
 def _options(
-    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[str], answer: Answer, advance: Advance | None
+    workload: Resolved,
+    model: Model,
+    nodes: list[NodeKind],
+    wanted: list[tuple[str, str]],
+    answer: Answer,
+    advance: Callable[[int], None],
 ) -> list[Option]:
-    kv_dtype = workload.source.constraints.kv_dtype or "bf16"
     options: list[Option] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
-    every = [] if target is None else [(node, weights) for node in nodes for weights in wanted]
-    nearest = sorted(every, key=lambda pair: weights_read_s(model, *pair))[:NEAREST]
-    spared = {(id(node), weights) for node, weights in nearest}  # even if hopeless: a miss is told by how much
+    limit_s = np.inf if target is None else stepped(target.seconds, 1)
+    names = list(dict.fromkeys(weights for weights, _ in wanted))
+    read_s = {(id(n), name): 0.0 if target is None else weights_read_s(model, n, name) for n in nodes for name in names}
+    spared = sorted(read_s, key=read_s.__getitem__)[:NEAREST]  # even if hopeless: a miss is told by how much
     for done, node in enumerate(nodes):
-        if advance is not None:
-            advance(done, len(nodes))
-        for weights in wanted:
-            floor_s = 0.0 if target is None else weights_read_s(model, node, weights)
-            if target is not None and floor_s > target.seconds and (id(node), weights) not in spared:
+        advance(done)
+        for weights, kv_dtype in wanted:
+            floor_s = read_s[id(node), weights]
+            if floor_s > limit_s and (id(node), weights) not in spared:
                 example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
                 answer.ruled_out.add(
                     "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
@@ -150,8 +246,9 @@ def _options(
                     f"{device.name} ({node.name}): {weights} weights take at least "
                     f"{format_bytes(found.smallest_bytes)} of {format_bytes(device.hbm_bytes)}",
                 )
+            memo: dict[Any, Any] = {}
             if found.batch.size:
-                options += [Option(workload, model, node, found, priced, kv_dtype) for priced in node.priced]
+                options += [Option(workload, model, node, found, priced, kv_dtype, memo) for priced in node.priced]
     return options
 
 
@@ -159,6 +256,8 @@ def _found(
     workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, answer: Answer
 ) -> Deployments | None:
     """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
+    if kv_dtype == "fp8" and workload.source.constraints.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
+        return None  # nobody asked for it, and it has no kernels there
     try:
         return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)
     except MissingFactError as error:
@@ -166,13 +265,11 @@ def _found(
         return None
 
 
-def _miss(
-    option: Option, met: dict[str, Floats], missed: list[tuple[float, Option, int, dict[str, Floats]]], answer: Answer
-) -> None:
+def _miss(option: Option, met: dict[str, Floats], answer: Answer) -> tuple[float, Pick]:
+    """(by how much, row) of the row that comes nearest."""
     short = option.shortfall()
     too_many = option.instances * option.node.count > option.workload.max_gpus
     row = int(np.where(too_many, np.inf, short).argmin()) if not too_many.all() else int(short.argmin())
-    missed.append((float(short[row]) + 1e6 * bool(too_many[row]), option, row, met))
     failed = min(met, key=lambda name: float(met[name].max())) if met else "the limits"
     if too_many.all():
         failed = "max_gpus"
@@ -182,26 +279,4 @@ def _miss(
         f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
     )
     answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
-
-
-def _front(options: list[Option]) -> list[Candidate]:
-    """Cost against the latency that the targets speak of."""
-    if not options:
-        return []
-    costs, times, owners, rows = [], [], [], []
-    for index, option in enumerate(options):
-        fits = np.flatnonzero(option.instances * option.node.count <= option.workload.max_gpus)
-        cost, seconds = option.cost_usd[fits], option.seconds[fits]
-        own = pareto_front(cost, seconds)
-        costs.append(cost[own])
-        times.append(seconds[own])
-        rows.append(fits[own])
-        owners.append(np.full(own.size, index))
-    picked = pareto_front(np.concatenate(costs), np.concatenate(times))
-    if picked.size > FRONT:
-        picked = picked[np.linspace(0, picked.size - 1, FRONT).astype(int)]
-    all_rows, all_owners = np.concatenate(rows), np.concatenate(owners)
-    return [
-        options[int(all_owners[i])].candidate(int(all_rows[i]), options[int(all_owners[i])].odds(), number)
-        for number, i in enumerate(picked, start=1)
-    ]
+    return float(short[row]) + 1e6 * bool(too_many[row]), Pick(option, row, met)

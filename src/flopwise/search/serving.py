@@ -63,8 +63,12 @@ def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     return workload.source.task == "encode" or not generates(model)
 
 
-def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str) -> Deployments | None:
+def deployments(
+    model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str, *, least: float = 1.0
+) -> Deployments | None:
     """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
+
+    `least`: so many replicas at least, whether the workload takes them or not.
 
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
@@ -105,7 +109,7 @@ def deployments(model: Model, workload: Resolved, node: NodeKind, weights: str, 
     layout = ServingLayout(**grid._asdict())
     served = _encoded if one_pass else _generated
     columns: dict[str, Any] = served(
-        _runner(model, node, name, path, kv_dtype), layout, sizes.ravel(), workload, fit.size
+        _runner(model, node, name, path, kv_dtype), layout, sizes.ravel(), workload, fit.size, least
     )
     return Deployments(
         **grid._asdict(),
@@ -183,38 +187,44 @@ def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
 
 
 def _generated(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int, least: float
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn."""
     inputs, outputs = workload.input_tokens, workload.output_tokens
     ranks = np.asarray(layout.dp)  # attention replicas of a replica
     steady = closed_loop(machine, layout, batch, inputs, outputs)
     capacity = np.asarray(steady.requests_per_s) * ranks
-    replicas = _replicas(capacity, batch * ranks, workload)
+    replicas = _replicas(capacity, batch * ranks, workload, least)
     least_s = np.broadcast_to(np.asarray(steady.decode.floor_s), batch.shape)
     if workload.requests_per_s is None:
         ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s)
+        e2e = ttft + (outputs - 1) * tpot
         busy = np.ones(batch.size)
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        percentile = _percentile(workload)
         there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
-        seen = open_loop_percentile(machine, layout, there, arrivals, inputs, outputs, percentile)
-        ttft, tpot = np.asarray(seen.ttft_s), np.asarray(seen.tpot_s)
+        wanted = _percentiles(workload)
+        seen = {
+            p: open_loop_percentile(machine, layout, there, arrivals, inputs, outputs, p)
+            for p in dict.fromkeys(wanted.values())
+        }
+        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(seen[wanted["tpot"]].tpot_s)
+        whole = seen[wanted["latency"]]
+        e2e = np.asarray(whole.ttft_s + (outputs - 1) * whole.tpot_s)
         busy = arrivals * ranks / capacity
-        total = np.full(batch.size, workload.requests_per_s * outputs)
+        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak * outputs)
         least_s = np.asarray(there.decode.floor_s)
     return {
         "replicas": replicas,
         "ttft_s": ttft,
         "tpot_s": tpot,
-        "e2e_s": ttft + (outputs - 1) * tpot,
+        "e2e_s": e2e,
         "least_tpot_s": least_s,
         "requests_per_s": capacity,
         "tokens_per_s": total,
         "busy_frac": busy,
-        "watts_frac": _watts_frac(steady.decode, busy),
+        "watts_frac": _watts_frac(steady.decode, busy / workload.arriving.peak),
     }
 
 
@@ -228,7 +238,7 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
     return drawn
 
 
-def _replicas(capacity: Floats, batch: Floats, workload: Resolved) -> Floats:
+def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float) -> Floats:
     """Replicas that carry the arrivals, the users, or a batch job before its deadline."""
     needed: Floats = np.ones(batch.size)
     if workload.requests_per_s is not None:
@@ -237,18 +247,20 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved) -> Floats:
         needed = np.ceil(workload.concurrency / batch)
     elif workload.requests is not None and workload.deadline_s is not None:
         needed = np.ceil(workload.requests / workload.deadline_s / capacity)
-    return np.maximum(needed, 1.0)
+    return np.maximum(needed, least)
 
 
-def _percentile(workload: Resolved) -> str:
-    """The strictest percentile that a latency target names."""
+def _percentiles(workload: Resolved) -> dict[str, str]:
+    """The percentile of each latency: its target's, else the strictest that another target names, else p95."""
     order = ("mean", "p50", "p90", "p95", "p99")
-    named = [t.percentile for t in (workload.ttft, workload.tpot, workload.latency) if t is not None]
-    return max(named, key=order.index) if named else "p95"
+    targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
+    named = [t.percentile for t in targets.values() if t is not None]
+    usual = max(named, key=order.index) if named else "p95"
+    return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
 def _encoded(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int, least: float
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
@@ -259,18 +271,20 @@ def _encoded(
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
-    replicas = _replicas(capacity, batch, workload)
+    replicas = _replicas(capacity, batch, workload, least)
     if workload.requests_per_s is None:
         wait, busy = np.zeros(batch.size), np.ones(batch.size)
         total = replicas * capacity
     else:
         arrivals = workload.requests_per_s / replicas
         busy = np.minimum(arrivals / capacity, 0.999)
-        tail = {"mean": 1.0, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}[_percentile(workload)]
+        tail = {"mean": 1.0, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}[
+            _percentiles(workload)["latency" if workload.latency else "ttft"]
+        ]
         queue = busy * service / (2 * (1 - busy)) / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
         fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (1 - tail)
         wait = queue + fill
-        total = np.full(batch.size, workload.requests_per_s)
+        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak)
     latency = machine.engine.request_s + wait + service
     return {
         "replicas": replicas,
@@ -281,5 +295,5 @@ def _encoded(
         "requests_per_s": capacity,
         "tokens_per_s": total * workload.input_tokens,
         "busy_frac": busy,
-        "watts_frac": _watts_frac(step, busy),
+        "watts_frac": _watts_frac(step, busy / workload.arriving.peak),
     }

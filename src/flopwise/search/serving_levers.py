@@ -11,8 +11,6 @@ import numpy as np
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.serving import answers_in_one_pass, deployments
-from flopwise.search.workload import Latency
-from flopwise.units import format_seconds
 
 if TYPE_CHECKING:
     from flopwise.search.outcome import Answer
@@ -23,9 +21,9 @@ FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16
 OTHER_GPUS = 3
 
 
-def levers(best: Option, answer: Answer) -> list[Lever]:
-    """What single changes would do to the best plan; other targets and other devices are planned anew."""
-    chosen, workload = answer.plans[0], best.workload
+def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
+    """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
+    workload = best.workload
     found: list[Lever] = []
     if not answers_in_one_pass(best.model, workload):
         for change, weights in FORMATS:
@@ -44,16 +42,7 @@ def levers(best: Option, answer: Answer) -> list[Lever]:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
             found.append(_lever(change, best, chosen, workload=asked))
-    for name in ("ttft", "tpot", "latency"):
-        target = getattr(workload, name)
-        if target is not None:
-            longer = Latency(target.percentile, 1.5 * target.seconds)
-            change = (
-                f"{name} {format_seconds(target.seconds)} relaxed to {format_seconds(longer.seconds)}, planned anew"
-            )
-            relaxed = msgspec.structs.replace(workload, **{name: longer})
-            found.append(_lever(change, best, chosen, workload=relaxed, layout=None))
-    return found + _other_devices(answer, chosen)
+    return found + _other_devices(answer, answer.plans[0])
 
 
 def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
@@ -74,10 +63,6 @@ def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
     return found
 
 
-SAME: dict[str, Any] = {}
-"""Stands for the layout of the best plan."""
-
-
 def _lever(
     change: str,
     best: Option,
@@ -86,9 +71,9 @@ def _lever(
     weights: str | None = None,
     kv_dtype: str | None = None,
     workload: Resolved | None = None,
-    layout: dict[str, Any] | None = SAME,
+    layout: dict[str, Any] | None = None,
 ) -> Lever:
-    """One change; `layout` None: whatever is best now."""
+    """One change; the layout stays unless another is given."""
     asked, cache = workload or best.workload, kv_dtype or best.kv_dtype
     try:
         found = deployments(best.model, asked, best.node, weights or best.found.weights, cache)
@@ -96,24 +81,17 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = replace(best, workload=asked, found=found, kv_dtype=cache)
+    option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
     met = option.odds()
     rows = np.flatnonzero(option.allowed(met))
-    note = ""
-    if layout is None:
-        if not rows.size:
-            return Lever(change, None, None, None, fits=True, note="misses the targets on this instance")
-        row = int(rows[option.score()[rows].argmin()])
-        note = f"tp {int(found.tp[row])}, batch {int(found.batch[row])}, {int(found.replicas[row])} replicas"
-    else:
-        held = chosen.layout if layout is SAME else layout
-        same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
-        if not same.size:
-            return Lever(change, None, None, None, fits=False, note="does not fit this instance or its memory")
-        row = int(same[np.abs(found.batch[same] - held["max_batch"]).argmin()])
-        if found.batch[row] < 0.9 * held["max_batch"]:
-            return Lever(change, None, None, None, fits=False, note="that batch does not fit in memory")
-        note = "" if row in rows else "misses the targets"
+    held = layout or chosen.layout
+    same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
+    if not same.size:
+        return Lever(change, None, None, None, fits=False, note="does not fit this instance or its memory")
+    row = int(same[np.abs(found.batch[same] - held["max_batch"]).argmin()])
+    if found.batch[row] < 0.9 * held["max_batch"]:
+        return Lever(change, None, None, None, fits=False, note="that batch does not fit in memory")
+    note = "" if row in rows else "misses the targets"
     return Lever(
         change,
         float(found.memory_bytes[row]) / chosen.memory_bytes,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +26,9 @@ Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
-    """One format on one kind of node bought one way; columns as in `Deployments`."""
+    """One format on one kind of node bought one way; columns as in `Deployments`, made once."""
 
     workload: Resolved
     model: Model
@@ -34,13 +36,14 @@ class Option:
     found: Deployments
     priced: Priced
     kv_dtype: str
+    memo: dict[Hashable, dict[str, Floats]] = field(default_factory=dict)  # odds of those with the same estimates
 
-    @property
+    @cached_property
     def gpus_each(self) -> Column:
         """Devices of one replica."""
         return self.found.tp * self.found.pp * self.found.dp
 
-    @property
+    @cached_property
     def instances(self) -> Floats:
         """Whole instances that hold all replicas."""
         each = self.gpus_each
@@ -50,7 +53,18 @@ class Option:
         )
         return count
 
-    @property
+    def replicas_on(self, instances: int, row: int) -> float:
+        """Replicas of one row that so many instances hold at most; 1 at least."""
+        each = int(self.gpus_each[row])
+        return float(max(instances * (self.node.count // each) or instances * self.node.count // each, 1))
+
+    def instances_of(self, replicas: float, row: int) -> int:
+        """Instances that hold so many replicas of one row."""
+        each = int(self.gpus_each[row])
+        packed = self.node.count // each
+        return int(np.ceil(replicas / packed)) if packed else int(replicas * each // self.node.count)
+
+    @cached_property
     def seconds(self) -> Floats:
         """Of the batch job, or of one request."""
         if self.workload.requests is not None and self.workload.source.task == "batch":
@@ -58,7 +72,7 @@ class Option:
             return job
         return self.found.e2e_s
 
-    @property
+    @cached_property
     def cost_usd(self) -> Floats:
         """Of the batch job, or of a month of service."""
         hourly = self.instances * self.priced.usd_per_hour
@@ -76,9 +90,19 @@ class Option:
             arrivals_per_s=self.workload.requests_per_s,
         )
 
-    def odds(self) -> dict[str, Floats]:
-        """Probability, for each target and row, that it is met."""
-        w, met = self.workload, dict[str, Floats]()
+    def odds(self, workload: Resolved | None = None) -> dict[str, Floats]:
+        """Probability, for each target and row, that it is met; `workload`: with other limits on the same figures."""
+        w = workload or self.workload
+        key = (w.ttft, w.tpot, w.latency, w.tokens_per_s, w.deadline_s)
+        if key not in self.memo:
+            self.memo[key] = self._estimated_odds(w)
+        if w.budget_usd is None:
+            return self.memo[key]
+        return {**self.memo[key], "budget": (self.cost_usd <= w.budget_usd) * 1.0}
+
+    def _estimated_odds(self, w: Resolved) -> dict[str, Floats]:
+        """The odds of what does not depend on prices."""
+        met: dict[str, Floats] = {}
         decodes = not answers_in_one_pass(self.model, self.workload)
         ttft, rate = serving_band(self.job(), "ttft"), serving_band(self.job(), "throughput")
         tpot = serving_band(self.job(), "tpot") if decodes else ttft
@@ -95,8 +119,6 @@ class Option:
             met["throughput"] = 1.0 - np.asarray(rate.probability_at_most(self.found.tokens_per_s, w.tokens_per_s))
         if w.deadline_s is not None and w.source.task == "batch":
             met["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / w.deadline_s))
-        if w.budget_usd is not None:
-            met["budget"] = (self.cost_usd <= w.budget_usd) * 1.0
         return met
 
     def shortfalls(self) -> dict[str, Floats]:

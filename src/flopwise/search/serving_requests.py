@@ -1,4 +1,4 @@
-"""The requests that a deployment is run with before it is recommended: drawn as the workload says, or from its trace."""
+"""The requests that a deployment is run with before it is recommended: drawn, or from the workload's own trace."""
 
 from __future__ import annotations
 

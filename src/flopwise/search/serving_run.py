@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
-ENGINE: Engine = "reference"
+ENGINE: Engine = "fast"
 NAMED = {"mean": None, "p50": 50, "p90": 90, "p95": 95, "p99": 99}
 
 
@@ -101,9 +101,7 @@ class Simulator:
             workload = self.workload
             mean = workload.input_tokens + workload.output_tokens
             built = replica(option_job(option, row), context=mean, max_tokens=max(longest, mean))
-            limits = replace(
-                built.limits, max_tokens=window or ENDLESS, prefix_cache=bool((trace.prefix >= 0).any())
-            )
+            limits = replace(built.limits, max_tokens=window or ENDLESS, prefix_cache=bool((trace.prefix >= 0).any()))
             self._replicas[key] = replace(built, limits=limits)
         return self._replicas[key]
 
@@ -118,9 +116,7 @@ class Simulator:
         lifetime = min(float(found.e2e_s[row]), 600.0)
         key = (rate, users, round(lifetime, 1))
         if key not in self._requests:
-            self._requests[key] = drawn(
-                workload.arriving, rate=rate, users=users, lifetime_s=lifetime, seed=self.seed
-            )
+            self._requests[key] = drawn(workload.arriving, rate=rate, users=users, lifetime_s=lifetime, seed=self.seed)
         asked = self._requests[key]
         made = self._replica(option, row, asked.trace)
         result = simulate(
@@ -144,9 +140,7 @@ class Simulator:
         for count in counts:
             trace = waiting(workload.arriving, count, self.seed)
             made = self._replica(option, row, trace)
-            result = simulate(
-                trace, made.cost, made.limits, replicas=made.schedulers, engine=self.engine, samples=1
-            )
+            result = simulate(trace, made.cost, made.limits, replicas=made.schedulers, engine=self.engine, samples=1)
             seconds.append(result.end_ps / 1e12)
         whole = seconds[-1] + (each - counts[-1]) * (seconds[-1] - seconds[0]) / max(counts[-1] - counts[0], 1)
         return _figures(result, workload, slice(0, counts[-1]), 1, seconds=whole)
@@ -159,9 +153,7 @@ def _figures(result: Run, workload: Resolved, rows: slice, run: int, *, seconds:
     limits = {"ttft_s": workload.ttft, "tpot_s": workload.tpot, "e2e_s": workload.latency}
     good = result.good(Slo(**{name: None if t is None else t.seconds for name, t in limits.items()}))[rows]
     columns = {"ttft_s": result.ttft_s[rows], "tpot_s": result.tpot_s[rows], "e2e_s": result.e2e_s[rows]}
-    shares: dict[str, Any] = {
-        name: {p: _known(at(values, p)) for p in NAMED} for name, values in columns.items()
-    }
+    shares: dict[str, Any] = {name: {p: _known(at(values, p)) for p in NAMED} for name, values in columns.items()}
     summary = result.summary()
     return Simulated(
         **shares,
