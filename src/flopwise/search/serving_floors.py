@@ -19,7 +19,6 @@ from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
 from flopwise.search.serving_grid import MAX_TP, replica_grid
 from flopwise.serving.precision import layer_weight_bits, product_path, substitute
-from flopwise.units import format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -135,14 +134,3 @@ def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
         target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,
         gpu=tpot.gpu, instance=tpot.instance, layout=tpot.layout,
     )  # fmt: skip
-
-
-def said(floor: Floor) -> str:
-    """One sentence: which floor, on which device, against which target."""
-    parts = " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in floor.parts.items() if seconds)
-    how = f"tp {floor.layout['tp']}, {floor.layout['weights']} weights, {floor.gpu} ({floor.instance})"
-    verdict = "physics forbids it" if floor.forbids else "physics would allow it"
-    return (
-        f"{floor.target} of {format_seconds(floor.limit_s)}: {verdict}; at least {format_seconds(floor.seconds)} "
-        f"= {parts}, on the fastest device allowed: {how}"
-    )

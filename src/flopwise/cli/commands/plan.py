@@ -19,7 +19,8 @@ SWEEP_ENGINES = ("inline", "processes", "ray")
 SECTIONS: dict[str, str] = {
     "tokens": "data", "samples": "data", "epochs": "data", "seq_len": "data", "global_batch": "data",
     "requests_per_s": "traffic", "concurrency": "traffic", "requests": "traffic", "input_tokens": "traffic",
-    "output_tokens": "traffic", "ttft": "targets", "tpot": "targets", "latency": "targets", "throughput": "targets",
+    "output_tokens": "traffic", "trace": "traffic", "arrivals": "traffic", "burstiness": "traffic", "peak": "traffic",
+    "ttft": "targets", "tpot": "targets", "latency": "targets", "throughput": "targets",
     "deadline": "targets", "budget": "targets", "confidence": "targets", "providers": "constraints",
     "regions": "constraints", "gpus": "constraints", "instances": "constraints", "purchase": "constraints",
     "max_gpus": "constraints", "min_gpus": "constraints", "precision": "constraints", "weight_formats": "constraints",
@@ -52,8 +53,13 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("rate", "requests_per_s", "Serving: requests that arrive, such as 20 or 5k/hour.")
 @_text("concurrency", "concurrency", "Serving: users who each wait for an answer before they ask again.")
 @_text("requests", "requests", "Batch inference: requests in all.")
-@_text("input", "input_tokens", "Tokens of a prompt.")
-@_text("output", "output_tokens", "Tokens of an answer.")
+@_text("input", "input_tokens", "Tokens of a prompt: 1k, 200:800, lognormal:512:cv=1.2.")
+@_text("output", "output_tokens", "Tokens of an answer, as --input.")
+@_text("trace", "trace", "Serving: a CSV file of requests instead (arrival_s, prompt_tokens, output_tokens).")
+@click.option("--arrivals", type=click.Choice(["poisson", "gamma", "uniform"]), help="How requests come [poisson].")
+@click.option("--burstiness", type=float, help="Of gamma arrivals: standard deviation of the gaps over their mean.")
+@click.option("--peak", type=float, help="Highest rate over the mean rate: replicas are sized for it.")
+@click.option("--no-simulate", is_flag=True, help="Serving: rank by estimates alone; do not run the best plans.")
 @_text("ttft", "ttft", "Target: time to the first token, such as p95=1s.")
 @_text("tpot", "tpot", "Target: time per output token, such as p95=50ms.")
 @_text("latency", "latency", "Target: whole request, such as p99=5s.")
@@ -101,6 +107,7 @@ def command(
     address: str | None,
     workers: int | None,
     engine: tuple[str, ...],
+    no_simulate: bool,
     **flags: Any,
 ) -> None:
     """Rank the ways of running a workload over all offers.
@@ -111,6 +118,7 @@ def command(
     from flopwise.api import plan as api
 
     flags["engine"], how = _engines(engine, address, workers)
+    flags["simulate"] = False if no_simulate else None
     many = _points(workload, flags) if workload is not None and from_file is None else None
     if many is not None:
         if explain or compare is not None:
@@ -259,8 +267,10 @@ def _latency(value: str) -> Any:
 
 
 def _reasons(answer: Any) -> list[str]:
-    """How the nearest misses miss, for the message."""
-    reasons = []
+    """How the nearest misses miss, for the message, and what physics says of the targets."""
+    from flopwise.cli.views.plan_serving import floor
+
+    reasons = [floor(f) for f in answer.floors if f.forbids]
     for miss in answer.misses[:3]:
         short = [f"{name} {_times(times)} its limit" for name, times in miss.shortfall.items() if times > 1]
         odds = [f"{name} {100 * p:.0f} % likely" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]

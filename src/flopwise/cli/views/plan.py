@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.views import plan_serving as serving
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Lever, Plan
+    from flopwise.search.answer import Candidate, Lever, Plan, Simulated
 
 TRAINING = ("pretrain", "finetune")
 LABELS = {
@@ -32,10 +33,14 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     elif shown:
         yield "No plan meets every target. The nearest misses:"
     if shown:
-        yield table(*candidates(shown, plan.task), paper)
+        yield table(*candidates(shown, plan), paper)
+    if plan.floors:
+        yield "What physics allows:\n" + "\n".join(f"  - {serving.floor(one)}" for one in plan.floors)
     if plan.plans:
         yield detail(plan.plans[0], paper)
-    yield front(plan, paper)
+    yield from serving.fronts(plan, paper) if plan.fronts else (front(plan, paper),)
+    if any(row.cost_usd is not None for row in plan.target_costs):
+        yield "What each target costs, as estimated:\n" + serving.target_costs(plan.target_costs, paper)
     if plan.levers:
         yield "What one change to the best plan would do:\n" + levers(plan.levers, paper)
     if plan.ruled_out:
@@ -63,8 +68,17 @@ def _target(value: Any) -> str:
     return str(value)
 
 
-def candidates(rows: list[Candidate], task: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Headers and rows of the ranked table."""
+def candidates(rows: list[Candidate], plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Headers and rows of the ranked table, with notes where there are any."""
+    headers, cells = _candidates(rows, plan)
+    notes = [serving.note(c) for c in rows]
+    if not any(notes):
+        return headers, cells
+    return (*headers, "note"), [(*row, note or "-") for row, note in zip(cells, notes, strict=True)]
+
+
+def _candidates(rows: list[Candidate], plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    task = plan.task
     runs = task in (*TRAINING, "batch")
     first = ("#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory")
     last = (">energy", ">meets")
@@ -74,11 +88,21 @@ def candidates(rows: list[Candidate], task: str) -> tuple[tuple[str, ...], list[
     if task == "encode":
         headers = (*first, ">latency", ">USD/h", ">USD/month", *last)
         return headers, [(*_where(c), layout(c), _memory(c), _time(c.figures.get("e2e_s")), *_money(c)) for c in rows]
-    headers = (*first, ">TTFT", ">TPOT", ">USD/h", ">USD/month", *last)
+    simulated = any(c.simulated is not None for c in rows)
+    times: list[tuple[str, str, str | None]] = []
+    for name, title in (("ttft", "TTFT"), ("tpot", "TPOT")):
+        times.append((f">{title}", name, None))
+        if simulated:
+            times.append((">simulated", name, serving.percentile(plan, name)))
+    headers = (*first, *(title for title, _, _ in times), ">USD/h", ">USD/month", *last)
     return headers, [
-        (*_where(c), layout(c), _memory(c), _time(c.figures.get("ttft_s")), _time(c.figures.get("tpot_s")), *_money(c))
-        for c in rows
+        (*_where(c), layout(c), _memory(c), *(_latency(c, *t[1:]) for t in times), *_money(c)) for c in rows
     ]
+
+
+def _latency(c: Candidate, name: str, simulated: str | None) -> str | None:
+    """An estimated latency, or a percentile of the simulated ones."""
+    return _time(c.figures.get(f"{name}_s")) if simulated is None else serving.simulated(c, name, simulated)
 
 
 def _where(c: Candidate) -> tuple[Any, ...]:
@@ -124,6 +148,8 @@ def layout(c: Candidate) -> str:
     if "replicas" in held:
         parts += [f"{held['replicas']} replicas", f"batch {held['max_batch']}"]
     parts.append(str(held.get("precision") or held.get("weights")))
+    if held.get("kv_dtype", "bf16") != "bf16":
+        parts.append(f"kv {held['kv_dtype']}")
     return " ".join(parts)
 
 
@@ -137,8 +163,24 @@ def detail(best: Candidate, paper: Screen) -> str:
     for name, value in best.figures.items():
         if value is not None:
             rows.append((LABELS[name], _figure(name, value)))
+    if best.simulated is not None:
+        rows += _run(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
+
+
+def _run(run: Simulated) -> list[tuple[str, Any]]:
+    """What the simulator says of the best plan."""
+    rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
+    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+        shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
+        if shown:
+            rows.append((f"  {label}", ", ".join(shown)))
+    if run.goodput_frac is not None:
+        rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
+    cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
+    dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
+    return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
 
 
 def _figure(name: str, value: float) -> str:
