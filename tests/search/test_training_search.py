@@ -1,7 +1,7 @@
 """The search against what it must equal: the single estimate, and brute force over a small space."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from operator import le
 
@@ -19,9 +19,10 @@ from flopwise.facts.models import load_model
 from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
 from flopwise.search.plan_training import candidate_job
-from flopwise.search.space import EVERY, OFFLOADS, Limits, inner_combinations, layouts
-from flopwise.search.training import Searched, fastest, offloaded, searched, timed
+from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
+from flopwise.search.training import Searched, fastest, searched, timed
 from flopwise.search.workload_file import workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
@@ -124,7 +125,7 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
     assert kept.rows.size <= 2 * np.unique(every.num_gpus).size
 
 
-@pytest.mark.parametrize("parts", OFFLOADS)
+@pytest.mark.parametrize("parts", [parts for row in OFFLOADS for parts in row])
 def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: tuple[str, ...]) -> None:
     node = eight("p5.48xlarge")
     job = offloaded(whole("sharded"), parts)
@@ -132,8 +133,9 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
     rng = np.random.default_rng(5)
     for pick in rng.choice(result.rows.size, size=40):
         layout = job.space.layout(int(result.rows[pick]))
-        assert layout.offload_optimizer
+        assert layout.offload_optimizer == ("optimizer" in parts)
         assert layout.offload_parameters == ("parameters" in parts)
+        assert layout.offload_activations == ("activations" in parts)
         assert layout.zero == 3 or not layout.offload_parameters
         train = TrainJob(model=job.model, recipe=job.recipe, layout=layout, cluster=node.cluster, tokens=TOKENS)
         single = estimate(train)
@@ -146,6 +148,24 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
     for row in held.rows[:: max(1, held.rows.size // 20)]:
         memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
         assert float(memory.host_bytes) <= 1e9
+
+
+@pytest.mark.parametrize(("seq", "quicker"), [(2048, False), (131_072, True)])
+def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, quicker: bool) -> None:
+    """Long sequences compute much for each byte kept; then plans with copied activations are among the options."""
+    node = eight("p5.48xlarge")
+    job = searched(load_model("Llama-3.1-8B"), Recipe(seq_len=seq, global_batch=64), most=64, least=8)
+    result = timed(job, node, TOKENS, {})
+    away = Offloads(job)
+    assert copying_is_quicker(away.at(("activations",)), result) == quicker
+    tried = list(away.worth_trying(node, result, partial(timed, node=node, tokens=TOKENS, known={})))
+    assert bool(tried) == quicker
+    if tried:
+        assert tried[0][1].run_s.min() < result.run_s.min()
+    bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
+    unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
+    for where in (bare, unknown):
+        assert not list(away.worth_trying(where, result, partial(timed, node=node, tokens=TOKENS, known={})))
 
 
 def test_a_workload_may_freeze_pack_and_skew() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
@@ -12,7 +13,7 @@ from flopwise.provenance import walk
 from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.offload import host_update_s
+from flopwise.training.offload import host_update_s, passes_transfer_s
 
 
 def trained(layout: Layout, gpu: str = "a100-80gb", batch: int = 64) -> TrainEstimate:
@@ -47,6 +48,46 @@ def test_weights_on_the_host_come_up_for_every_micro_batch() -> None:
     assert hidden < many
 
 
+def test_activations_on_the_host_are_moved_twice_a_micro_batch() -> None:
+    """All layers but two: their bytes leave in the forward pass and return in the backward pass, behind compute."""
+    plain, away = (trained(Layout(dp=8, micro_batch=4, offload_activations=o), batch=64) for o in (False, True))
+    layers, sent = 48, float(away.memory.host_bytes)
+    kept = float(plain.memory.items["activations"])
+    assert sent == pytest.approx(kept * (layers - 2) / layers, rel=0.02)
+    saved = float(plain.memory.allocated_bytes) - float(away.memory.allocated_bytes)
+    assert saved <= sent * (1 + 1e-9)
+    lines = dict(away.breakdown)
+    assert sum(lines.values()) == pytest.approx(away.step_s)
+    rates, passes = away.job.cluster.rates, 64 / 8 / 4
+    assert rates.pcie_bytes_per_s is not None
+    one_way = passes * sent / (0.76 * rates.pcie_bytes_per_s)
+    compute = lines["forward"] + lines["backward"]
+    assert max(0.0, 2 * one_way - compute) <= lines["offload"] <= 2 * one_way + 0.1 * compute
+
+
+def test_activations_hide_behind_enough_compute() -> None:
+    """A faster link moves them for next to nothing; layers' inputs alone (full recompute) always hide."""
+    found = trained(Layout(dp=8, micro_batch=4, recompute=2, offload_activations=True))
+    assert dict(found.breakdown)["offload"] < 0.01 * found.step_s
+    rates, inputs = found.job.cluster.rates, 1e9
+    quick = replace(rates, pcie_bytes_per_s=1e15)
+    slow = float(np.asarray(passes_transfer_s(0.0, inputs, rates, 1e-3, 2e-3, 3.0)))
+    fast = float(np.asarray(passes_transfer_s(0.0, inputs, quick, 1e-3, 2e-3, 3.0)))
+    assert fast == pytest.approx(3 * 2 * inputs / rates.read_bytes_per_s)
+    assert fast < 0.1 * slow
+    both = float(np.asarray(passes_transfer_s(inputs, inputs, rates, 0.0, 0.0, 1.0)))
+    weights, activations = (1e9, 0.0), (0.0, 1e9)
+    apart = [float(np.asarray(passes_transfer_s(*one, rates, 0.0, 0.0, 1.0))) for one in (weights, activations)]
+    assert max(apart) < both < sum(apart)  # weights come up while activations go down
+
+
+def test_pipelines_hold_two_layers_and_send_what_every_micro_batch_keeps() -> None:
+    deep = Layout(dp=1, pp=4, micro_batch=1, offload_activations=True)
+    here, away = trained(replace(deep, offload_activations=False)), trained(deep)
+    first = float(here.memory.items["activations"])
+    assert float(away.memory.host_bytes) == pytest.approx(first * (4 - 2 / 12) / 4, rel=0.02)
+
+
 def test_an_unknown_link_is_a_missing_fact() -> None:
     facts = load_facts()
     unknown = next(a for a in facts.accelerators.values() if not a.pcie_bytes_per_s and "bf16" in a.peak)
@@ -56,6 +97,8 @@ def test_an_unknown_link_is_a_missing_fact() -> None:
 
 def test_the_tree_explains_the_line() -> None:
     away = trained(Layout(dp=8, zero=3, offload_optimizer=True, offload_parameters=True))
+    copied = train_figure(trained(Layout(dp=8, offload_activations=True)))
+    assert "activations that a micro-batch moves" in {f.name for f in walk(copied)}
     assert {"offload", "PCIe, pinned memory", "host memory, of each device"} <= {
         f.name for f in walk(train_figure(away))
     }

@@ -14,11 +14,11 @@ from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.offloading import Offloads
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.space import OFFLOADS
 from flopwise.search.spot import conditions, interrupted, sentences
-from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, offloaded, searched, timed
+from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.schedules import schedule_code
@@ -109,7 +109,7 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         known: Known = {}
-        away: dict[tuple[str, ...], Searched] = {}
+        away = Offloads(job)
         margin = rank.memory_band(recipe).quantile(workload.confidence)
         cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
@@ -124,31 +124,17 @@ def _options(
             result = timed(job, node, tokens, known, margin=margin)
             answer.evaluated += result.considered
             _count_unfit(job, node, result, answer)
-            chosen = job
-            if not result.fitting and node.host_bytes and node.cluster.rates.pcie_bytes_per_s:
-                chosen, result = _offloaded(job, away, node, partial(timed, tokens=tokens, known=known, margin=margin))
-                answer.evaluated += result.considered
-            if result.rows.size:
-                band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
-                found = [
-                    Option(chosen, node, interrupted(chosen, node, result, p, folder), p, band) for p in node.priced
-                ]
-                cheapest = min(cheapest, float(found[0].cost_usd.min()))
-                options += found
+            clock = partial(timed, node=node, tokens=tokens, known=known, margin=margin)
+            for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
+                answer.evaluated += times.considered if chosen is not job else 0
+                if times.rows.size:
+                    band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
+                    found = [
+                        Option(chosen, node, interrupted(chosen, node, times, p, folder), p, band) for p in node.priced
+                    ]
+                    cheapest = min(cheapest, float(found[0].cost_usd.min()))
+                    options += found
     return options
-
-
-def _offloaded(
-    job: Searched, away: dict[tuple[str, ...], Searched], node: NodeKind, time: Callable[..., Timed]
-) -> tuple[Searched, Timed]:
-    """The job with as little in host memory as lets something fit on `node`; `away` keeps them between nodes."""
-    for parts in OFFLOADS:
-        if parts not in away:
-            away[parts] = offloaded(job, parts)
-        result = time(away[parts], node)
-        if result.fitting:
-            break
-    return away[parts], result
 
 
 def _by_floor(

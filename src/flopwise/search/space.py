@@ -34,8 +34,6 @@ EVERY = (2, 3, 4)
 CHUNK = 49_152
 """Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 INTERLEAVES = (1, 2, 4)
-OFFLOADS = (("optimizer",), ("optimizer", "parameters"))
-"""What may live in host memory where nothing fits otherwise, the quicker first."""
 GROUP_SEEDS = (1, 3, 9)
 """Ranks that hold one copy of the weights in HSDP: these times powers of two, so also nodes of 6, 12, 72 devices."""
 MIN_GROUP_GPUS = 4
@@ -195,6 +193,7 @@ class Space:
             recompute=choice(family.recomputes, 2),
             offload_optimizer="optimizer" in self.offload,
             offload_parameters="parameters" in self.offload,
+            offload_activations="activations" in self.offload,
         )
 
     def offloaded(self, parts: tuple[str, ...]) -> Space:
@@ -213,12 +212,14 @@ class Space:
         layout = Layout()
         for family, start in zip(self.families, self.starts, strict=True):
             here = np.flatnonzero((rows >= start) & (rows < start + family.meshes * family.choices))
-            if here.size:
-                layout = self.columns(family)
-                place = np.unravel_index(rows[here] - start, family.shape)
-                inner[here], degree[here] = family.inner_index[place[3]], family.degree_index[place[3]]
-                for name, column in zip(COLUMNS, layout.columns, strict=True):
-                    held[name][here] = np.broadcast_to(np.asarray(column), family.shape)[place]
+            if not here.size:
+                continue
+            *choices, mesh = np.unravel_index(rows[here] - start, family.shape)
+            inner[here], degree[here] = family.inner_index[mesh], family.degree_index[mesh]
+            layout = self.columns(family.take(mesh))
+            for name, values in zip(COLUMNS, layout.columns, strict=True):
+                column = np.asarray(values)  # of the meshes, or along the axis of a choice
+                held[name][here] = column if column.ndim < 2 else column.ravel()[choices[4 - column.ndim]]
         held["recompute_every"] = np.array((1, *EVERY))[some]
         return inner, degree, replace(layout, **held)  # type: ignore[arg-type]  # fields by name
 

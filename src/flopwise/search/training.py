@@ -38,7 +38,7 @@ from flopwise.training.estimate import step_watts
 from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import allocated_and_states, host_bytes, reported_bytes, tensor_bytes
+from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
 from flopwise.training.table import MemoryTable
@@ -64,6 +64,7 @@ class Searched:
     checkpoint_bytes: float  # whatever the layout
     memory: MemoryTable
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
+    moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +112,8 @@ def searched(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines, shard=shard
     )
     table = _memory_table(model, recipe, inner)
-    memory = _evaluated(space, lambda layout: allocated_and_states(table, layout)[0])
+    memory = evaluated(space, lambda layout: allocated_and_states(table, layout)[0])
     return Searched(model, recipe, software, space, memory, checkpoint_bytes(table), table)
-
-
-def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:
-    """The same job with `parts` in host memory."""
-    space, table = job.space.offloaded(parts), job.memory
-    return replace(
-        job,
-        space=space,
-        allocated_bytes=_evaluated(space, lambda layout: allocated_and_states(table, layout)[0]),
-        host_bytes=_evaluated(space, lambda layout: host_bytes(table, layout)),
-    )
 
 
 def _memory_table(model: Model, recipe: Recipe, inner: Inner) -> MemoryTable:
@@ -134,7 +124,7 @@ def _memory_table(model: Model, recipe: Recipe, inner: Inner) -> MemoryTable:
     return table
 
 
-def _evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
+def evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
     """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
     found = []
     for family in space.families:
@@ -169,7 +159,7 @@ def node_table(job: Searched, built: Cluster, known: Known, partials: tuple[Part
         partials=partials,
     )
     known.setdefault(device, table)
-    return table
+    return table if job.moved_bytes is None else replace(table, moved_bytes=job.moved_bytes)
 
 
 def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
@@ -199,35 +189,34 @@ def timed(
     *,
     margin: float = 1.0,
     every: bool = False,
+    like: StepTable | None = None,
+    unless: Searched | None = None,
 ) -> Timed:
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
 
-    `known` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by
-    before it is held against the device's.
+    `known` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by before it is
+    held against the device's. `like`: the table of this node. `unless`: the same candidates, better where they fit.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    table: StepTable | None = None
+    table = None if like is None else replace(like, moved_bytes=job.moved_bytes)
     steps = tokens / job.recipe.useful_tokens
     kind = node.cluster.accelerator.kind
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, job.software, kind)
-    found: list[tuple[Any, ...]] = []
-    left: list[tuple[Any, ...]] = []
+    found, left = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     considered, fitting, smallest = 0, 0, float("inf")
     for number, (family, start) in enumerate(zip(job.space.families, job.space.starts, strict=True)):
         meshes = _allowed(job.space, family, node)
         considered += meshes.size * family.choices
         for part in family.take(meshes).chunks(CHUNK):
             chosen = meshes[part]
-            fits = (memory := job.allocated_bytes[number][..., chosen]) <= capacity
-            if job.host_bytes:
-                fits &= job.host_bytes[number][..., chosen] <= node.host_bytes
-            usable = fits.any(axis=(0, 1, 2))
+            memory = job.allocated_bytes[number][..., chosen]
+            fits = (memory <= capacity) & _beside(job, node, unless, capacity, (number, chosen))
             fitting += int(np.count_nonzero(fits))
             if not fits.all():
                 smallest = min(smallest, float(memory[~fits].min()))
-            if not usable.all():
+            if not (usable := fits.any(axis=(0, 1, 2))).all():
                 chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
             if not chosen.size:
                 continue
@@ -238,9 +227,8 @@ def timed(
             left += unsettled(job.space, family, columns, fits, whole_s, every=every)
     found += with_some_blocks(job, table, capacity, found, left, every=every)
     merged = _merged(found, every=every)
-    rows = merged[0].astype(np.intp)
     return Timed(
-        rows=rows,
+        rows=(rows := merged[0].astype(np.intp)),
         step_s=merged[1],
         run_s=steps * merged[2],
         num_gpus=merged[3].astype(np.int64),
@@ -251,6 +239,19 @@ def timed(
         fitting=fitting,
         smallest_bytes=0.0 if np.isinf(smallest) else float(reported_bytes(smallest, job.software, kind)),
     )
+
+
+def _beside(
+    job: Searched, node: NodeKind, unless: Searched | None, capacity: float, where: tuple[int, Index]
+) -> NDArray[np.bool_]:
+    """Whether the candidates of a family's meshes fit the host's memory, and do not fit as those of `unless`."""
+    number, meshes = where
+    fits = np.ones((1, 1, 1, meshes.size), dtype=bool)
+    if unless is not None:
+        fits = unless.allocated_bytes[number][..., meshes] > capacity
+    if job.host_bytes:
+        fits = fits & (job.host_bytes[number][..., meshes] <= node.host_bytes)
+    return fits
 
 
 def _columns(
@@ -267,7 +268,7 @@ def _columns(
 def meter_watts(job: Searched, node: NodeKind, table: StepTable | None, rows: Index) -> Floats:
     """Power of candidates at the meter, hosts and cooling included, in W; infinite where the limit is not known."""
     device = node.cluster.accelerator
-    if device.tdp_w is None or table is None:
+    if device.tdp_w is None or table is None or not rows.size:
         return np.full(rows.size, np.inf)
     inner, degree, layout = job.space.at_rows(rows)
     parts = balanced_parts(table, inner, degree, layout)

@@ -19,12 +19,14 @@ from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.frozen import training_passes
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
+from flopwise.training.moved import moved_bytes
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import any_of, schedule_notes
 from flopwise.training.stages import check_stages, mode_index, partials_of, uneven_layers
 from flopwise.training.step import WAITING, Inner, StepTable, balanced_parts, step_table
 from flopwise.training.storage import LINE, Reads
+from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -125,19 +127,23 @@ def single_table(job: TrainJob, software: Software) -> StepTable:
     def one(value: object) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array([int(value)])  # type: ignore[call-overload]
 
-    inner = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch))
-    return step_table(
+    inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
+    table = step_table(
         job.model,
         job.recipe,
         software,
         job.cluster.rates,
         job.cluster.fabric,
         inner,
-        one(layout.pp),
+        degrees,
         sequence_parallel=layout.sequence_parallel,
         sizes=uneven_layers(layout),
         partials=partials_of(layout),
     )
+    if not layout.offload_activations:
+        return table
+    held = MemoryTable(job.model, job.recipe)
+    return replace(table, moved_bytes=moved_bytes(held, inner, degrees, layout, table.partials))
 
 
 def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:
@@ -271,9 +277,9 @@ def again_frac(table: StepTable, layout: Layout) -> float:
 
 
 def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:
-    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble or host.
+    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble, host, transfers.
 
-    Storage, whenever the rest waits for it.
+    Transfers are those between devices and their hosts. Storage, whenever the rest waits for it.
     """
     if parts.get(LINE, 0.0) > 0:
         return "storage I/O"
@@ -287,6 +293,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
         "communication": sum(parts[name] for name in COMMUNICATION),
         "pipeline bubble": parts["pipeline_bubble"],
         "host": parts["launch"],
+        "transfers to and from the host": parts.get("offload", 0.0),
     }
     return max(shares, key=lambda name: shares[name])
 

@@ -95,6 +95,11 @@ class Layout:
         return replace(self, **degrees, **kept)  # type: ignore[arg-type]  # fields by name
 
     @property
+    def offloads(self) -> bool:
+        """Whether anything lives in host memory."""
+        return self.offload_optimizer or self.offload_parameters or self.offload_activations
+
+    @property
     def recomputes_some(self) -> bool:
         """Whether only some blocks of a single layout are computed again."""
         return int(self.recompute_every) > 1 or self.recompute_first > 0

@@ -25,7 +25,7 @@ class Memory:
     total_bytes: Floats  # what the driver would report
     reserved_bytes: Floats  # what PyTorch's allocator holds: without context and NCCL
     allocated_bytes: Floats  # what tensors take: without fragmentation
-    host_bytes: Floats  # offloaded, per GPU
+    host_bytes: Floats  # offloaded, of the GPU that offloads most
     moments: dict[str, Floats]  # `total_bytes` at each moment of a step, the largest of which counts
     worst_stage: Array | int  # 0 first, 1 middle, 2 last pipeline stage; -1: there is one stage only
     assumptions: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ def step_memory(
         larger = total > best_total
         best = {name: np.where(larger, items[name], best[name]) for name in items}
         moments = [np.where(larger, now, before) for now, before in zip(_at_moments(parts), moments, strict=True)]
-        host = np.where(larger, parts.host, host)
+        host = np.maximum(host, parts.host)
         worst = np.where(larger, 2 if number == len(every) - 1 else 1, worst)
         best_total = np.maximum(total, best_total)
     spare, context = overheads(table.software, device_kind)

@@ -51,23 +51,32 @@ def states_transfer_s(
     return np.maximum(down - backward_s, 0.0) + np.maximum(up - update_s, 0.0)
 
 
-def weights_transfer_s(
-    params: Floats, weight_bytes: float, rates: Rates, forward_s: Floats, backward_s: Floats, num_micro: Floats
+def passes_transfer_s(
+    weights: Floats, activations: Floats, rates: Rates, forward_s: Floats, backward_s: Floats, num_micro: Floats
 ) -> Floats:
-    """Exposed seconds of a rank's shard of the weights coming up for both passes of every micro-batch; broadcasts.
+    """Exposed seconds of what every micro-batch moves between device and host, per step; broadcasts.
 
-    Source: Rajbhandari et al. 2021 (arXiv:2104.07857) section 5.1: bandwidth-centric partitioning, prefetched.
-    Assumes: prefetching hides as much as the pass takes.
+    `weights`: bytes of a rank's shard, which come up for both passes; `activations`: bytes that go down in the forward
+    pass, beside the weights that come up, and come back in the backward pass, after them. What hides behind compute
+    takes memory bandwidth from it: each byte is read or written once on the device.
+
+    Source: Rajbhandari et al. 2021 (arXiv:2104.07857) section 5.1: bandwidth-centric partitioning, prefetched; NVIDIA
+    Transformer Engine, CPU offloading: copies of activations overlap with compute and share its memory bandwidth.
+    Assumes: copying hides as much as the pass takes; the link carries its rate both ways at once; every device has a
+    link of its own to a host whose memory keeps up (where switches share an uplink it does not: 3 of 12 GB/s on DGX-2).
     Raises: MissingFactError: as `pcie_bytes_per_s`.
     """
-    up = params * weight_bytes / pcie_bytes_per_s(rates)
-    return num_micro * (np.maximum(up - forward_s, 0.0) + np.maximum(up - backward_s, 0.0))
+    rate = pcie_bytes_per_s(rates)
+    up, kept = weights / rate, activations / rate
+    open_s = np.maximum(np.maximum(up, kept) - forward_s, 0.0) + np.maximum(up + kept - backward_s, 0.0)
+    return num_micro * (open_s + 2.0 * activations / rates.read_bytes_per_s)
 
 
 def offload_s(
     layout: Layout,
     params: Floats,
     widths: tuple[float, float],
+    activations: Floats,
     stage: NDArray[np.float64],
     rates: Rates,
     update_s: Floats,
@@ -75,15 +84,17 @@ def offload_s(
 ) -> Floats:
     """Exposed transfers between device and host, per step; broadcasts.
 
-    `widths`: bytes of a gradient and of a weight; `stage`: forward, backward and recompute of a micro-batch first.
+    `widths`: bytes of a gradient and of a weight; `activations`: bytes that a micro-batch moves; `stage`: its forward,
+    backward and recompute first.
 
-    Source and assumptions: `states_transfer_s`, `weights_transfer_s`. Activations are taken to hide behind compute.
+    Source and assumptions: `states_transfer_s`, `passes_transfer_s`.
     Raises: MissingFactError: as `pcie_bytes_per_s`.
     """
     forward_s, backward_s = stage[0], stage[1] + stage[2]
     total: Floats = 0.0
     if layout.offload_optimizer:
         total = states_transfer_s(params, *widths, rates, backward_s, update_s)
-    if layout.offload_parameters:
-        total = total + weights_transfer_s(params, widths[1], rates, forward_s, backward_s, num_micro)
+    if layout.offload_parameters or layout.offload_activations:
+        weights = params * (widths[1] if layout.offload_parameters else 0.0)
+        total = total + passes_transfer_s(weights, activations, rates, forward_s, backward_s, num_micro)
     return total

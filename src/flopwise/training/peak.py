@@ -20,6 +20,7 @@ from flopwise.training.table import MemoryTable
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
+_LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
 
 MOMENTS = ("loss", "layer", "end", "step", "load")
 """When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
@@ -259,8 +260,9 @@ class Evaluation:
         cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
         if self.row.buffer_bytes:
             fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
-        moments = self._moments(stage, gradients, step, cast, fixed)
-        return Parts(fixed, moments, host)
+        activations, copied = self._activations(stage)
+        moments = self._moments(stage, gradients, step, cast, fixed, activations)
+        return Parts(fixed, moments, host + copied if self.layout.offload_activations else host)
 
     def _frozen(self, stage: Stage) -> Floats:
         """Parameters without gradients of which a rank holds the weights."""
@@ -297,8 +299,8 @@ class Evaluation:
             return self._sum(self.sums.gathered, stage) * compute * (1.0 - self.sharded)
         return trained * compute * (1.0 - self.sharded) if self.width.weights > compute else 0.0
 
-    def _activations(self, stage: Stage) -> Floats:
-        """Bytes kept for the backward pass by the layers of a stage, all micro-batches in flight."""
+    def _layers_keep(self, stage: Stage) -> Floats:
+        """Bytes that the layers of a stage keep for the backward pass of one micro-batch, wherever they are."""
         flat, (upper, lower) = self.sums.activations.ravel(), self._places(stage)
         kept: Floats = np.take(flat, self.mode + upper)
         if lower is not None:
@@ -311,12 +313,25 @@ class Evaluation:
             kept = np.where(np.asarray(self.layout.recompute) == FULL, kept - less + none, kept)
         if self.sums.has_towers:
             kept = kept + stage.first * self._at("tower_activations")
-        if not _is_one(stage.in_flight):
-            kept = kept * stage.in_flight
+        return kept * self.micro_batch
+
+    def moved_bytes(self, stage: Stage) -> Floats:
+        """Bytes of one micro-batch that go to host memory where activations do: all but those of the last layers.
+
+        Source: Transformer Engine, CPU offloading: while one layer computes, a neighbour's activations are copied.
+        Assumes: `_LAYERS_HERE` layers stay, as buffers of copies under way and for the turn to the backward pass.
+        """
+        return self._layers_keep(stage) * (1.0 - np.minimum(1.0, _LAYERS_HERE / stage.layers))
+
+    def _activations(self, stage: Stage) -> tuple[Floats, Floats]:
+        """Bytes kept for the backward pass on a stage, all micro-batches in flight: on the device, and on the host."""
+        kept, host = self._layers_keep(stage), 0.0 * self.micro_batch
+        every = kept if _is_one(stage.in_flight) else kept * stage.in_flight
         if self.layout.offload_activations:
-            kept = kept * np.minimum(1.0, 2.0 / stage.layers)
-        ends = _where(stage.last, self._at("end_activations"))
-        return plus(kept, ends if _is_one(stage.losses) else ends * stage.losses, 1.0) * self.micro_batch
+            host = np.maximum(every - (kept - self.moved_bytes(stage)), 0.0)
+            every = every - host
+        ends = _where(stage.last, self._at("end_activations") * self.micro_batch)
+        return plus(every, ends if _is_one(stage.losses) else ends * stage.losses, 1.0), host
 
     def _loss(self, stage: Stage) -> Floats:
         """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
@@ -334,11 +349,17 @@ class Evaluation:
         return _where(stage.last, self._known["loss"])
 
     def _moments(
-        self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats]
+        self,
+        stage: Stage,
+        gradients: Floats,
+        step: Floats,
+        cast: Floats,
+        fixed: dict[str, Floats],
+        activations: Floats,
     ) -> tuple[dict[str, Floats], ...]:
         """What each of MOMENTS adds to what stands."""
         compute, working = self.table.elem_bytes, self._working
-        activations, loss = self._activations(stage), self._loss(stage)
+        loss = self._loss(stage)
         others: Floats = 0.0 if _is_one(stage.losses) else loss * (0.5 * (stage.losses - 1.0))  # without gradients
         early = gradients if self.row.lasting_gradients else gradients * self.lasting
         gathered: Floats = 0.0

@@ -93,6 +93,7 @@ class StepTable:
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
+    moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved.moved_bytes`, where activations move
 
     @property
     def standing(self) -> tuple[NDArray[np.float64], ...]:
@@ -211,10 +212,10 @@ def step_parts(
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, layout)
-    if layout.offload_optimizer or layout.offload_parameters:
-        grad_bytes = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)]
-        widths = grad_bytes, ACT_BYTES
-        parts["offload"] = offload_s(layout, owned, widths, stage, table.rates, parts["optimizer"], num_micro)
+    if layout.offloads:
+        widths = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)], ACT_BYTES
+        moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
+        parts["offload"] = offload_s(layout, owned, widths, moved, stage, table.rates, parts["optimizer"], num_micro)
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
 

@@ -347,7 +347,15 @@ class StepFigures(BatchFigures):
     def _offload(self) -> Figure:
         rate = given("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")
         formula = "gradients down and weights up, less what backward, update and prefetching hide"
-        return derived("offload", self.lines["offload"], "s", formula, self._params(), rate)
+        if self.table.moved_bytes is None:
+            return derived("offload", self.lines["offload"], "s", formula, self._params(), rate)
+        each = float(self.table.moved_bytes[self.mode, 0, 0])
+        kept = derived(
+            "activations that a micro-batch moves", each, "B", "memory model: all but two layers'", self.micro_batch
+        )
+        formula = "activations down and back in every micro-batch, and what else moves, less what compute hides"
+        held = (self._params(),) if self.job.layout.offload_parameters or self.job.layout.offload_optimizer else ()
+        return derived("offload", self.lines["offload"], "s", formula, kept, *held, self.num_micro, rate)
 
     def _launch(self) -> Figure:
         host = derived(
