@@ -8,6 +8,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model, model_names
 from flopwise.ops.flops import causal_forward_flops
+from flopwise.ops.tensors import parameters
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.layout import Layout, Recipe
@@ -79,3 +80,17 @@ def test_towers_send_tensor_parallel_messages_of_their_own(name: str, stack: int
     assert spent[0] < spent[1] < spent[2]
     assert spent[2] - spent[1] == pytest.approx(spent[1] - spent[0], rel=0.02)
     assert dict(estimate(job(name)).breakdown)["tensor_parallel"] == 0
+
+
+def test_towers_that_text_does_not_run_take_weights_alone() -> None:
+    """A model that also reads images trains on text in the time and with the activations of its decoder."""
+    whole = load_model("Qwen3-VL-8B")
+    recipe, layout = Recipe(seq_len=4096, global_batch=8), Layout(dp=8)
+    text = replace(whole, stacks=whole.stacks[:1])
+    found, alone = (estimate(TrainJob(model=m, recipe=recipe, layout=layout, cluster=H100)) for m in (whole, text))
+    assert dict(found.breakdown)["forward"] == pytest.approx(dict(alone.breakdown)["forward"])
+    items, fewer = found.memory.items, alone.memory.items
+    assert items["activations"] == pytest.approx(fewer["activations"])
+    assert float(items["weights"]) / float(fewer["weights"]) == pytest.approx(parameters(whole) / parameters(text))
+    assert any("text alone" in told and "vision" in told for told in found.assumptions)
+    assert not any("text alone" in told for told in alone.assumptions)

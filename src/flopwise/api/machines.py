@@ -77,6 +77,12 @@ class Machines:
         if num_gpus <= built.gpus_per_node:  # no job of one node rests on what joins nodes
             inside = tuple(told for told in built.assumptions if not told.startswith(UNKNOWN_NETWORK))
             built = replace(built, assumptions=inside)
+        elif rest := num_gpus % built.gpus_per_node:
+            partly = (
+                f"{num_gpus:,} accelerators do not fill nodes of {built.gpus_per_node}: the last has {rest} at work, "
+                "yet messages are timed as if all were full"
+            )
+            built = replace(built, assumptions=(*built.assumptions, partly))
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
             built = replace(built, assumptions=(*built.rates.assumptions, *((found.note,) if found.note else ())))
         return _priced(built, offer, self)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flopwise.api.serve import ServeAnswer
     from flopwise.api.train import TrainAnswer
     from flopwise.cost.cluster import Cluster
+    from flopwise.training.layout import Precision
 
 NUDGE = 1.1
 """Rates are raised by this factor."""
@@ -136,8 +137,10 @@ def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
         half = int(layout.dp) // 2
         yield f"tp {2 * int(layout.tp)}, dp {half}", again(layout=replace(layout, dp=half, tp=2 * int(layout.tp)))
         yield f"pp {2 * int(layout.pp)}, dp {half}", again(layout=layout.with_degrees(dp=half, pp=2 * int(layout.pp)))
-    for precision in sorted({"bf16", "fp8", "nvfp4"} - {recipe.precision}):
-        yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))  # type: ignore[arg-type]
+    others: tuple[Precision, ...] = ("bf16", "fp8", "nvfp4")
+    for precision in others:
+        if precision != recipe.precision:
+            yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))
     for mode in sorted({0, 1, 2} - {int(layout.recompute)}):
         yield f"recompute {RECOMPUTE[mode]}", again(layout=layout.recomputing(mode))
     for zero in sorted({0, 1, 3} - {int(layout.zero)}) if int(layout.dp) * int(layout.cp) > 1 else ():

@@ -62,8 +62,7 @@ def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
 
     The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
     """
-    odds: Floats = 1.0 - option.band.probability_at_most(1.0, run_s / limit_s)  # type: ignore[assignment]
-    return odds
+    return np.asarray(1.0 - option.band.probability_at_most(1.0, run_s / limit_s))
 
 
 def memory_band(recipe: Recipe) -> ErrorBand:
@@ -84,7 +83,7 @@ def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
         found["budget"] = at_most(option, option.cost_usd, workload.budget_usd)
     if workload.tokens_per_s is not None:
         rate = option.job.recipe.useful_tokens / option.result.step_s
-        found["throughput"] = 1.0 - option.band.probability_at_most(rate, workload.tokens_per_s)  # type: ignore[assignment]
+        found["throughput"] = np.asarray(1.0 - option.band.probability_at_most(rate, workload.tokens_per_s))
     return found
 
 

@@ -14,7 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
-from flopwise.ops.types import Floats
+from flopwise.ops.types import Floats, Ints
 from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.frozen import training_passes
 from flopwise.training.layout import Layout, Recipe
@@ -124,8 +124,8 @@ def single_table(job: TrainJob, software: Software) -> StepTable:
     """The step table of one layout."""
     layout = job.layout
 
-    def one(value: object) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([int(value)])  # type: ignore[call-overload]
+    def one(value: Ints) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([int(value)])
 
     inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
     table = step_table(

@@ -55,7 +55,7 @@ def frozen_of(text: str) -> Frozen:
             found = replace(found, **{name: True})
         elif name in COUNTED and number.isdigit() and len(number) < 7:
             field = "first" if name == "first" else "but_last"
-            found = replace(found, **{field: int(number)})  # type: ignore[arg-type]
+            found = replace(found, **{field: int(number)})  # type: ignore[arg-type]  # fields by name
         else:
             near = nearest_names(name, (*PARTS, *COUNTED))
             raise SpecError(

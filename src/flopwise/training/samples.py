@@ -207,7 +207,7 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
 
 def _estimated(work: Workload, model: Model, cluster: Cluster, batch: int, precision: str) -> Rate:
     assert work.tokens is not None
-    named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]
+    named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
     recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
     found = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return Rate(

@@ -19,6 +19,7 @@ from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack as software_row
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.columns import distinct
+from flopwise.ops.flops import runs
 from flopwise.ops.habits import Habit, habit_of
 from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
@@ -249,7 +250,9 @@ class MemoryTable:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted about the software, for provenance."""
-        return (f"software: {self.software.name} ({self.software.meaning})",)
+        idle = [stack.name for stack in self.model.stacks[1:] if not runs(self.model, stack)]
+        told = f"sequences are text alone: weights are counted of {', '.join(idle)}, but neither time nor activations"
+        return (f"software: {self.software.name} ({self.software.meaning})", *([told] if idle else []))
 
     def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
@@ -292,7 +295,7 @@ class MemoryTable:
         widest = np.stack([np.broadcast_to(_widest(k.items, stack.width, split, tokens), n) for k in stack.kinds])
         heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab]
         tied = sum(i.inputs * i.outputs for i in heads if i.tied)
-        towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:]), start=zero)
+        towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
         return Sums(
             dense=running(dense, own), expert=running(expert, own), base=base, gathered=gathered,
             activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *counts.frozen_expert)),
