@@ -62,8 +62,9 @@ def points_of(held: Sequence[Case]) -> list[Point]:
     unseen = unseen_errors(held[0].kind) if held else {}
     for case in held:
         band, ratio = case.prediction.band, case.ratio
-        if case.prediction.id in unseen:
-            ratio = 1.0 / (1.0 + unseen[case.prediction.id])
+        key = case.prediction.id, case.prediction.quantity
+        if key in unseen:
+            ratio = 1.0 / (1.0 + unseen[key])
         if band is not None and ratio is not None:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
             found.append(

@@ -23,7 +23,11 @@ FILES = {
     "io": "io_dlio.csv",
 }
 """The file of each kind in a folder of measurements."""
-LEFT_OUT = {"training": "training_left_out.csv", "gpu-hours": "gpu_hours_left_out.csv"}
+LEFT_OUT = {
+    "training": "training_left_out.csv",
+    "gpu-hours": "gpu_hours_left_out.csv",
+    "serving": "serving_left_out.csv",
+}
 """By kind, the file beside this one with predicted / measured - 1 under constants that have not seen a row's source."""
 MIXTURE_SHARE = 0.9
 """A model that uses less than this share of its parameters for a token is a mixture."""
@@ -52,13 +56,15 @@ class Case:
         return next((self.row[n] for n in names if self.row.get(n)), "")
 
 
-def unseen_errors(kind: str) -> dict[str, float]:
-    """Errors of rows by constants that have not seen their source; empty where none were fitted."""
+def unseen_errors(kind: str, what: str = "source") -> dict[tuple[str, str], float]:
+    """Errors by row and quantity of constants that have not seen its source (`what`: GPU); empty without a fit."""
     path = Path(__file__).parent / LEFT_OUT.get(kind, "")
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as lines:
-        return {row["id"]: float(row["error"]) for row in csv.DictReader(lines)}
+        rows = list(csv.DictReader(lines))
+    column = f"{what}_out" if rows and f"{what}_out" in rows[0] else "error"
+    return {(row["id"], row.get("quantity", "")): float(row[column]) for row in rows if column in row}
 
 
 def backtests(folder: Path) -> Iterator[Backtest]:

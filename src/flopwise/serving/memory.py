@@ -221,7 +221,6 @@ def serving_memory(
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = one * batch, working(batch)
-    taken = standing + workspace
     budget = _kv_budget(row, share, card, standing + working(np.maximum(most, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
@@ -229,8 +228,8 @@ def serving_memory(
     tokens = most * context if changes.away_cache_frac == 1.0 else tokens  # the host holds it all: the batch bounds it
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
-        total_bytes=_plain(taken + used),
-        usable_bytes=_plain(_usable(row, share, card, taken)),
+        total_bytes=_plain(standing + workspace + used),
+        usable_bytes=_plain(_usable(row, share, card, standing + workspace)),
         kv_budget_bytes=_plain(np.maximum(budget, 0.0)),
         kv_capacity_tokens=_plain(np.floor(tokens)),
         max_concurrency=_plain(most),
