@@ -51,12 +51,59 @@ BASES: dict[str, tuple[str, ...]] = {
     "memory": ("memory", "config.json", "--task", "train", "--gpu", "h100"),
     "train": ("train", "config.json", "--gpu", "h100", "--gpus", "8"),
     "serve": ("serve", "config.json", "--gpu", "h100"),
+    "simulate": ("simulate", "config.json", "--gpu", "h100", "--rate", "5", "--requests", "20"),
     "io": ("io", "config.json", "--gpu", "h100", "--dataset", "1TB"),
     "roofline": ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"),
     "plan": ("plan", "work.yaml"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
 }
+
+SIMULATE = BASES["simulate"]
+QUEUED = ("simulate", "config.json", "--gpu", "h100", "--queue", "100", "--spot-interruptions", "0.1/day")
+SCALED = (*SIMULATE, "--autoscale", "concurrency", "--max-replicas", "4")
+CACHED = (*SIMULATE, "--response-cache", "10", "--distinct", "20")
+STRAYS = (
+    "--target 8",
+    "--min-replicas 2",
+    "--cool-down 1min",
+    "--cold-start 1min",
+    "--attain 0.9",
+    "--deadline 1h",
+    "--workers 3",
+    "--fallback 2",
+    "--distinct 5",
+    "--skew 1",
+    "--cache-ttl 1h",
+    "--response-cache 5",
+    "--autoscale kv --replicas 3",
+    "--autoscale kv --min-replicas 5 --max-replicas 2",
+    "--autoscale kv --target 3",
+    "--autoscale kv --attain 0.9",
+    "--autoscale kv --prefill-replicas 1",
+    "--autoscale concurency",
+    "--autoscale kv --tick 1ms",
+    "--autoscale kv --cold-start 2000h",
+    "--users 3",
+    "--trace missing.csv",
+    "--response-cache 5 --distinct 9 --vertical",
+    "--queue 10",
+)
+QUEUE_STRAYS = (
+    "--rate 2",
+    "--replicas 2",
+    "--autoscale kv",
+    "--response-cache 5",
+    "--ttft 1s",
+    "--policy fcfs",
+    "--vertical",
+    "--fallback 2",
+    "--checkpoint-time 5s",
+    "--purchase on_demand",
+    "--spot-interruptions 1/s",
+    "--lengths-from rows.csv",
+    "--input 5:1",
+)
 
 CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("memory",), ("train",), ("serve",), ("roofline",), ("plan",), ("backtest",), ("backtest", "weights"),
@@ -98,6 +145,11 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("serve", "config.json", "--gpu", "h100", "--weights", "bf17"),
     ("memory", "config.json", "--task", "serve", "--weights", "bf17"),
     ("memory", "config.json", "--task", "serve", "--kv-dtype", "bf17"),
+    *((*SIMULATE, *more.split()) for more in STRAYS), *((*QUEUED, *more.split()) for more in QUEUE_STRAYS),
+    ("simulate", "config.json", "--gpu", "h100"), ("simulate", "bert-base-uncased", "--gpu", "h100", "--rate", "5"),
+    ("simulate", "config.json", "--gpu", "h100", "--queue", "100"),
+    ("simulate", "config.json", "--gpu", "h100", "--users", "4", "--autoscale", "kv"),
+    ("simulate", "config.json", "--gpu", "h100", "--users", "4", "--response-cache", "5", "--distinct", "4"),
     ("plan", "config.json", "--task", "serve"), ("plan", "config.json", "--task", "pretrain"),
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p95="),
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p42=1s"),
@@ -111,6 +163,33 @@ OTHER_BASES = {
     ("models", "--family"): ("models",),
     ("models", "--kind"): ("models",),
     ("roofline", "--assume-family"): ("roofline", "config.json", "--seq", "128", "--gpu", "h100"),
+    **{
+        ("simulate", f"--{name}"): SCALED
+        for name in (
+            "target",
+            "min-replicas",
+            "max-replicas",
+            "cold-start",
+            "cool-down",
+            "tick",
+        )
+    },
+    **{
+        ("simulate", f"--{name}"): QUEUED
+        for name in (
+            "workers",
+            "deadline",
+            "spot-interruptions",
+            "spot-price",
+            "replace",
+            "checkpoint-every",
+            "trials",
+        )
+    },
+    ("simulate", "--fallback"): (*QUEUED, "--deadline", "1h"),
+    ("simulate", "--checkpoint-time"): (*QUEUED, "--checkpoint-every", "10min"),
+    ("simulate", "--attain"): (*SCALED, "--ttft", "1s"),
+    **{("simulate", f"--{name}"): CACHED for name in ("distinct", "skew", "repeated", "cache-ttl", "cache-price")},
     ("plan", "--optimizer"): ("plan", "train.yaml"),
     ("plan", "--precision"): ("plan", "train.yaml"),
     ("plan", "--stack"): ("plan", "train.yaml"),

@@ -24,6 +24,10 @@ KEYS: dict[str, set[str]] = {
         *INTERVALS, *(f"{name}_low" for name in INTERVALS), *(f"{name}_high" for name in INTERVALS),
         "max_concurrency", "kv_capacity_tokens", "bound", "usd_per_million_output_tokens",
     },
+    "simulate": {
+        "ttft_s", "tpot_s", "itl_s", "e2e_s", "completed", "dropped", "preemptions", "output_tokens_per_s",
+        "goodput_per_s", "replica_hours", "cost_usd",
+    },
     "plan": {"plans", "ruled_out", "evaluated", "elapsed_s"},
     "io": {"bytes_per_flop", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total"},
     "backtest": {"kind", "rows", "summary"},
@@ -38,6 +42,7 @@ INSIDE: dict[tuple[str, str], set[str]] = {
         "compute_optimal_tokens", "critical_batch_tokens",
     },
     ("train", "memory"): MEMORY,
+    **{("simulate", name): {"p50", "p90", "p95", "p99"} for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
     ("plan", "plans"): {
         "rank", "provider", "region", "instance", "num_instances", "gpu", "num_gpus", "purchase", "layout", "seconds",
         "usd_per_hour", "cost_usd", "energy_joules", "meets",
