@@ -18,11 +18,11 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.serving.estimate import ServeJob
+from flopwise.serving.sim.autoscale import Autoscaling
+from flopwise.serving.sim.elastic import Elastic, elastic
 from flopwise.serving.sim.engine import Replica, replica
-from flopwise.serving.sim.result import Simulated
-from flopwise.serving.sim.setup import setup
-from flopwise.serving.sim.simulate import Engine, collected, fleet, sample, simulate
-from flopwise.serving.sim.trace import PS, Column, trace
+from flopwise.serving.sim.simulate import Engine, simulate
+from flopwise.serving.sim.trace import Column, trace
 
 REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
@@ -80,27 +80,15 @@ def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[
     return float(best)
 
 
-def week(deployed: Replica) -> Simulated:
+def week(deployed: Replica) -> Elastic:
     """Traffic by the time of day on one to eight replicas, scaled every 15 seconds by requests in flight."""
     rng = np.random.default_rng(1)
     grid = np.linspace(0, WEEK_S, 20_001)
     level = np.cumsum(1 + 0.8 * np.sin(2 * np.pi * grid / DAY_S))
     arrival = np.interp(np.sort(rng.random(WEEK_REQUESTS)), level / level[-1], grid)
     asked = trace(arrival, *lengths(WEEK_REQUESTS, rng))
-    plan = setup(asked, deployed.cost, deployed.limits, replicas=1, spare=MOST_REPLICAS - 1, balancer="least-loaded")
-    machines, on, now = fleet(plan), [0], 0
-    while machines.done < WEEK_REQUESTS:
-        now += TICK_S * PS
-        machines.advance(now)
-        seen = sample(machines, now)
-        wanted = min(max(-(-(seen.queue + seen.running) // EACH), 1), MOST_REPLICAS)
-        off = np.flatnonzero(machines.totals().on == 0).tolist()
-        while len(on) < wanted and off:
-            on.append(off.pop(0))
-            machines.start(on[-1], now + LOADING_S * PS)
-        if len(on) > wanted:
-            machines.drain(on.pop())
-    return collected(asked, plan, machines, [])
+    rule = Autoscaling(measure="concurrency", target=EACH, most=MOST_REPLICAS, tick_s=TICK_S, cold_start_s=LOADING_S)
+    return elastic(asked, deployed.cost, deployed.limits, rule)
 
 
 def compile_s() -> tuple[float, float]:
@@ -127,7 +115,7 @@ def speeds() -> list[Speed]:
         target = REQUESTS / 3e6 if what.startswith(HELD) else nan
         found.append(Speed(what, REQUESTS, seconds, target, slow))
     start = time.process_time()
-    week(deployed)
+    assert len(week(deployed).simulated.trace) == WEEK_REQUESTS
     found.append(Speed("a week by the time of day, autoscaled", WEEK_REQUESTS, time.process_time() - start, 5.0, nan))
     return found
 
