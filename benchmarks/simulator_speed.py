@@ -26,7 +26,7 @@ from flopwise.serving.sim.trace import Column, trace
 
 REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
-WEEK_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 8, 60
+WEEK_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 8, 6
 COMPILE = "from flopwise.serving.sim.fleet import core; core()"
 
 

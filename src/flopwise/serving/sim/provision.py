@@ -15,21 +15,19 @@ def fewest(attained: Callable[[int], float], share: float, *, near: int = 1, mos
 
     `attained` is asked about O(log) counts, first around `near`.
 
-    Source: galloping and bisection. Assumes: more replicas attain no less. Where twice as many attain the same share,
-    above 0, the rest are requests that no replica answers in time however idle it is.
+    Source: galloping and bisection. Assumes: more replicas attain no less. Where two and four times as many attain the
+    same share, above 0, the rest are requests that no replica answers in time however idle it is.
     Raises: SpecError: a share beyond 0 to 1.
     """
     if not 0 <= share <= 1:
         raise SpecError(f"attainment {share:g} is out of range; allowed: 0 to 1")
     high = min(max(near, 1), most)
-    low, found = 0, attained(high)  # all up to `low` are too few
-    while found < share:
-        if high >= most:
+    low, shares = 0, [attained(high)]  # all up to `low` are too few
+    while shares[-1] < share:
+        if high >= most or (len(shares) > 2 and shares[-3] == shares[-1] > 0):
             return None
-        low, high, before = high, min(2 * high, most), found
-        found = attained(high)
-        if found == before > 0:
-            return None
+        low, high = high, min(2 * high, most)
+        shares.append(attained(high))
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if attained(middle) >= share else (middle, high)
