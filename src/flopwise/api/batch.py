@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
@@ -98,6 +98,15 @@ class BatchAnswer:
     assumptions: tuple[str, ...]
 
 
+class Prices(NamedTuple):
+    """USD for an accelerator and hour, None where not known, and what it is the price of."""
+
+    spot: float | None
+    on_demand: float | None
+    spot_machines: Cluster
+    on_demand_machines: Cluster
+
+
 def batch(
     model: Any,
     requests: int,
@@ -136,7 +145,7 @@ def batch(
         job = replace(job, concurrency=most)
         found = estimate(job)
     prices = _prices(asked, place, job)
-    spot, why = _interruptions(asked, prices[2], place)
+    spot, why = _interruptions(asked, prices.spot_machines, place)
     gpus = int(job.layout.num_gpus)
     instances = -(-gpus // max(job.cluster.gpus_per_node, 1))
     work = _queue(asked, found, spot * instances, gpus, prices)
@@ -151,7 +160,7 @@ def batch(
         on_demand=_certain("on demand", work, found, work.workers),
         fewest_on_demand=None if fewest is None else _certain("on demand, the fewest", work, found, fewest),
         sweep=_swept(work, found, asked, row),
-        priced=prices[0] is not None and prices[1] is not None,
+        priced=prices.spot is not None and prices.on_demand is not None,
         settings=_settings(job, work, asked, prices),
         assumptions=tuple(dict.fromkeys((*native, *job.cluster.assumptions, *why, *_told(asked)))),
     )
@@ -200,12 +209,12 @@ def _job(
     return job, (*native, *found.notes)
 
 
-def _prices(asked: Batch, place: Machines, job: ServeJob) -> tuple[float | None, float | None, Cluster]:
-    """USD for an accelerator and hour: spot, on demand; and the cluster that the spot price is of."""
-    gpus = int(job.layout.num_gpus)
+def _prices(asked: Batch, place: Machines, job: ServeJob) -> Prices:
+    """USD for an accelerator and hour: spot, on demand; and the clusters of all workers that these are of."""
+    gpus = int(job.layout.num_gpus) * asked.workers
     paid = replace(place, purchase="on_demand").cluster(gpus)
     cheap = replace(place, purchase="spot", usd_per_gpu_hour=asked.spot_price).cluster(gpus)
-    return cheap.usd_per_gpu_hour, paid.usd_per_gpu_hour, cheap
+    return Prices(cheap.usd_per_gpu_hour, paid.usd_per_gpu_hour, cheap, paid)
 
 
 def _interruptions(asked: Batch, cheap: Cluster, place: Machines) -> tuple[float, tuple[str, ...]]:
@@ -238,11 +247,10 @@ def _queue(
     found: ServeEstimate,
     rate: float,
     gpus: int,
-    prices: tuple[float | None, float | None, Cluster],
+    prices: Prices,
 ) -> BatchQueue:
     from flopwise.serving.sim.batch import BatchQueue
 
-    spot, paid, _ = prices
     return BatchQueue(
         requests=asked.requests,
         requests_per_s=found.requests_per_s,
@@ -254,8 +262,8 @@ def _queue(
         checkpoint_every_s=asked.checkpoint_every_s,
         checkpoint_s=asked.checkpoint_s,
         deadline_s=asked.deadline_s,
-        spot_usd_per_hour=(spot or 0.0) * gpus,
-        on_demand_usd_per_hour=(paid or 0.0) * gpus,
+        spot_usd_per_hour=(prices.spot or 0.0) * gpus,
+        on_demand_usd_per_hour=(prices.on_demand or 0.0) * gpus,
         fallback_workers=asked.fallback,
     )
 
@@ -327,12 +335,16 @@ def _fewest(work: BatchQueue, found: ServeEstimate) -> int | None:
     return fewest_on_demand(replace(work, requests_per_s=work.requests_per_s * slow))
 
 
-def _settings(
-    job: ServeJob, work: BatchQueue, asked: Batch, prices: tuple[float | None, float | None, Cluster]
-) -> tuple[tuple[str, str], ...]:
+def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> tuple[tuple[str, str], ...]:
     gpus = int(job.layout.num_gpus)
     rate = work.interruptions_per_s
-    spot, paid = (None if p is None else f"{format_usd(p * gpus)} a worker and hour" for p in prices[:2])
+
+    def paid(each: float | None, machines: Cluster) -> str:
+        if each is None:
+            return "price unknown"
+        whose = machines.price_source.partition(",")[0] or "given"
+        return f"{format_usd(each * gpus)} a worker and hour ({whose})"
+
     saved = work.checkpoint_every_s
     return (
         ("workers", f"{work.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
@@ -344,8 +356,8 @@ def _settings(
         ("progress", "requests in flight start anew" if saved is None else f"saved every {format_seconds(saved)}"),
         ("deadline", "none" if work.deadline_s is None else format_seconds(work.deadline_s)),
         ("fallback", f"{asked.fallback:,} on-demand workers" if asked.fallback else "none"),
-        ("spot", spot or "price unknown"),
-        ("on demand", paid or "price unknown"),
+        ("spot", paid(prices.spot, prices.spot_machines)),
+        ("on demand", paid(prices.on_demand, prices.on_demand_machines)),
     )
 
 
@@ -357,6 +369,6 @@ def _told(asked: Batch) -> tuple[str, ...]:
         guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")
     return (
         *guesses,
-        "all spot machines are there at the start; lives are exponential and independent",
+        "all spot machines are there at the start; the lives of workers are exponential and independent",
         "trials differ in interruptions and, together, in the measured error of predicted throughput",
     )

@@ -121,10 +121,8 @@ def autoscale(
     rows, target, unreached = [mine], None, None
     if compare:
         target = (mine.summary.goodput_frac if attain is None else attain) if has_objective(goal) else None
-        peak = found.most if target is None else fewest_replicas(asked, front, goal, target, max(found.most, 1))
-        if peak is None:
-            unreached = f"no number of fixed replicas answers {100 * (target or 0):.4g} % of the requests in time"
-        else:
+        peak, unreached = _peak(asked, front, goal, target, found.most)
+        if peak is not None:
             rows.append(_fixed_row("fixed, for the peak", asked, front, goal, peak))
         rows.append(_fixed_row("fixed, as many on average", asked, front, goal, max(round(found.mean), 1)))
     if cache is not None:
@@ -136,6 +134,16 @@ def autoscale(
     return AutoscaleAnswer(
         answer=answer, elastic=found, provisions=tuple(rows), attain=target, unreached=unreached, notes=_notes(found)
     )
+
+
+def _peak(asked: Asked, front: Front, slo: Slo, target: float | None, most: int) -> tuple[int | None, str | None]:
+    """Fixed replicas for the peak, or why there are none."""
+    if target is None:
+        return most, None
+    if target == 0:
+        return None, "the autoscaler answers no request in time, so that there is nothing to hold"
+    peak = fewest_replicas(asked, front, slo, target, most)
+    return peak, None if peak else f"no number of replicas answers {100 * target:.4g} % of the requests in time"
 
 
 def _share(attain: float | None) -> None:

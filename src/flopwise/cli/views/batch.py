@@ -117,5 +117,6 @@ def _advice(found: BatchAnswer) -> str:
     if not good:
         return f"None of these meets the deadline with {units.format_percent(CONFIDENCE, 0)} probability."
     best = min(good, key=lambda one: (one.mean_usd if one.mean_usd is not None else 0.0, one.workers))
+    kind = "spot" if best.name == "spot" else "on-demand"
     cost = "" if best.mean_usd is None else f" for {units.format_usd(best.mean_usd)}"
-    return f"Cheapest of these that meets the deadline in 9 of 10 cases: {best.workers:,} {best.name} workers{cost}."
+    return f"Cheapest of these that meets the deadline in 9 of 10 cases: {best.workers:,} {kind} workers{cost}."
