@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from flopwise.errors import SpecError, UnknownNameError
 
+MOST_REPLICAS = 4096
+"""Replicas of an autoscaler: each has its place in memory, there or not."""
+
 
 class Snapshot(NamedTuple):
     """What an autoscaler sees at a tick, over all replicas; shares are of the ready ones since the last tick."""
@@ -86,8 +89,8 @@ class Autoscaling:
         if self.measure not in MEASURES:
             raise UnknownNameError("autoscaling measure", self.measure, MEASURES, f"allowed: {', '.join(MEASURES)}")
         self._within("target", self.wanted_at, 1e-9, MEASURES[self.measure].most)
-        self._within("fewest replicas", self.least, 0, 100_000)
-        self._within("most replicas", self.most, max(self.least, 1), 100_000)
+        self._within("fewest replicas", self.least, 0, MOST_REPLICAS)
+        self._within("most replicas", self.most, max(self.least, 1), MOST_REPLICAS)
         self._within("tick", self.tick_s, 0.1, 86_400)
         self._within("cold start", self.cold_start_s, 0, 86_400)
         self._within("cool-down", self.cool_down_s, 0, 604_800)
