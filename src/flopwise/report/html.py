@@ -1,0 +1,39 @@
+"""A document as one page of HTML that needs nothing else: styles and pictures are in it, and it prints well."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from flopwise.report import svg
+from flopwise.report.blocks import Bars, Block, Document, Spans
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only a report needs it
+
+    made = Environment(
+        loader=PackageLoader("flopwise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return made.get_template("document.html.j2")
+
+
+def html(document: Document) -> str:
+    """The whole page. Every text is escaped by the template; pictures escape their own."""
+    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
+
+    def kind(block: Block) -> str:
+        return type(block).__name__.lower()
+
+    def drawn(block: Bars | Spans) -> Any:
+        return Markup(svg.bars(block) if isinstance(block, Bars) else svg.spans(block))  # noqa: S704 - svg escapes
+
+    return _template().render(document=document, kind=kind, drawn=drawn)

@@ -1,0 +1,15 @@
+"""Dollars as a report writes them."""
+
+from __future__ import annotations
+
+
+def usd(value: float | None) -> str:
+    """Dollars, whole from a hundred on."""
+    if value is None:
+        return "-"
+    return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
+
+
+def between(low: float | None, high: float | None) -> str:
+    """An interval of dollars."""
+    return "-" if low is None or high is None else f"{usd(low)} to {usd(high)}"
