@@ -18,12 +18,13 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate
+from flopwise.search.defaults import recipes
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
 from flopwise.search.plan_training import candidate_job
 from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
 from flopwise.search.training import Searched, fastest, searched, timed
-from flopwise.search.workload_file import workload_from
+from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
@@ -392,6 +393,36 @@ def test_plans_and_front_hold_the_energy_of_the_single_estimate_and_nothing_beat
     for point in [*front, *(weighed(p) for p in answer.plans)]:
         assert not any(all(map(le, point, other)) and point != other for other in front)
         assert point in front or any(all(map(le, other, point)) for other in front)
+
+
+def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
+    workload = {
+        "model": "Llama-3.1-8B", "task": "pretrain", "data": {"tokens": "1B", "seq_len": 4096, "global_batch": 64},
+        "constraints": {"gpus": ["h100", "a100-80gb", "b200"], "max_gpus": 16, "precision": ["any"]},
+    }  # fmt: skip
+    answer = plan(workload)
+    best = {one.gpu: one.layout["precision"] for one in answer.plans}
+    assert best == {"H100-SXM-80": "fp8", "A100-SXM-80": "bf16", "B200": "nvfp4"}
+    alone = {
+        name: plan(merged_onto(workload, {"constraints": {"precision": [name]}})) for name in ("bf16", "fp8", "nvfp4")
+    }
+    assert answer.evaluated == sum(one.evaluated for one in alone.values())
+    for one in answer.plans:
+        same = [
+            p for name in alone for p in alone[name].plans if (p.provider, p.instance) == (one.provider, one.instance)
+        ]
+        assert one.cost_usd == min(p.cost_usd for p in same)
+    assert any("were searched" in sentence for sentence in answer.assumptions)
+    tuned = {
+        "model": "Llama-3.1-8B",
+        "task": "finetune",
+        "data": {"tokens": "1M"},
+        "method": {"kind": "lora"},
+        "precision": "any",
+    }
+    assert [r.precision for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"))[0]] == ["bf16"]
+    with pytest.raises(SpecError, match="any"):
+        recipes(workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"))
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:

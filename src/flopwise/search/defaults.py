@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32")
+ANY = "any"
+"""Stands for every precision that the training software has."""
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 FINETUNE_BATCH = 64
@@ -70,6 +72,30 @@ def _documents(workload: Resolved, seq: int) -> Documents | None:
     return lognormal(parse_count(data.mean_length, "data.mean_length"), data.length_spread, seq, data.packing)
 
 
+def precisions(workload: Resolved, adapters: Lora | None) -> tuple[list[str], str]:
+    """The precisions that are searched, and what is told of them.
+
+    `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
+
+    Raises:
+        SpecError: an unknown precision.
+    """
+    source = workload.source
+    wanted = list(source.constraints.precision) or [source.precision or "bf16"]
+    for name in wanted:
+        if name not in (*PRECISIONS, ANY):
+            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*PRECISIONS, ANY))}")
+    if ANY not in wanted:
+        open_ = source.precision is None and not source.constraints.precision
+        return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""
+    software = stack(default_stack(workload))
+    found = ["bf16"]
+    if adapters is None and software.activations == "fused":
+        found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
+    found += [name for name in wanted if name not in (*found, ANY)]
+    return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
+
+
 def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows, and what was assumed.
 
@@ -78,14 +104,12 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
         UnknownNameError: an unknown optimizer or stack.
     """
     source = workload.source
-    wanted = source.constraints.precision or ([source.precision] if source.precision else ["bf16"])
-    for name in wanted:
-        if name not in PRECISIONS:
-            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join(PRECISIONS)}")
+    adapters = lora(workload)
+    wanted, chosen = precisions(workload, adapters)
     seq = seq_len(workload, model)
     batch = global_batch(workload, model, seq)
     software = stack(default_stack(workload)).name
-    told = []
+    told = [chosen] if chosen else []
     if workload.seq_len is None:
         told.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
     if source.data.global_batch_tokens is not None:
@@ -94,7 +118,6 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
         told.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
     if source.constraints.stack is None:
         told.append(f"the training stack {software}, as none was given (constraints.stack)")
-    adapters = lora(workload)
     found = [
         Recipe(
             seq_len=seq,

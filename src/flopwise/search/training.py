@@ -120,7 +120,7 @@ def _memory_table(model: Model, recipe: Recipe, inner: Inner) -> MemoryTable:
     """The memory table of a model with all degrees of `inner` in it."""
     table = MemoryTable(model, recipe)
     if inner.tp.size:
-        table.prepare(inner.tp, inner.ep, inner.cp)
+        table.prepare(inner.tp, inner.ep, inner.cp, PARTIALS)
     return table
 
 

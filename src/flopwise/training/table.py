@@ -177,11 +177,13 @@ class MemoryTable:
         self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
         self._known: dict[tuple[object, ...], Sums] = {}
         self._place: dict[tuple[int, int, int], int] = {}
+        self._partials: tuple[Partial, ...] = ()
 
-    def prepare(self, tp: Array, ep: Array, cp: Array) -> None:
-        """Walk the model for all of these degrees at once, for the many layouts that are asked about later."""
+    def prepare(self, tp: Array, ep: Array, cp: Array, partials: tuple[Partial, ...] = ()) -> None:
+        """Walk the model once for all of these degrees and ways of partial recompute, for what is asked later."""
         one = np.ones(1, dtype=np.int64)
         (tp, ep, cp), _ = distinct(*(np.concatenate([one, degrees]) for degrees in (tp, ep, cp)))
+        self._partials = partials
         self._place = {key: i for i, key in enumerate(zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True))}
 
     def sums(self, layout: Layout) -> tuple[Sums, Array]:
@@ -192,6 +194,8 @@ class MemoryTable:
             tp, ep, cp = np.array(list(self._place)).T
             inverse = np.array(places)[inverse]
         some = () if layout.recompute_first else partials_of(layout)
+        if min(places) >= 0 and not some and not layout.recompute_first:
+            some = self._partials  # modes without them are the same
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:
             load = expert_load(self.model, self.recipe, ep)

@@ -74,7 +74,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @click.option("--purchase", type=options.PURCHASE, multiple=True, help="Way to buy; may be repeated [on_demand].")
 @click.option("--max-gpus", type=options.DEGREE, help="At most so many accelerators.")
 @click.option("--min-gpus", type=options.DEGREE, help="At least so many accelerators.")
-@_text("precision", "precision", "Training precision to search; may be repeated [bf16].", multiple=True)
+@_text("precision", "precision", "Training precision to search, or any; may be repeated [bf16].", multiple=True)
 @_text("weights", "weight_formats", "Serving weight format to search; may be repeated.", multiple=True)
 @_text("kv-dtype", "kv_dtype", "Serving: type of the KV cache [bf16].")
 @_text("engine", "engine", "Serving engine [vllm]; and where a sweep runs: processes or ray [inline].", multiple=True)
