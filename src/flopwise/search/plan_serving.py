@@ -21,7 +21,7 @@ from flopwise.search.serving_fronts import front, front_nodes, fronts
 from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import Column, Option
 from flopwise.search.serving_targets import stepped, target_costs
-from flopwise.search.serving_verify import MOST_TRIED, Pick, ranked
+from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits, substitute
@@ -106,7 +106,7 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
     answer.assumptions += _assumed(workload, model, wanted)
     nodes = node_kinds(workload, facts, answer.ruled_out)
     runs = workload.source.simulate and not answers_in_one_pass(model, workload)
-    steps = len(nodes) + (MOST_TRIED if runs else 0)
+    steps = len(nodes) + (MOST_RUNS if runs else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
     options = _options(workload, model, nodes, plain, answer, lambda done: report(done, steps))
@@ -180,13 +180,18 @@ def _told(answer: Answer, workload: Resolved) -> list[str]:
 
 
 def _best(option: Option, rows: Column, met: dict[str, Floats]) -> list[Pick]:
-    """The best row, and the best of each other layout: the simulator may see them in another order."""
-    keys = (option.instances[rows], option.found.e2e_s[rows], option.score()[rows])
-    ordered = rows[np.lexsort(keys)]
+    """The best row, and the best of each other layout: the simulator may see them in another order.
+
+    Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
+    """
     found = option.found
-    layouts = np.stack([found.tp, found.pp, found.ep, found.dp])[:, ordered]
-    _, first = np.unique(layouts, axis=1, return_index=True)
-    return [Pick(option, int(ordered[place]), met) for place in sorted(first.tolist())[:LAYOUTS]]
+    score, instances, e2e_s = option.score()[rows], option.instances[rows], found.e2e_s[rows]
+    layouts = np.stack([found.tp, found.pp, found.ep, found.dp])[:, rows]
+    of_layout = np.unique(layouts, axis=1, return_inverse=True)[1].ravel()
+    ordered = np.lexsort((-found.batch[rows], instances, score.round(9), of_layout))
+    first = ordered[np.unique(of_layout[ordered], return_index=True)[1]]
+    best = first[np.lexsort((e2e_s[first], instances[first], score[first]))][:LAYOUTS]
+    return [Pick(option, int(row), met) for row in rows[best]]
 
 
 def _close(options: list[Option], workload: Resolved, answer: Answer) -> list[NodeKind]:

@@ -77,7 +77,7 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
 def batches(most: Floats) -> Floats:
     """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
     top = max(1.0, float(most.max(initial=1.0)))
-    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5)), [top]])).astype(
+    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5))[1:], [top]])).astype(
         float
     )
     sizes: Floats = np.minimum(steps[:, None], np.maximum(most, 1.0)[None, :])

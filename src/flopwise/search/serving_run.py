@@ -17,6 +17,7 @@ from flopwise.serving.sim.simulate import Engine, simulate
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array
+    from flopwise.search.serving import Deployments
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
     from flopwise.serving.sim.result import Simulated as Run
@@ -75,6 +76,7 @@ class Simulator:
     engine: Engine = ENGINE
     seed: int = SEED
     runs: int = 0
+    estimates: dict[Hashable, Deployments] = field(default_factory=dict)  # of more replicas than the traffic takes
     _kept: dict[Hashable, Simulated] = field(default_factory=dict)
     _replicas: dict[Hashable, Replica] = field(default_factory=dict)
     _requests: dict[Hashable, Requests] = field(default_factory=dict)
@@ -154,7 +156,7 @@ def _figures(result: Run, workload: Resolved, rows: slice, run: int, *, seconds:
     good = result.good(Slo(**{name: None if t is None else t.seconds for name, t in limits.items()}))[rows]
     columns = {"ttft_s": result.ttft_s[rows], "tpot_s": result.tpot_s[rows], "e2e_s": result.e2e_s[rows]}
     shares: dict[str, Any] = {name: {p: _known(at(values, p)) for p in NAMED} for name, values in columns.items()}
-    summary = result.summary()
+    summary, busy_ps = result.summary(), int(result.totals.busy_ps.sum())
     return Simulated(
         **shares,
         goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None,
@@ -162,7 +164,7 @@ def _figures(result: Run, workload: Resolved, rows: slice, run: int, *, seconds:
         replicas=run,
         dropped=summary.dropped,
         preemptions=summary.preemptions,
-        utilisation_frac=summary.utilisation_frac,
+        utilisation_frac=busy_ps / max(result.end_ps * len(result.totals.busy_ps), 1),
         kv_peak_frac=summary.kv_peak_frac,
         seconds=seconds,
     )

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 FINALISTS = 10
 """Plans that are to hold in the simulator."""
-MOST_TRIED = 20
-"""Plans that are run to find them."""
+MOST_RUNS = 150
+"""Runs of the simulator that finding them may take; offers of the same machines share theirs."""
+NOT_RUN = "estimated, not simulated"
 MOST_TIMES = 4
 """Replicas are raised to so many times what was estimated at most."""
 
@@ -85,7 +86,6 @@ def ranked(
     held: dict[Kind, tuple[Pick, Verified]] = {}
     rest: dict[Kind, tuple[Pick, Verified]] = {}
     failed: list[Verified] = []
-    tried = 0
     while queue:
         _, number, done = heapq.heappop(queue)
         pick = picks[number]
@@ -93,11 +93,10 @@ def ranked(
             continue
         if done is not None and done.simulated is not None:
             held[pick.kind] = pick, done
-        elif done is not None or simulator is None or len(held) >= FINALISTS or tried >= MOST_TRIED:
-            rest[pick.kind] = pick, done or Verified(pick, None, {})
+        elif done is not None or simulator is None or len(held) >= FINALISTS or simulator.runs >= MOST_RUNS:
+            rest[pick.kind] = pick, done or Verified(pick, None, {}, note="" if simulator is None else NOT_RUN)
         else:
-            advance(tried)
-            tried += 1
+            advance(simulator.runs)
             done = verified(pick, simulator)
             if done.failed:
                 failed.append(done)
@@ -143,50 +142,74 @@ def odds(option: Option, row: int, run: Simulated) -> dict[str, float]:
 
 
 def _service(pick: Pick, simulator: Simulator) -> Verified:
-    option, row = pick.option, pick.row
-    confidence = option.workload.confidence
-    seen: dict[float, tuple[Pick, Simulated, dict[str, float]]] = {}
-
-    def tried(replicas: float) -> tuple[Pick, Simulated, dict[str, float]]:
-        if replicas not in seen:
-            chosen = pick if replicas == float(option.found.replicas[row]) else _with(pick, replicas)
-            run = simulator.run(chosen.option, row)
-            seen[replicas] = (chosen, run, odds(chosen.option, row, run))
-        return seen[replicas]
+    """As it was estimated; with the largest batch; with replicas on all of its instances; with more instances."""
+    option, row, confidence = pick.option, pick.row, pick.option.workload.confidence
+    first, instances = float(option.found.replicas[row]), int(option.instances[row])
+    seen: dict[float, Tried] = {}
 
     def least(replicas: float) -> float:
-        return min(tried(replicas)[2].values(), default=1.0)
+        if replicas not in seen:
+            seen[replicas] = _tried(_with(pick, replicas, simulator), simulator)
+        return seen[replicas].least
 
-    first, instances = float(option.found.replicas[row]), int(option.instances[row])
-    full = option.replicas_on(instances, row)
-    found: float | None = next((r for r in dict.fromkeys((first, full)) if least(r) >= confidence), None)
-    if found is None:
+    best = _tried(pick, simulator)
+    for replicas in dict.fromkeys((first, option.replicas_on(instances, row))):
+        if best.least < confidence and least(replicas) > best.least:
+            best = seen[replicas]
+    if best.least < confidence:
         room = int(option.workload.max_gpus // option.node.count) - instances
         most = min(room, (MOST_TIMES - 1) * instances)
-        more = None
-        if most > 0:
+        most_replicas = option.replicas_on(instances + most, row)
+        if most > 0 and least(most_replicas) >= confidence:
             near = max(1, instances // 8)
             more = fewest(lambda k: least(option.replicas_on(instances + k, row)), confidence, near=near, most=most)
-        found = None if more is None else option.replicas_on(instances + more, row)
-    last = found if found is not None else max(seen)
-    chosen, run, met = tried(last)
-    note = "" if last == first else f"replicas raised from {first:,.0f} to {last:,.0f} by the simulator"
-    if found is None:
+            best = seen[option.replicas_on(instances + (more or most), row)]
+        elif most > 0:
+            best = seen[most_replicas]
+    chosen, run, met = best
+    if best.least < confidence:
         worst = min(met, key=lambda name: met[name])
         return Verified(chosen, run, met, note=_said(chosen, run, worst, met[worst]), failed=worst)
-    broken = "" if last == first else _broken(chosen)
-    return Verified(chosen, run, met, note=note, failed=broken)
+    last = float(chosen.option.found.replicas[chosen.row])
+    note = "" if last == first else f"replicas raised from {first:,.0f} to {last:,.0f} by the simulator"
+    return Verified(chosen, run, met, note=note, failed=_broken(chosen))
 
 
-def _with(pick: Pick, replicas: float) -> Pick:
-    """The same replica more often: estimated anew at the load that each then has."""
+class Tried(NamedTuple):
+    """A pick, its run, and the odds that follow."""
+
+    pick: Pick
+    run: Simulated
+    met: dict[str, float]
+
+    @property
+    def least(self) -> float:
+        """The odds of the target least likely to be met."""
+        return min(self.met.values(), default=1.0)
+
+
+def _tried(pick: Pick, simulator: Simulator) -> Tried:
+    run = simulator.run(pick.option, pick.row)
+    return Tried(pick, run, odds(pick.option, pick.row, run))
+
+
+def _with(pick: Pick, replicas: float, simulator: Simulator, *, largest: bool = True) -> Pick:
+    """The same layout so often, estimated anew at the load that each then has; with the largest batch it holds."""
     option, row = pick.option, pick.row
-    found = deployments(
-        option.model, option.workload, option.node, option.found.weights, option.kv_dtype, least=replicas
-    )
-    assert found is not None
+    key = (id(option.node), option.found.weights, option.kv_dtype, replicas)
+    if key not in simulator.estimates:
+        made = deployments(
+            option.model, option.workload, option.node, option.found.weights, option.kv_dtype, least=replicas
+        )
+        assert made is not None
+        simulator.estimates[key] = made
+    found = simulator.estimates[key]
     other = replace(option, memo={}, found=found)
-    return Pick(other, row, other.odds())
+    if not largest:
+        return Pick(other, row, other.odds())
+    alike = [getattr(found, name) == getattr(option.found, name)[row] for name in ("tp", "pp", "ep", "dp")]
+    rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
+    return Pick(other, int(rows[found.batch[rows].argmax()]), other.odds())
 
 
 def _broken(pick: Pick) -> str:
@@ -233,7 +256,7 @@ def _job(pick: Pick, simulator: Simulator) -> Verified:
         assert workload.deadline_s is not None
         needed = band.quantile(1.0 - workload.confidence)  # of the pace, that is surely reached
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (workload.deadline_s * pace * needed))))
-        chosen = _with(pick, option.replicas_on(option.instances_of(replicas, row), row))
+        chosen = _with(pick, option.replicas_on(option.instances_of(replicas, row), row), simulator, largest=False)
         replicas = float(chosen.option.found.replicas[row])
         if float(chosen.option.instances[row]) * option.node.count > workload.max_gpus:
             return Verified(pick, run, met, note="the deadline takes more than max_gpus", failed="deadline")

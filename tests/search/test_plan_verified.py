@@ -1,0 +1,267 @@
+"""Plans that were run: they hold in fresh runs, replicas follow the traffic, and the search misses no row."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.search.answer import Plan, from_json, to_json
+from flopwise.search.nodes import node_kinds
+from flopwise.search.plan import plan
+from flopwise.search.ruled import RuledOut
+from flopwise.search.serving import deployments
+from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
+from flopwise.search.serving_grid import replica_grid
+from flopwise.search.serving_option import Option
+from flopwise.search.serving_run import Simulator, option_job
+from flopwise.search.serving_targets import stepped
+from flopwise.search.serving_verify import Pick, verified
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import parse_workload, workload_from
+from flopwise.serving.estimate import estimate
+
+FACTS = load_facts()
+SMALL = {"gpus": ["l4", "a10g"], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"}
+
+
+def asked(**more: object) -> Resolved:
+    base = {
+        "model": "Llama-3.1-8B",
+        "task": "serve",
+        "traffic": {"requests_per_s": 6, "input_tokens": 500, "output_tokens": 100},
+        "targets": {"ttft": {"p95": "1s"}, "tpot": {"p95": "90ms"}},
+        "constraints": SMALL,
+    }
+    return workload_from({**base, **more})
+
+
+def answered(**more: object) -> Plan:
+    return plan(asked(**more), FACTS)
+
+
+def options(workload: Resolved) -> list[Option]:
+    model = load_model(workload.source.model)
+    found = []
+    for node in node_kinds(workload, FACTS, RuledOut()):
+        made = deployments(model, workload, node, "bf16", "bf16")
+        if made is not None and made.batch.size:
+            found += [Option(workload, model, node, made, priced, "bf16") for priced in node.priced]
+    return found
+
+
+def test_the_best_plans_carry_what_the_simulator_says() -> None:
+    answer = answered()
+    best = answer.plans[0]
+    assert best.simulated is not None
+    assert answer.simulated >= 1
+    assert best.simulated.ttft_s["p50"] <= best.simulated.ttft_s["p95"] <= best.simulated.ttft_s["p99"]  # type: ignore[operator]
+    assert 0.9 <= (best.simulated.goodput_frac or 0) <= 1
+    assert min(best.meets.values()) >= 0.8
+    assert from_json(to_json(answer)) == answer
+    costs = [c.cost_usd for c in answer.plans if c.simulated is not None]
+    assert costs == sorted(costs)
+
+
+def test_without_simulating_the_plan_is_of_estimates() -> None:
+    answer = answered(simulate=False)
+    assert answer.simulated == 0
+    assert all(c.simulated is None and not c.note for c in answer.plans)
+
+
+def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
+    workload = asked(traffic={"requests_per_s": 12, "input_tokens": "lognormal:600:cv=1", "output_tokens": "50:200"})
+    picks = []
+    for option in options(workload):
+        met = option.odds()
+        rows = np.flatnonzero(option.allowed(met))
+        if rows.size:
+            picks.append(Pick(option, int(rows[option.score()[rows].argmin()]), met))
+    held = [done for pick in picks[:4] if not (done := verified(pick, Simulator(workload))).failed]
+    assert held
+    for done in held:
+        fresh = Simulator(workload, seed=7).run(done.pick.option, done.pick.row)
+        assert done.simulated is not None
+        assert workload.ttft is not None
+        assert fresh.ttft_s["p95"] == pytest.approx(done.simulated.ttft_s["p95"], rel=0.3)
+        assert fresh.tpot_s["p95"] == pytest.approx(done.simulated.tpot_s["p95"], rel=0.1)
+        assert fresh.ttft_s["p95"] <= workload.ttft.seconds  # type: ignore[operator]
+
+
+def test_bursts_take_more_replicas_and_the_plan_says_so() -> None:
+    traffic = {"requests_per_s": 6, "input_tokens": 500, "output_tokens": 100}
+    calm, bursty = answered(traffic=traffic), answered(traffic={**traffic, "burstiness": 4})
+    assert bursty.plans[0].cost_usd >= calm.plans[0].cost_usd
+    raised = [c for c in (*bursty.plans, *bursty.demoted) if "raised" in c.note or c in bursty.demoted]
+    assert raised, "gaps six times as uneven must change something"
+
+
+def test_more_rate_never_takes_fewer_replicas_of_the_same_machine() -> None:
+    for option_index in (0, 1):
+        before = np.zeros(0)
+        for rate in (1, 4, 16, 64):
+            workload = asked(traffic={"requests_per_s": rate, "input_tokens": 500, "output_tokens": 100})
+            replicas = options(workload)[option_index].found.replicas
+            assert not before.size or (replicas >= before).all()
+            before = replicas
+
+
+def test_the_search_finds_what_trying_every_row_finds() -> None:
+    workload = asked(simulate=False)
+    best = np.inf
+    for option in options(workload):
+        for row in range(option.found.batch.size):
+            odds = option.odds()
+            met = all(float(p[row]) >= workload.confidence for p in odds.values())
+            each = int(option.found.tp[row] * option.found.pp[row])
+            replicas = int(option.found.replicas[row])
+            packed = option.node.count // each
+            instances = -(-replicas // packed) if packed else replicas * each // option.node.count
+            if met and instances * option.node.count <= workload.max_gpus:
+                best = min(best, instances * option.priced.usd_per_hour * 730)
+    assert plan(workload, FACTS).plans[0].cost_usd == pytest.approx(best, rel=1e-3)
+
+
+def test_a_row_is_the_single_estimate() -> None:
+    workload = asked(traffic={"concurrency": 64, "input_tokens": 500, "output_tokens": 100})
+    option = options(workload)[0]
+    for row in range(0, option.found.batch.size, 5):
+        assert float(option.found.batch[row]).is_integer()
+        alone = estimate(replace(option_job(option, row), concurrency=int(option.found.batch[row])))
+        assert alone.tpot_s is not None
+        assert alone.tpot_s.value == pytest.approx(float(option.found.tpot_s[row]), rel=1e-6)
+        assert alone.requests_per_s == pytest.approx(float(option.found.requests_per_s[row]), rel=1e-6)
+
+
+def test_floors_lie_below_every_estimate_without_clamping() -> None:
+    for option in options(asked()):
+        found = option.found
+        assert (found.least_ttft_s < found.ttft_s).all()
+        assert (found.least_tpot_s < found.tpot_s).all()
+
+
+def test_mixtures_are_cut_by_experts_and_attention_replicas() -> None:
+    workload = workload_from(
+        {
+            "model": "gpt-oss-120b",
+            "task": "serve",
+            "traffic": {"requests_per_s": 30, "input_tokens": 1000, "output_tokens": 200},
+            "constraints": {"instances": ["p5.48xlarge"]},
+            "simulate": False,
+        }
+    )
+    model = load_model("gpt-oss-120b")
+    node = node_kinds(workload, FACTS, RuledOut())[0]
+    grid = replica_grid(node, model, 16)
+    assert {(1, 8, 8), (2, 4, 8), (8, 1, 8), (8, 1, 1)} <= set(zip(grid.tp, grid.dp, grid.ep, strict=True))
+    assert ((grid.dp == 1) | (grid.ep == grid.tp * grid.dp)).all()
+    assert ((grid.tp * grid.pp * grid.dp) <= 16).all()
+    dense = replica_grid(node, load_model("Llama-3.1-8B"), 16)
+    assert (dense.dp == 1).all()
+    assert (dense.ep == 1).all()
+
+
+def test_the_cache_is_searched_where_it_is_left_open() -> None:
+    open_ended = {"gpus": ["h100"], "providers": ["aws"], "weight_formats": ["fp8"]}
+    answer = answered(constraints=open_ended, simulate=False)
+    seen = {c.layout["kv_dtype"] for c in (*answer.plans, *answer.front, *answer.fronts["tpot"])}
+    assert seen == {"bf16", "fp8"}
+    fixed = answered(constraints={**open_ended, "kv_dtype": "bf16"}, simulate=False)
+    assert {c.layout["kv_dtype"] for c in (*fixed.plans, *fixed.front)} == {"bf16"}
+
+
+def test_fronts_fall_and_hold_the_other_targets() -> None:
+    answer = answered(simulate=False)
+    for name, other in (("ttft", "tpot"), ("tpot", "ttft")):
+        points = [(c.cost_usd, c.figures[f"{name}_s"]) for c in answer.fronts[name]]
+        assert len(points) >= 2
+        assert points == sorted(points)
+        assert all(b[1] < a[1] for a, b in pairwise(points))  # type: ignore[operator]
+        assert all(c.meets[other] >= 0.8 for c in answer.fronts[name])
+        assert points[0][0] <= answer.plans[0].cost_usd + 1e-6
+
+
+def test_a_relaxed_target_never_costs_more() -> None:
+    answer = answered(simulate=False, targets={"ttft": {"p99": "700ms"}, "tpot": {"p95": "90ms"}})
+    best = answer.plans[0].cost_usd
+    for row in answer.target_costs:
+        assert row.cost_usd is None or row.saves_usd == pytest.approx(best - row.cost_usd)
+        if row.to_s is None or row.to_s >= row.from_s:
+            assert row.cost_usd is not None
+            assert row.cost_usd <= best + 1e-6
+    assert {("ttft", "p95"), ("ttft", "p99"), ("tpot", "p90")} <= {
+        (r.target, r.to_percentile) for r in answer.target_costs
+    }
+
+
+@pytest.mark.parametrize(("value", "up", "to"), [(0.03, 1, 0.05), (0.05, -1, 0.03), (1.0, 1, 1.5), (1.0, -1, 0.75)])
+def test_steps_of_the_ladder(value: float, up: int, to: float) -> None:
+    assert stepped(value, up) == pytest.approx(to)
+
+
+def test_impossible_targets_name_the_floor_that_forbids_them() -> None:
+    workload = asked(targets={"tpot": {"p95": "1ms"}, "ttft": {"p95": "1ms"}})
+    answer = plan(workload, FACTS)
+    assert not answer.plans
+    by_target = {f.target: f for f in answer.floors}
+    model, nodes = load_model("Llama-3.1-8B"), node_kinds(workload, FACTS, RuledOut())
+    assert by_target["tpot"].forbids
+    assert by_target["tpot"].seconds >= min(weights_read_s(model, node, "bf16") for node in nodes)
+    assert sum(by_target["tpot"].parts.values()) == pytest.approx(by_target["tpot"].seconds)
+    assert by_target["ttft"].seconds >= min(
+        float(least_prompt_s(model, n, "bf16", 500, np.array([float(n.count)]))[0]) for n in nodes
+    )
+    # what physics allows on its own is not called forbidden
+    loose = floors(asked(), model, nodes, ["bf16"])
+    assert not any(f.forbids for f in loose)
+
+
+def test_a_batch_job_is_timed_by_the_simulator() -> None:
+    traffic = {"requests": 50_000, "input_tokens": 500, "output_tokens": 100}
+    answer = answered(task="batch", traffic=traffic, targets={"deadline": "2h"})
+    best = answer.plans[0]
+    assert best.simulated is not None
+    assert best.simulated.seconds == pytest.approx(best.seconds, rel=1e-6)
+    assert best.seconds < 7200
+    short = answered(task="batch", traffic={**traffic, "requests": 300}, targets={})
+    assert short.plans[0].simulated is not None
+    assert short.plans[0].simulated.requests == 300
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "says"),
+    [
+        ("  requests_per_s: 3\n  burstiness: 0\n", 5, "above 0, up to 100"),
+        ("  requests_per_s: 3\n  peak: 0.5\n", 5, "1 to 50"),
+        ("  requests_per_s: 3\n  peak: .nan\n", 5, "1 to 50"),
+        ("  concurrency: 3\n  peak: 2\n", 5, "shapes traffic.requests_per_s"),
+        ("  requests_per_s: 3\n  arrivals: uniform\n  burstiness: 2\n", 6, "goes with gamma"),
+        ("  trace: missing.csv\n", 4, "is no file"),
+        ("  trace: missing.csv\n  input_tokens: 5\n", 5, "a trace says how long"),
+        ("  requests_per_s: 3\n  input_tokens: normal:5\n", 5, "is not known"),
+        ("  requests_per_s: 3\n  input_tokens: 800:200\n", 5, "the longest is below the shortest"),
+        ("  requests_per_s: 3\n  arrivals: weekly\n", 5, "'weekly'"),
+    ],
+)
+def test_traffic_that_cannot_be_is_answered_with_its_line(body: str, line: int, says: str) -> None:
+    with pytest.raises(SpecError, match=rf"w.yaml:{line}: .*{says}"):
+        parse_workload("model: a\ntask: serve\ntraffic:\n" + body, "w.yaml")
+
+
+def test_a_trace_gives_rate_lengths_and_its_busiest_stretch(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("traces") / "t.csv"
+    calm, busy = np.arange(6000) * 1.0, 6000 + np.arange(5000) * 0.1
+    rows = [f"{t:.3f},100,50" for t in np.concatenate([calm, busy])]
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    flow = asked(traffic={"trace": str(file)}).arriving
+    assert flow.requests_per_s == pytest.approx(10, rel=0.01)
+    assert flow.requests_per_s / flow.peak == pytest.approx(10999 / 6499.9, rel=0.01)
+    assert (flow.input_tokens, flow.output_tokens) == (100, 50)
+    doubled = asked(traffic={"trace": str(file), "requests_per_s": 2 * 10999 / 6499.9}).arriving
+    assert doubled.requests_per_s == pytest.approx(20, rel=0.01)
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,50\n1,x,50\n")
+    with pytest.raises(SpecError, match=r"traffic\.trace: .*line 3, column prompt_tokens"):
+        asked(traffic={"trace": str(file)})
