@@ -41,6 +41,11 @@ LARGE = {
     ),
 }  # fmt: skip
 """Pre-training over all offers, in two precisions."""
+SERVED = (
+    "Llama-3.1-70B", "--task", "serve", "--rate", "20", "--input", "1000", "--output", "250", "--ttft", "p95=1s",
+    "--tpot", "p95=50ms",
+)  # fmt: skip
+"""A service over all offers, with its finalists run through the simulator or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ def cases() -> list[Case]:
     )
     every.append(Case("plan sweep of 12", ("plan", str(ROOT / "examples" / "sweep.yaml"), "--json"), 12 * 2.0, 3))
     every.extend(Case(f"plan {name}", ("plan", *argv, "--json"), 3.0, 5) for name, argv in LARGE.items())
+    every.append(Case("plan serving, whole catalog, simulated", ("plan", *SERVED, "--json"), 10.0, 5))
+    every.append(Case("plan serving, whole catalog, estimated", ("plan", *SERVED, "--no-simulate", "--json"), 2.0, 5))
     known = {name for section in COMMANDS.values() for name in section}
     return [case for case in every if case.argv[0] in known | {"--help"}]
 

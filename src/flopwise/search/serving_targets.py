@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LADDER = (1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0)
 """Steps of a decade: 30 ms is relaxed to 50 ms, 1 s to 1.5 s."""
-WEAKER = {"p99": "p95", "p95": "p90", "p90": "p50"}
-"""Percentiles that a target is relaxed to."""
+WEAKER = {"p99": "p95"}
+"""Percentiles that a target is relaxed to: nobody holds a service to less than p95 who asked for it."""
 NODES = 3
 """Kinds of machines, the cheapest ones, that another percentile is planned anew on."""
 NEAR = 1.5
