@@ -74,8 +74,9 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
 
         return train_figure(answer.estimate)
     from flopwise.serving.explain import serve_figure
+    from flopwise.serving.explain_techniques import cold_start_figure
 
-    return serve_figure(answer.estimate)
+    return serve_figure(answer.estimate, cold_start_figure(answer.cold_start))
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.api.rules import token_rules
+from flopwise.api.serve_techniques import Drafted, drafted, started, technique_settings, unsupported
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.startup import ColdStart
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
@@ -49,6 +52,9 @@ class ServeAnswer:
     under_load: UnderLoad | None
     quick: tuple[QuickFormula, ...]
     settings: tuple[tuple[str, str], ...]
+    cold_start: ColdStart
+    speculation: Drafted | None
+    host_bytes: float  # weights in the host's memory, of one replica
     assumptions: tuple[str, ...]
 
     @property
@@ -74,6 +80,7 @@ def serve(
     static: bool = False,
     machines: Machines | None = None,
     deployment: Deployment | None = None,
+    features: Features | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
@@ -83,7 +90,8 @@ def serve(
 
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
     load, too. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
-    Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`) or `Machines` (`provider="aws" ...`).
+    Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`), `Machines` (`provider="aws" ...`) or
+    `Features` (`prefix_hit=0.5, draft="Llama-3.2-1B" ...`).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -93,20 +101,25 @@ def serve(
     from flopwise.serving.estimate import ServeJob
 
     of_place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
+    of_features = {k: v for k, v in said.items() if k in Features.__dataclass_fields__}
     place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
-    asked = overridden(deployment or Deployment(), {k: v for k, v in said.items() if k not in of_place})
+    more = overridden(features or Features(), of_features)
+    rest = {k: v for k, v in said.items() if k not in of_place and k not in of_features}
+    asked = overridden(deployment or Deployment(), rest)
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     asked, native = in_its_format(found, asked)
     inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
     _check(found, asked)
-    replica = asked.tp * asked.pp * asked.dp
+    replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
     replicas = _replicas(asked, replica, gpus)
     if concurrency is not None and rate is not None:
         raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
     each = None if concurrency is None else max(1, -(-concurrency // replicas))
+    cluster = place.cluster(replica)
+    names: dict[str, Any] = {"assume_family": assume_family, "offline": offline, "facts": place.facts}
     job = ServeJob(
         model=found,
-        cluster=place.cluster(replica),
+        cluster=cluster,
         layout=asked.layout(),
         weights=asked.weights or "bf16",
         kv_dtype=asked.kv_dtype or "bf16",
@@ -117,8 +130,9 @@ def serve(
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
+        techniques=more.techniques(found, asked, cluster.accelerator, **names),
     )
-    answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency)
+    answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
 
 
@@ -173,8 +187,10 @@ def answered(
     replicas: int,
     rate: float | None,
     concurrency: int | None,
+    features: Features | None = None,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
+    from flopwise.serving.assisted import changed_memory, host_bytes
     from flopwise.serving.estimate import estimate
     from flopwise.serving.memory import serving_memory
 
@@ -194,6 +210,7 @@ def answered(
         engine_name=job.engine,
         memory_frac=job.memory_frac,
         device_kind=job.cluster.accelerator.kind,
+        **changed_memory(job),
     )
     held = of_serving(job.model, asked, job.layout, used, job.cluster.accelerator, context=context, concurrency=at_once)
     load = (
@@ -212,10 +229,14 @@ def answered(
             ("layout", asked.layout_text),
             ("weights", f"{job.weights}; KV cache {job.kv_dtype}" if job.decodes else job.weights),
             ("engine", job.engine + (", fixed batch" if job.static else "")),
+            *technique_settings(job),
             ("requests", f"{_request_text(job)}; {load}"),
             ("price", price_text(job.cluster)),
         ),
-        assumptions=tuple(dict.fromkeys((*found.assumptions, *held.assumptions))),
+        cold_start=started(job, features or Features(), place),
+        speculation=drafted(job, found),
+        host_bytes=host_bytes(job),
+        assumptions=tuple(dict.fromkeys((*found.assumptions, *held.assumptions, *unsupported(job)))),
     )
 
 
@@ -232,21 +253,15 @@ def _request_text(job: ServeJob) -> str:
 
 def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
     """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
-    from flopwise.serving.estimate import runner
     from flopwise.serving.memory import generates
-    from flopwise.serving.steady import closed_loop, open_loop, open_loop_percentile
+    from flopwise.serving.under_load import percentiles
 
     if not generates(job.model):
         raise SpecError(
             f"{job.model.name} does not generate; percentiles under load need a model that does: leave the rate out"
         )
-    assert job.arrivals_per_s is not None
-    machine, ranks = runner(job), int(job.layout.dp)
-    each, most = job.arrivals_per_s / ranks, max(1.0, found.max_concurrency / ranks)
-    shape = (job.input_tokens, job.output_tokens)
-    steady = open_loop(machine, job.layout, each, most, *shape)
-    sustained = float(closed_loop(machine, job.layout, most, *shape).requests_per_s)
-    waits = {p: open_loop_percentile(machine, job.layout, steady, each, *shape, p) for p in PERCENTILES}
+    ranks = int(job.layout.dp)
+    each, sustained, waits = percentiles(job, max(1.0, found.max_concurrency / ranks), PERCENTILES)
     over = each >= sustained
     return UnderLoad(
         requests_per_s=rate,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
+from flopwise.facts.engine_support import support
 from flopwise.facts.software import engine
 from flopwise.search.serving_floors import least_prompt_s
 from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
@@ -152,6 +153,7 @@ def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, k
         weight_bits=path.weight_bits,
         kv_dtype=kv_dtype,
         head_bits=path.head_bits,
+        direct=support(engine_name).custom_all_reduce,
     )
 
 

@@ -164,6 +164,7 @@ def _draft_runner(job: ServeJob, plain: Runner, how: Speculation) -> Runner:
         engine=replace(plain.engine, step_s=0.0, sequence_s=0.0),
         dtype=path.dtype,
         weight_bits=path.weight_bits,
+        head_bits=path.head_bits,
     )
 
 
@@ -182,6 +183,7 @@ def _host_runner(job: ServeJob, plain: Runner) -> Runner:
         engine=replace(plain.engine, step_s=0.0, sequence_s=0.0),
         dtype=path.dtype,
         weight_bits=path.weight_bits,
+        head_bits=path.head_bits,
     )
 
 

@@ -11,6 +11,7 @@ from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
+from flopwise.facts.engine_support import support
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
@@ -124,6 +125,7 @@ def runner(job: ServeJob) -> Runner:
         weight_bits=path.weight_bits,
         kv_dtype=job.kv_dtype,
         head_bits=path.head_bits,
+        direct=support(job.engine).custom_all_reduce,
     )
     return assisted(job, plain)
 

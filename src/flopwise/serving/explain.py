@@ -21,6 +21,7 @@ from flopwise.origin import (
 )
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.serving.estimate import runner, steady_state
+from flopwise.serving.explain_techniques import technique_figures, tokens_figure
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
 from flopwise.serving.memory import generates
 from flopwise.serving.result import ServeEstimate
@@ -36,13 +37,13 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-def serve_figure(found: ServeEstimate) -> Figure:
-    """The tree of an estimate: latencies and throughput with their intervals, memory, cost and energy."""
+def serve_figure(found: ServeEstimate, *more: Figure) -> Figure:
+    """The tree of an estimate: latencies and throughput with their intervals, memory, cost and energy, and `more`."""
     tree = _Tree(found)
     name = f"{found.job.model.name} on {found.num_gpus} x {found.job.cluster.accelerator.name}"
     job = found.job
     memory = serving_memory_figure(job.model, job.layout, found.memory, job.weights, job.kv_dtype, job.engine)
-    return estimate_of(name, [*tree.speed(), *tree.bounds(), memory, *tree.paid()])
+    return estimate_of(name, [*tree.speed(), *technique_figures(job), *tree.bounds(), memory, *tree.paid(), *more])
 
 
 def serving_memory_figure(
@@ -191,11 +192,23 @@ class _Tree:
         if found.tpot_s is None:
             return [*figures, *self._throughput(ttft, None)]
         same = abs(number(self.step.value) - found.tpot_s.value) <= _SAME * found.tpot_s.value
+        tokens = tokens_figure(self.job)
+        if tokens is not None and abs(number(self.step.value) / number(tokens.value) / found.tpot_s.value - 1) <= _SAME:
+            return [*figures, *self._speculated(tokens, ttft)]
         formula = self.step.name if same else "queue model: the mean step of a batch that comes and goes"
         tpot = derived("TPOT", found.tpot_s.value, "s", formula, self.step)
         whole = derived("whole request", found.e2e_s, "s", "TTFT + (output tokens - 1) x TPOT", ttft, self.output, tpot)
         figures += [tpot, *interval("TPOT", tpot, found.tpot_s.band, found.tpot_s.low, found.tpot_s.high), whole]
         return [*figures, *self._throughput(ttft, tpot)]
+
+    def _speculated(self, tokens: Figure, ttft: Figure) -> list[Figure]:
+        """TPOT, the whole request and throughput where a step makes several tokens."""
+        found = self.found
+        assert found.tpot_s is not None
+        tpot = derived("TPOT", found.tpot_s.value, "s", f"{self.step.name} / {tokens.name}", self.step, tokens)
+        whole = derived("whole request", found.e2e_s, "s", "TTFT + (output tokens - 1) x TPOT", ttft, self.output, tpot)
+        range_of = interval("TPOT", tpot, found.tpot_s.band, found.tpot_s.low, found.tpot_s.high)
+        return [tpot, *range_of, whole, *self._throughput(ttft, tpot)]
 
     def _throughput(self, ttft: Figure, tpot: Figure | None) -> list[Figure]:
         found = self.found

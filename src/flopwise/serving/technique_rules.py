@@ -92,7 +92,7 @@ def _check_speculation(job: ServeJob, how: Speculation) -> None:
 def _check_pools(job: ServeJob) -> None:
     one = prefill_layout(job)
     each = int(one.num_gpus)
-    if job.techniques.prefill_gpus % each:
+    if job.techniques.prefill_gpus < 0 or job.techniques.prefill_gpus % each:
         raise SpecError(
             f"{job.techniques.prefill_gpus} prefill GPUs do not hold whole instances of tp {int(one.tp)} x pp "
             f"{int(one.pp)}; allowed: multiples of {each}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise import units
-from flopwise.cli import options, questions
+from flopwise.cli import features, options, questions
 from flopwise.cli.commands import memory as memory_command
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.errors import SpecError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     "flopwise serve Llama-3.1-8B --gpu h100 --input 1024 --output 256 --concurrency 64",
     "flopwise serve Llama-3.1-8B --gpu l40s --weights fp8 --gpus 4 --rate 6 --json",
     "flopwise serve Llama-3.1-8B --gpu h100 --input 1000 --output 500 --sweep concurrency",
+    "flopwise serve Llama-3.1-70B --gpu h100 --tp 4 --draft Llama-3.2-1B --acceptance 0.75 --concurrency 8",
 )
 @options.model_argument
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     help="Instead: the curve of latency against throughput along concurrency, batch or tp.",
 )
 @questions.serving_options
+@features.technique_options
 @questions.price_options
 @questions.model_options
 @options.explain_option
@@ -104,6 +106,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
         static=given["static"],
         machines=questions.machines(given),
         deployment=questions.deployment(given),
+        features=features.features(given),
         **questions.model_arguments(given),
     )
 
@@ -150,6 +153,7 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "price_source": job.cluster.price_source or None,
         "memory": memory_command.document(answer.memory),
         "fits": answer.fits,
+        **features.document(answer),
         "under_load": answer.under_load,
         "quick": memory_command.quick(answer.quick),
         "settings": dict(answer.settings),
@@ -183,6 +187,7 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(memory_command.verdict(answer.memory, capacity=False), paper)
     if answer.memory.remedies:
         yield memory_command.remedies_table(answer.memory, paper)
+    yield features.start(answer, paper)
     yield heading("Cost and energy", paper)
     yield pairs(_cost(answer), paper)
     yield questions.quick_table(answer.quick, paper)
@@ -226,6 +231,7 @@ def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
         *(alone if answer.keeps_up else []),
         ("requests", f"{requests.value * replicas:,.3g}/s with {found.concurrency * replicas:,.0f} decoding at once"),
         ("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"),
+        *features.speed(answer),
     ]
 
 

@@ -1,0 +1,103 @@
+"""What `serve` says of the techniques that a deployment uses, and of how it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flopwise import units
+
+if TYPE_CHECKING:
+    from flopwise.api.features import Features
+    from flopwise.api.machines import Machines
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.startup import ColdStart
+
+LARGEST_BATCH = 4096
+"""Up to which it is looked up where speculation stops paying."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What speculative decoding does at this load, and how far it pays."""
+
+    name: str
+    tokens_per_step: float
+    speedup: float  # of decoding, at this batch
+    pays_up_to: int  # sequences decoding at once on one attention replica, looked up at powers of two; 0: never
+
+
+def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
+    """How much drafts gain at this load, and up to which batch; None without them."""
+    import numpy as np
+
+    from flopwise.serving.assisted import request_work, tokens_a_round
+    from flopwise.serving.estimate import runner
+    from flopwise.serving.iteration import Load
+
+    how = job.techniques.speculation
+    if how is None:
+        return None
+    without = replace(job, techniques=replace(job.techniques, speculation=None))
+    now = max(found.concurrency / int(job.layout.dp), 1.0)
+    batch = np.concatenate([[now], 2.0 ** np.arange(int(np.log2(LARGEST_BATCH)) + 1)])
+
+    def token_s(one: ServeJob) -> np.ndarray:
+        tokens, rounds = request_work(one)
+        load = Load(decode_batch=batch, decode_context=tokens + rounds / 2.0)
+        return np.asarray(runner(one).step(load, one.layout).seconds) / tokens_a_round(one)
+
+    gain = token_s(without) / token_s(job)
+    stops = np.flatnonzero(gain[1:] <= 1.0)
+    last = len(gain) - 1 if not len(stops) else int(stops[0])
+    return Drafted(
+        name=how.name,
+        tokens_per_step=tokens_a_round(job),
+        speedup=float(gain[0]),
+        pays_up_to=int(batch[last]) if last else 0,
+    )
+
+
+def started(job: ServeJob, features: Features, place: Machines) -> ColdStart:
+    """How long a replica takes to start."""
+    from pathlib import Path
+
+    from flopwise.serving.startup import cold_start
+
+    kind = features.kind_of_storage(None if place.facts is None else Path(place.facts))
+    image = {"image_bytes": features.image_bytes or 0.0, "image_bytes_per_s": features.image_bytes_per_s or 0.0}
+    return cold_start(job, kind, **image)
+
+
+def unsupported(job: ServeJob) -> Iterator[str]:
+    """What is said where the engine is not documented to run the format."""
+    from flopwise.facts.engine_support import support
+    from flopwise.facts.formats import weight_format
+
+    row = support(job.engine)
+    if not row.runs(weight_format(job.weights)):
+        runs = ", ".join(sorted(row.formats))
+        yield f"{job.engine} is not documented to run {job.weights} weights; it runs {runs}"
+
+
+def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
+    """One line for each technique."""
+    how = job.techniques
+    if how.shared_tokens:
+        yield "prefix", f"{how.shared_tokens:,} tokens shared by all prompts"
+    if how.hit_frac:
+        yield "prefix", f"{units.format_percent(how.hit_frac)} of prompt tokens found in the cache"
+    if how.kept_frac < 1:
+        yield "eviction", f"{units.format_percent(how.kept_frac)} of the cached tokens are kept"
+    if how.speculation is not None:
+        s = how.speculation
+        yield "drafts", f"{s.tokens} tokens by {s.name}, each accepted at {units.format_percent(s.acceptance)}"
+    if how.prefill_gpus:
+        yield "prefill", f"on {how.prefill_gpus:,} accelerators of their own"
+    if how.offload is not None:
+        where = "brought over PCIe each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
+        yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
+    if how.expert_skew > 1:
+        yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
