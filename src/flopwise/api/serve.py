@@ -100,21 +100,15 @@ def serve(
     """
     from flopwise.serving.estimate import ServeJob
 
-    of_place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
-    of_features = {k: v for k, v in said.items() if k in Features.__dataclass_fields__}
+    of_place, of_features, rest = _told_apart(said)
     place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
-    more = overridden(features or Features(), of_features)
-    rest = {k: v for k, v in said.items() if k not in of_place and k not in of_features}
-    asked = overridden(deployment or Deployment(), rest)
+    more, asked = overridden(features or Features(), of_features), overridden(deployment or Deployment(), rest)
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     asked, native = in_its_format(found, asked)
     inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
     _check(found, asked)
     replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
     replicas = _replicas(asked, replica, gpus)
-    if concurrency is not None and rate is not None:
-        raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
-    each = None if concurrency is None else max(1, -(-concurrency // replicas))
     cluster = place.cluster(replica)
     names: dict[str, Any] = {"assume_family": assume_family, "offline": offline, "facts": place.facts}
     job = ServeJob(
@@ -126,7 +120,7 @@ def serve(
         engine=asked.engine,
         input_tokens=inputs,
         output_tokens=outputs,
-        concurrency=each,
+        concurrency=_each(concurrency, rate, replicas),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
@@ -134,6 +128,20 @@ def serve(
     )
     answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
+
+
+def _told_apart(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords of the machines, of the features, and the rest."""
+    place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
+    more = {k: v for k, v in said.items() if k in Features.__dataclass_fields__}
+    return place, more, {k: v for k, v in said.items() if k not in place and k not in more}
+
+
+def _each(concurrency: int | None, rate: float | None, replicas: int) -> int | None:
+    """Requests in flight of one replica; None: as many as fit, or as arrive."""
+    if concurrency is not None and rate is not None:
+        raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
+    return None if concurrency is None else max(1, -(-concurrency // replicas))
 
 
 def _replicas(asked: Deployment, replica: int, gpus: int | None) -> int:
