@@ -31,6 +31,12 @@ FOLDER_FILES = (
     "storage.csv",
     "failures.csv",
     "spot.csv",
+    "purchase_terms.csv",
+    "storage_prices.csv",
+    "carbon.csv",
+    "api_prices.csv",
+    "onprem.csv",
+    "compliance.csv",
 )
 CALIBRATION = "calibration"
 _ALIAS_COLUMNS = {"alias": tables.text, "name": tables.text, "note": tables.text}

@@ -94,14 +94,25 @@ def waiting_frac(nodes: Floats, failures_per_s_per_node: Floats, repair_s: float
     return blocked
 
 
+def progress_frac(mtbf_s: Floats, interval_s: Floats, stall_s: Floats, restart_s: Floats) -> Floats:
+    """Share of the time that is progress, of work that is saved every `interval_s` with a stall; broadcasts.
+
+    t / (M e^(R/M) (e^((t+d)/M) - 1)) of t between saves, a stall of d, interruptions every M, a restart of R.
+
+    Source: Daly 2006 (doi:10.1016/j.future.2004.11.016) section 3, exact for exponential failures.
+    Assumes: independent failures, those while restarting included; what was not saved is done again.
+    """
+    exponent = np.minimum(restart_s / mtbf_s, _LARGEST_EXPONENT)
+    segment = np.minimum((interval_s + stall_s) / mtbf_s, _LARGEST_EXPONENT)
+    return (interval_s / mtbf_s) * np.exp(-exponent) / np.expm1(segment)
+
+
 def goodput(num_gpus: Ints, checkpoint_bytes: Floats, reliability: Reliability = DEFAULT_RELIABILITY) -> Goodput:
     """Share of the wall time that makes progress, between 0 and 1, with what it follows from; broadcasts.
 
-    Of a run that checkpoints every t of work with a stall of d, is interrupted every M and restarts in R, a share
-    t / (M e^(R/M) (e^((t+d)/M) - 1)) is progress; the time for which nodes are missing comes on top.
+    `progress_frac`; the time for which nodes are missing comes on top.
 
-    Source: Daly 2006 (doi:10.1016/j.future.2004.11.016) section 3, exact for exponential failures, those while
-    restarting included; `waiting_frac`.
+    Source: `progress_frac`, `waiting_frac`.
     Assumes: a checkpoint is read back as fast as it is written; an asynchronous one counts once it is written.
     """
     r = reliability
@@ -121,9 +132,7 @@ def goodput(num_gpus: Ints, checkpoint_bytes: Floats, reliability: Reliability =
     if r.repair_s:
         nodes = num_instances(num_gpus, r.gpus_per_node)
         up_frac = 1.0 - waiting_frac(nodes, rate / nodes, r.repair_s, r.spares)
-    exponent = np.minimum(restart_s / mtbf_s, _LARGEST_EXPONENT)
-    segment = np.minimum((interval_s + stall_s) / mtbf_s, _LARGEST_EXPONENT)
-    frac = up_frac * (interval_s / mtbf_s) * np.exp(-exponent) / np.expm1(segment)
+    frac = up_frac * progress_frac(mtbf_s, interval_s, stall_s, restart_s)
     return Goodput(frac, mtbf_s, write_s, stall_s, interval_s, restart_s, up_frac)
 
 
