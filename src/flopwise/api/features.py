@@ -83,6 +83,12 @@ class Features:
         ):
             if given is not None and needed is None:
                 raise SpecError(what)
+        for name in ("storage_bytes_per_s", "image_bytes", "image_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SpecError(f"{name} {value} is out of range; give a finite number above 0")
+        if self.gpu_layers is not None and self.gpu_layers < 0:
+            raise SpecError(f"{self.gpu_layers} layers on the accelerator; allowed: from 0")
         if self.draft is not None and self.acceptance is None:
             raise SpecError(
                 "a draft needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
