@@ -185,7 +185,7 @@ def test_fronts_fall_and_hold_the_other_targets() -> None:
 
 
 def test_a_relaxed_target_never_costs_more() -> None:
-    answer = answered(simulate=False, targets={"ttft": {"p99": "700ms"}, "tpot": {"p95": "90ms"}})
+    answer = answered(simulate=False, targets={"ttft": {"p99": "2s"}, "tpot": {"p95": "100ms"}})
     best = answer.plans[0].cost_usd
     for row in answer.target_costs:
         assert row.cost_usd is None or row.saves_usd == pytest.approx(best - row.cost_usd)
@@ -249,6 +249,32 @@ def test_a_batch_job_is_timed_by_the_simulator() -> None:
 def test_traffic_that_cannot_be_is_answered_with_its_line(body: str, line: int, says: str) -> None:
     with pytest.raises(SpecError, match=rf"w.yaml:{line}: .*{says}"):
         parse_workload("model: a\ntask: serve\ntraffic:\n" + body, "w.yaml")
+
+
+def test_requests_beyond_the_model_are_refused_or_told() -> None:
+    with pytest.raises(SpecError, match=r"traffic\.input_tokens: .* made for 131,072"):
+        answered(traffic={"requests_per_s": 1, "input_tokens": 5_000_000})
+    limits = {"gpus": ["h100"], "providers": ["aws"]}
+    long = answered(
+        traffic={"requests_per_s": 0.05, "input_tokens": 200_000}, targets={}, constraints=limits, simulate=True
+    )
+    assert any("longer than the 131,072" in a for a in long.assumptions)
+    assert long.plans[0].simulated is not None
+    assert long.plans[0].simulated.dropped == 0
+
+
+def test_what_is_dropped_holds_no_target() -> None:
+    traffic = {"requests_per_s": 1, "input_tokens": "lognormal:2000:cv=12", "output_tokens": 20}
+    tail = answered(traffic=traffic, constraints={"gpus": ["h100"], "providers": ["aws"]})
+    runs = [c.simulated for c in (*tail.plans, *tail.demoted) if c.simulated is not None]
+    assert runs
+    assert all(run.dropped > 0 for run in runs)
+    assert all((run.goodput_frac or 0) < 1 for run in runs)
+
+
+def test_rate_and_users_are_not_both_taken() -> None:
+    with pytest.raises(SpecError, match="leave one of them out"):
+        asked(traffic={"requests_per_s": 1, "concurrency": 4})
 
 
 def test_a_trace_gives_rate_lengths_and_its_busiest_stretch(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.cluster import cluster
-from flopwise.errors import MissingFactError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import engine
 from flopwise.search.nodes import NodeKind, node_kinds
@@ -22,7 +22,7 @@ from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import Column, Option
 from flopwise.search.serving_targets import stepped, target_costs
 from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.estimate import ServeJob, check_context
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits, substitute
 from flopwise.units import format_bytes, format_seconds
@@ -105,6 +105,7 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
     wanted = variants(workload, model)
     answer.assumptions += _assumed(workload, model, wanted)
     nodes = node_kinds(workload, facts, answer.ruled_out)
+    answer.assumptions += _check_lengths(workload, model, nodes[0])
     runs = workload.source.simulate and not answers_in_one_pass(model, workload)
     steps = len(nodes) + (MOST_RUNS if runs else 0)
     report = advance or (lambda *_: None)
@@ -144,6 +145,20 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
     if not answers_in_one_pass(model, workload):
         answer.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return answer
+
+
+def _check_lengths(workload: Resolved, model: Model, node: NodeKind) -> tuple[str, ...]:
+    """What is assumed of requests longer than the model is made for.
+
+    Raises:
+        SpecError: they are longer than it can be asked for.
+    """
+    answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
+    job = ServeJob(model=model, cluster=node.cluster, input_tokens=workload.input_tokens, output_tokens=answer)
+    try:
+        return check_context(job)
+    except SpecError as error:
+        raise SpecError(f"traffic.input_tokens: {error}") from None
 
 
 def _assumed(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:

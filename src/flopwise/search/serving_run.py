@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.search.answer import Simulated
 from flopwise.search.serving_requests import SEED, Requests, drawn, waiting
 from flopwise.serving.estimate import ServeJob
@@ -95,13 +96,13 @@ class Simulator:
         return self._kept[key]
 
     def _replica(self, option: Option, row: int, trace: Trace) -> Replica:
-        window = option.model.max_position
+        mean = self.workload.input_tokens + self.workload.output_tokens
+        made = option.model.max_position
+        window = made if made is None or mean <= made else longest_sequence(option.model)
         longest = int((trace.prompt + trace.output).max())
         longest = longest if window is None else min(longest, window)
         key = (machine_key(option, row), longest)
         if key not in self._replicas:
-            workload = self.workload
-            mean = workload.input_tokens + workload.output_tokens
             built = replica(option_job(option, row), context=mean, max_tokens=max(longest, mean))
             limits = replace(built.limits, max_tokens=window or ENDLESS, prefix_cache=bool((trace.prefix >= 0).any()))
             self._replicas[key] = replace(built, limits=limits)

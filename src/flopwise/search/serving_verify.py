@@ -134,10 +134,13 @@ def odds(option: Option, row: int, run: Simulated) -> dict[str, float]:
     ):
         if target is not None:
             value = values[target.percentile]
-            # answers of one token have no time per token, and hold any
-            met[name] = 1.0 if value is None else float(
-                serving_band(job, band).probability_at_most(value, target.seconds, floor=least)
-            )  # fmt: skip
+            if (
+                value is None
+            ):  # answers of one token hold any time per token; requests that all are dropped hold nothing
+                met[name] = 1.0 if name == "tpot" and run.ttft_s["p50"] is not None else 0.0
+                continue
+            likely = serving_band(job, band).probability_at_most(value, target.seconds, floor=least)
+            met[name] = float(likely)
     return met
 
 

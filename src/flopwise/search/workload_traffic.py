@@ -80,6 +80,8 @@ def _check_shape(traffic: Traffic) -> None:
         raise SpecError(f"traffic.{given}: shapes traffic.requests_per_s, which is not given")
     if traffic.trace is not None and traffic.concurrency is not None:
         raise SpecError("traffic.concurrency: a trace says when requests arrive; leave one of them out")
+    if traffic.requests_per_s is not None and traffic.concurrency is not None:
+        raise SpecError("traffic.concurrency: requests come at requests_per_s, or as users ask; leave one of them out")
     for name in ("input_tokens", "output_tokens"):
         if traffic.trace is not None and getattr(traffic, name) is not None:
             raise SpecError(f"traffic.{name}: a trace says how long requests are; leave it out")
