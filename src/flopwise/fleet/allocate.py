@@ -50,6 +50,7 @@ class Choice:
     busy_hours: float
     kg_each: float = 0.0
     candidate: int = 0  # the caller's number of it
+    unit: int = 1  # instances of the smallest part that a splittable workload may be split into
 
     @property
     def pooled(self) -> bool:
@@ -169,8 +170,8 @@ class _Built:
             demand = demands[choice.workload]
             own = 0.0 if choice.pooled else choice.usd_each
             cost = own + weight * choice.kg_each
-            scale = 1 if demand.splittable else choice.instances
-            self.own.append(self.program.column(cost * scale, choice.instances if demand.splittable else 1))
+            scale = choice.unit if demand.splittable else choice.instances
+            self.own.append(self.program.column(cost * scale, -(-choice.instances // scale)))
             if choice.pooled and choice.machine not in self.pool_column:
                 self.pool_column[choice.machine] = self.program.column(choice.usd_each, BIG)
                 self.pool_usd[choice.machine] = choice.usd_each
@@ -183,7 +184,7 @@ class _Built:
     def _instances(self, index: int) -> float:
         """Instances that one unit of a choice's column stands for."""
         choice = self.choices[index]
-        return 1.0 if self.demands[choice.workload].splittable else float(choice.instances)
+        return float(choice.unit if self.demands[choice.workload].splittable else choice.instances)
 
     def _carry(self) -> None:
         """Every workload is carried whole."""

@@ -21,6 +21,9 @@ USUAL = {
 """Hours a day and days a month of environments that a fleet does not describe itself: working days; weekly training."""
 
 
+OFFICE_HOURS, WORKING_DAYS = 9.0, 23.0
+
+
 def daily(hours: Hours, where: str) -> tuple[float, float]:
     """(hours a day, days a month).
 
@@ -57,6 +60,17 @@ def hours_per_month(hours: Hours | None, environment: str, where: str) -> float:
         )
     per_day, days = USUAL[environment]
     return per_day * days
+
+
+def slots(hours: Hours | None, environment: str) -> tuple[int, ...]:
+    """Which of the week's slots (office hours, weekday nights, weekends) a schedule is on in.
+
+    Assumes: up to nine hours on at most 23 days a month are office hours; longer working days reach into the nights.
+    """
+    per_day, days = USUAL.get(environment, (24.0, DAYS_PER_MONTH)) if hours is None else daily(hours, environment)
+    if days > WORKING_DAYS:
+        return (0, 1, 2)
+    return (0,) if per_day <= OFFICE_HOURS else (0, 1)
 
 
 def monthly_usd(count: float, usd_per_hour: float, hours: float) -> float:

@@ -22,10 +22,18 @@ Advance = Callable[[int, int], None]
 TRAINING = ("pretrain", "finetune")
 
 
-def plan(workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None) -> Plan:
+def plan(
+    workload: Resolved,
+    facts: Facts,
+    advance: Advance | None = None,
+    *,
+    assume_family: str | None = None,
+    alone: bool = True,
+) -> Plan:
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
-    A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest.
+    A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
+    `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -40,11 +48,11 @@ def plan(workload: Resolved, facts: Facts, advance: Advance | None = None, *, as
     if workload.source.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each
 
-        answer = plan_training(workload, model, facts, advance)
+        answer = plan_training(workload, model, facts, advance, alone=alone)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
 
-        answer = plan_serving(workload, model, facts, advance)
+        answer = plan_serving(workload, model, facts, advance, alone=alone)
     return Plan(
         workload=msgspec.to_builtins(workload.source),
         task=workload.source.task,

@@ -39,6 +39,7 @@ Advance = Callable[[int, int], None]
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
 NEAREST_MISSES = 5
+CHEAPER_MISSES = 3
 LAYOUTS = 2
 """Layouts of one option that may go to the simulator."""
 SIXTEEN = 12.0
@@ -94,8 +95,12 @@ def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
     return found + [(weights, "fp8") for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
 
-def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None) -> Answer:
+def plan_serving(
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
+) -> Answer:
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
+
+    Not `alone`: as in `plan`, nothing is run.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -106,7 +111,7 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
     answer.assumptions += _assumed(workload, model, wanted)
     nodes = node_kinds(workload, facts, answer.ruled_out)
     answer.assumptions += _check_lengths(workload, model, nodes[0])
-    runs = workload.source.simulate and not answers_in_one_pass(model, workload)
+    runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)
     steps = len(nodes) + (MOST_RUNS if runs else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
@@ -126,6 +131,9 @@ def plan_serving(workload: Resolved, model: Model, facts: Facts, advance: Advanc
             missed.append(_miss(option, met, answer))
     found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps))
     answer.plans = [done.candidate(place) for place, (_, done) in enumerate(found, start=1)]
+    if answer.plans and not alone:
+        answer.misses = _cheaper_misses(options, answer.plans[0].cost_usd)
+        return answer
     answer.front = front(options)
     if not answers_in_one_pass(model, workload):
         answer.target_costs = target_costs(options, workload)

@@ -40,8 +40,10 @@ NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
 
-def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None) -> Answer:
-    """Search every offer for the layouts that meet the workload's targets.
+def plan_training(
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
+) -> Answer:
+    """Search every offer for the layouts that meet the workload's targets; `alone` as in `plan`.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -71,6 +73,10 @@ def plan_training(workload: Resolved, model: Model, facts: Facts, advance: Advan
     ordered = sorted(picked.values(), key=lambda entry: entry[0])
     answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
     answer.assumptions += sentences(answer.plans, facts.folder)
+    if answer.plans and not alone:
+        found = rank.cheaper_misses(options, workload, answer.plans[0].cost_usd)
+        answer.misses = [rank.candidate(o, workload, row, met, i) for i, (o, row, met) in enumerate(found, start=1)]
+        return answer
     front = rank.front_rows(options, workload)
     chances = {id(option): rank.odds(option, workload) for option, _ in front}
     answer.front = [rank.candidate(o, workload, row, chances[id(o)], i) for i, (o, row) in enumerate(front, start=1)]

@@ -141,6 +141,25 @@ def nearest_miss(option: Option, workload: Resolved) -> tuple[float, int] | None
     return float(short[row]), row
 
 
+def cheaper_misses(
+    options: list[Option], workload: Resolved, cost_usd: float, most: int = 3
+) -> list[tuple[Option, int, dict[str, Floats]]]:
+    """Of rows cheaper than `cost_usd` that a target forbids, the nearest on each kind of device; nearest first."""
+    found: dict[str, tuple[float, Option, int, dict[str, Floats]]] = {}
+    for option in options:
+        met = odds(option, workload)
+        rows = np.flatnonzero((option.cost_usd < cost_usd) & ~allowed(option, workload, met))
+        if not rows.size:
+            continue
+        likely = np.min(np.stack([p[rows] for p in met.values()]), axis=0)
+        best = int(likely.argmax())
+        name = option.node.cluster.accelerator.name
+        if name not in found or -float(likely[best]) < found[name][0]:
+            found[name] = (-float(likely[best]), option, int(rows[best]), met)
+    ordered = sorted(found.values(), key=lambda entry: entry[0])[:most]
+    return [(option, row, met) for _, option, row, met in ordered]
+
+
 def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Floats], rank: int) -> Candidate:
     """The candidate of one row."""
     job, result, node, offer = option.job, option.result, option.node, option.priced.offer

@@ -1,0 +1,162 @@
+"""One row for each workload: what it is, what it takes, its best way, and why not the cheaper one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flopwise.fleet.assessment import WorkloadResult
+from flopwise.fleet.measured import Measured, measured
+from flopwise.fleet.money import carbon_kg
+from flopwise.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.fleet.allocate import Allocation
+    from flopwise.fleet.candidates import Carried, Way
+    from flopwise.fleet.problem import Problem
+    from flopwise.search.answer import Candidate
+
+SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
+"""Categories of models by parameters."""
+SAME = 1.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A workload with the way that carries most of it, and its figures."""
+
+    item: Carried
+    way: Way
+    count: int
+    figures: Measured | None
+    parts: tuple[tuple[Way, int], ...]  # every kind of machine with how many, primary
+
+
+def size_of(parameters: int) -> str:
+    """The category of a model."""
+    return next(name for most, name in SIZES if parameters < most)
+
+
+def chosen_ways(made: Problem, found: Allocation, facts: Facts) -> list[Chosen]:
+    """The main way of each workload, estimated in full."""
+    parts: dict[int, list[tuple[Way, int]]] = {}
+    for taken in found.taken:
+        if taken.role == "primary":
+            parts.setdefault(taken.choice.workload, []).append((made.ways[taken.choice.candidate], taken.count))
+    rows = []
+    known: dict[tuple[Any, ...], Measured | None] = {}
+    for number, item in enumerate(made.items):
+        main, count = max(parts[number], key=lambda entry: entry[1] * entry[0].usd_each)
+        key = (id(item.plan), id(main.candidate))
+        if key not in known:
+            known[key] = measured(item, main, facts)
+        rows.append(Chosen(item=item, way=main, count=count, figures=known[key], parts=tuple(parts[number])))
+    return rows
+
+
+def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
+    """The row of one workload."""
+    item, found, told = chosen.item, chosen.way, chosen.figures
+    placed, held = item.placed, found.candidate
+    energy, carbon = _footprint(chosen, facts)
+    return WorkloadResult(
+        name=placed.name,
+        environment=placed.environment,
+        kind=placed.job.task,
+        model=placed.job.model,
+        parameters=None if told is None else told.parameters,
+        size="machines" if told is None else size_of(told.parameters),
+        memory_bytes=held.memory_bytes * max(1, placed.gpus_each) if told is None else told.memory_bytes,
+        intensity=None if told is None else told.intensity,
+        pattern="machines to work on" if told is None else told.pattern,
+        hours_per_month=found.busy_hours,
+        runs_per_month=placed.runs_per_month,
+        feasible=True,
+        reasons=[],
+        best=_best(chosen),
+        why_not_cheaper=why_not_cheaper(chosen),
+        energy_kwh_per_month=energy,
+        carbon_kg_per_month=carbon,
+        starts=placed.job.starts,
+    )
+
+
+def _footprint(chosen: Chosen, facts: Facts) -> tuple[float | None, float | None]:
+    """(kWh, kg of CO2) a month over all machines; None where one part is not known."""
+    energy: float | None = 0.0
+    carbon: float | None = 0.0
+    for found, count in chosen.parts:
+        own = None if found.kwh is None else found.kwh * count / found.instances
+        kg = None if own is None else carbon_kg(own, found.offer.provider, found.offer.region, facts.folder)
+        energy = None if own is None or energy is None else energy + own
+        carbon = None if kg is None or carbon is None else carbon + kg
+    return energy, carbon
+
+
+def _best(chosen: Chosen) -> dict[str, Any]:
+    found, held = chosen.way, chosen.way.candidate
+    return {
+        "provider": found.offer.provider,
+        "region": found.offer.region,
+        "instance": found.offer.instance,
+        "gpu": held.gpu,
+        "num_gpus": chosen.count * max(1, held.num_gpus // held.num_instances),
+        "num_instances": chosen.count,
+        "purchase": found.purchase,
+        "layout": held.layout,
+        "memory_bytes_per_gpu": held.memory_bytes,
+        "capacity_bytes": held.capacity_bytes,
+        "meets": held.meets,
+        "figures": {} if chosen.figures is None else chosen.figures.figures,
+        "breakdown": {} if chosen.figures is None else chosen.figures.breakdown,
+        "usd_per_month": found.usd,
+    }
+
+
+def why_not_cheaper(chosen: Chosen) -> str:
+    """The cheaper ways there are, and what stands against each: a policy of the fleet, or a target it misses."""
+    item, found = chosen.item, chosen.way
+    told = []
+    ahead = [w for w in item.ways if w.usd * SAME < found.usd]
+    if ahead:
+        first = ahead[0]
+        told.append(
+            f"{_named(first.candidate, first.instances)} {_bought(first.purchase)} would cost ${first.usd:,.0f} a "
+            f"month instead of ${found.usd:,.0f}: policies of the fleet (shares, quotas, backup ...) stand against it"
+        )
+    misses = [] if item.plan is None else item.plan.misses
+    told += [
+        f"{_named(near, near.num_instances)} {_bought(near.purchase)} {_missed(near, item)}"
+        for near in misses[: 2 - len(told)]
+    ]
+    return "; ".join(told) or "it is the cheapest on offer that does the work"
+
+
+def _bought(purchase: str) -> str:
+    return {"on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year",
+            "reserved_3y": "reserved for three years"}[purchase]  # fmt: skip
+
+
+def _named(held: Candidate, count: int) -> str:
+    return f"{count} x {held.provider} {held.instance} ({held.gpu})"
+
+
+def _missed(near: Candidate, item: Carried) -> str:
+    """What a cheaper candidate misses, with figures."""
+    assert item.wanted is not None
+    wanted = item.wanted
+    if not near.meets:
+        return "is beyond a limit"
+    name = min(near.meets, key=lambda n: near.meets[n])
+    odds = f"{100 * near.meets[name]:.0f} % likely to hold it, {100 * wanted.confidence:.0f} % are asked"
+    limit = {"ttft": wanted.ttft, "tpot": wanted.tpot, "latency": wanted.latency}.get(name)
+    if name == "memory":
+        return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"
+    if limit is not None:
+        value = near.figures["e2e_s" if name == "latency" else f"{name}_s"] or 0.0
+        return f"has {limit.percentile} {name} {format_seconds(value)} of {format_seconds(limit.seconds)} ({odds})"
+    if name == "deadline" and wanted.deadline_s is not None:
+        return f"takes {format_seconds(near.seconds)} of {format_seconds(wanted.deadline_s)} ({odds})"
+    times = near.shortfall.get(name)
+    return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"

@@ -1,0 +1,103 @@
+"""Many drawn months: demand, prices and interruptions, and the distribution of the bill that comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.facts.reliability import spot_record
+from flopwise.fleet.assessment import Allotment, Scenarios
+from flopwise.units import HOUR_S
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flopwise.fleet.file import Platform
+
+Draws = NDArray[np.floating[Any]]
+DEMAND_SPREAD = 0.15
+"""Standard deviation of the logarithm of a month's demand. Assumed: a service's owner knows better."""
+SPOT_SPREAD, ON_DEMAND_SPREAD = 0.20, 0.02
+"""The same of prices. Assumed: list prices hardly move within a month, spot prices do."""
+REWORK_H = 0.5
+"""Hours of work that an interruption costs: half an hour since the last checkpoint, restart included."""
+PARTS = ("demand", "prices", "interruptions", "prediction")
+Z90 = 1.2815515655446004
+
+
+def simulated(
+    platform: Platform, rows: Sequence[Allotment], fixed_usd: float, *, runs: int, seed: int, folder: Path | None = None
+) -> Scenarios:
+    """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
+
+    Machines follow demand, but those reserved, which are paid anyhow. Each part's share of the variance is that of
+    months in which only this part is drawn.
+
+    Assumes: `DEMAND_SPREAD`, `SPOT_SPREAD`, `ON_DEMAND_SPREAD`; predictions err as the intervals of the bill say.
+    """
+    if not rows:
+        raise ValueError("a bill needs machines")
+    draws = _draws(platform, rows, runs, seed, folder)
+    total = _bill(rows, draws, set(PARTS)) + fixed_usd
+    alone = {part: float(np.var(_bill(rows, draws, {part}))) for part in PARTS}
+    explained = sum(alone.values())
+    p10, p50, p90, p95 = (float(v) for v in np.percentile(total, [10, 50, 90, 95]))
+    budget = platform.rules.budget_per_month
+    return Scenarios(
+        runs=runs, seed=seed, mean=float(total.mean()), p10=p10, p50=p50, p90=p90, p95=p95,
+        over_budget=None if budget is None else float((total > budget).mean()),
+        drivers={part: value / explained if explained else 0.0 for part, value in alone.items()},
+    )  # fmt: skip
+
+
+def _draws(
+    platform: Platform, rows: Sequence[Allotment], runs: int, seed: int, folder: Path | None
+) -> dict[str, Draws]:
+    """Factors of (runs, rows): demand is one draw a workload, prices one for each provider and purchase."""
+    random = np.random.default_rng(seed)
+    names = {placed.name: n for n, placed in enumerate(platform.workloads)}
+    demand = np.exp(random.normal(0.0, DEMAND_SPREAD, (runs, len(names))))
+    told = random.normal(0.0, 1.0, (runs, len(names)))
+    sold = {key: n for n, key in enumerate(dict.fromkeys((r.provider, r.purchase) for r in rows))}
+    moved = random.normal(0.0, 1.0, (runs, len(sold)))
+    spread = np.array([SPOT_SPREAD if r.purchase == "spot" else ON_DEMAND_SPREAD for r in rows])
+    owner = np.array([names[r.workload] for r in rows])
+    rates = np.array([_interruptions(r, folder) for r in rows])
+    lost = random.poisson(rates, (runs, len(rows))) - rates
+    hours = np.array([max(r.hours_per_month * r.count, 1e-9) for r in rows])
+    up = np.array([np.log(max(r.usd_high, 1e-9) / max(r.usd_per_month, 1e-9)) / Z90 for r in rows])
+    down = np.array([np.log(max(r.usd_per_month, 1e-9) / max(r.usd_low, 1e-9)) / Z90 for r in rows])
+    erred = told[:, owner]
+    price = np.exp(moved[:, [sold[r.provider, r.purchase] for r in rows]] * spread)
+    count = np.array([r.count for r in rows])
+    on = np.array([r.hours_per_month for r in rows])
+    del on
+    return {
+        "demand": np.ceil(np.round(count * demand[:, owner], 6)) / count if count.size else demand[:, owner],
+        "prices": price,
+        "interruptions": np.maximum(1.0 + lost * REWORK_H / hours, 0.0),
+        "prediction": np.exp(erred * np.where(erred > 0, up, down)),
+    }
+
+
+def _interruptions(row: Allotment, folder: Path | None) -> float:
+    """Expected a month, of all instances."""
+    record = spot_record(row.provider, row.gpu, folder) if row.purchase == "spot" else None
+    return 0.0 if record is None else record.interruptions_per_s * HOUR_S * row.hours_per_month * row.count
+
+
+def _bill(rows: Sequence[Allotment], draws: dict[str, Draws], drawn: set[str]) -> Draws:
+    usd = np.array([r.usd_per_month for r in rows])
+    reserved = np.array([r.purchase.startswith("reserved") for r in rows])
+    factor: Draws = np.ones_like(draws["demand"])
+    for part in drawn:
+        own = draws[part]
+        if part == "prices" or not reserved.any():
+            factor = factor * np.where(reserved, 1.0, own)
+        else:  # what is reserved is paid anyhow; more than that is bought on top
+            factor = factor * np.where(reserved, np.maximum(own, 1.0), own)
+    total: Draws = (factor * usd).sum(axis=1)
+    return total

@@ -1,0 +1,145 @@
+"""The bill if prices rise, a provider is lost, spot capacity is gone, or traffic grows: allocated anew each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from flopwise.errors import InfeasibleError
+from flopwise.fleet.assessment import WhatIf
+from flopwise.fleet.candidates import scaled
+from flopwise.fleet.problem import Problem, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flopwise.fleet.allocate import Allocation
+    from flopwise.fleet.candidates import Carried
+    from flopwise.fleet.file import Platform, Rules
+
+PRICE_RISE = 0.2
+WEEK = 7 / 30.4167
+"""Of a month."""
+MONTHS = 12
+
+
+def whatifs(
+    platform: Platform, made: Problem, found: Allocation, folder: Path | None = None, *, seconds: float = 3.0
+) -> list[WhatIf]:
+    """The usual questions. Budgets are left out of what is allocated anew: the bill is told, and what it exceeds."""
+    free = replace(made, rules=replace(made.rules, budget_per_month=None))
+    main = max(found_by(found), key=lambda p: found_by(found)[p])
+    rows = [
+        _asked(
+            f"prices of {main} rise {100 * PRICE_RISE:.0f} %",
+            lambda: free.priced(lambda w: 1 + PRICE_RISE * (w.offer.provider == main)),
+            found, made.rules, seconds, "with machines chosen anew",
+        )
+    ]  # fmt: skip
+    rows.append(
+        WhatIf(
+            name=f"all prices rise {100 * PRICE_RISE:.0f} %", feasible=True, usd_per_month=found.usd * (1 + PRICE_RISE),
+            change_usd=found.usd * PRICE_RISE,
+            text=_text(found.usd * (1 + PRICE_RISE), found.usd, made.rules, "wherever machines are bought"),
+        )
+    )  # fmt: skip
+    rows += [
+        _asked(
+            f"{p} is lost", partial(_lost, free, p), found, made.rules, seconds, "its share is spread over the others"
+        )
+        for p in sorted(found_by(found))
+    ]
+    rows += _without_spot(free, found, made.rules, seconds)
+    rows += _more(platform, made.items, found, folder, seconds)
+    return rows
+
+
+def found_by(found: Allocation) -> dict[str, float]:
+    """USD a month of each provider's machines."""
+    paid: dict[str, float] = {}
+    for taken in found.taken:
+        paid[taken.choice.provider] = paid.get(taken.choice.provider, 0.0) + taken.count * taken.choice.usd_each
+    return paid
+
+
+def _asked(name: str, ask: Callable[[], Problem], found: Allocation, rules: Rules, seconds: float, how: str) -> WhatIf:
+    try:
+        other = ask().solved(seconds=seconds)
+    except InfeasibleError as error:
+        return WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=f"no allocation: {error}")
+    return WhatIf(
+        name=name, feasible=True, usd_per_month=other.usd, change_usd=other.usd - found.usd,
+        text=_text(other.usd, found.usd, rules, how),
+    )  # fmt: skip
+
+
+def _text(usd: float, before: float, rules: Rules, how: str) -> str:
+    change = usd - before
+    told = (
+        f"${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f} ({100 * change / before:+.0f} %), {how}"
+    )
+    budget = rules.budget_per_month
+    return told + (f"; ${usd - budget:,.0f} over the budget" if budget is not None and usd > budget else "")
+
+
+def _lost(made: Problem, provider: str) -> Problem:
+    left = {name: share for name, share in made.rules.providers.items() if name != provider}
+    total = sum(left.values())
+    shares = {name: share / total for name, share in left.items()} if total else {}
+    smaller = made.without(lambda w: w.offer.provider == provider)
+    others = {w.offer.provider for w in smaller.ways}
+    demands = made.demands if len(others) > 1 else tuple(replace(d, backup=False) for d in made.demands)
+    return replace(smaller, rules=replace(made.rules, providers=shares), demands=demands)
+
+
+def _without_spot(made: Problem, found: Allocation, rules: Rules, seconds: float) -> list[WhatIf]:
+    """A week of the month is bought otherwise."""
+    if not any(t.choice.purchase == "spot" for t in found.taken):
+        return []
+    name = "no spot capacity for a week"
+    try:
+        other = made.without(lambda w: w.purchase == "spot" or w.purchase.startswith("reserved")).solved(
+            seconds=seconds
+        )
+    except InfeasibleError as error:
+        return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=f"no allocation: {error}")]
+    spot = {t.choice.workload for t in found.taken if t.choice.purchase == "spot"}
+    before = sum(t.count * t.choice.usd_each for t in found.taken if t.choice.purchase == "spot")
+    after = sum(t.count * t.choice.usd_each for t in other.taken if t.choice.workload in spot)
+    usd = found.usd + WEEK * max(0.0, after - before)
+    how = "its workloads bought on demand for that week"
+    return [
+        WhatIf(
+            name=name,
+            feasible=True,
+            usd_per_month=usd,
+            change_usd=usd - found.usd,
+            text=_text(usd, found.usd, rules, how),
+        )
+    ]
+
+
+def _more(
+    platform: Platform, items: Sequence[Carried], found: Allocation, folder: Path | None, seconds: float
+) -> list[WhatIf]:
+    """Twice the traffic, and the fleet's own growth."""
+    free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
+    how = "on the same layouts, more of them"
+    rows = [
+        _asked(
+            "traffic and runs x 2", lambda: problem(free, [scaled(i, 2.0) for i in items], folder), found,
+            platform.rules, seconds, how,
+        )
+    ]  # fmt: skip
+    if any(i.placed.growth_per_month for i in items):
+        rows.append(
+            _asked(
+                f"growth after {MONTHS} months",
+                lambda: problem(free, [scaled(i, (1 + i.placed.growth_per_month) ** MONTHS) for i in items], folder),
+                found, platform.rules, seconds, how,
+            )
+        )  # fmt: skip
+    return rows
