@@ -167,6 +167,20 @@ def _check_lengths(workload: Resolved, model: Model, node: NodeKind) -> tuple[st
         return check_context(job)
     except SpecError as error:
         raise SpecError(f"traffic.input_tokens: {error}") from None
+def _cheaper_misses(options: list[Option], cost_usd: float) -> list[Candidate]:
+    """Of what is cheaper than `cost_usd` and a target forbids, the nearest on each kind of device; nearest first."""
+    found: dict[str, tuple[float, Pick]] = {}
+    for option in options:
+        met = option.odds()
+        rows = np.flatnonzero((option.cost_usd < cost_usd) & ~option.allowed(met))
+        if not rows.size or not met:
+            continue
+        likely = np.min(np.stack([p[rows] for p in met.values()]), axis=0)
+        best, name = int(likely.argmax()), option.node.cluster.accelerator.name
+        if name not in found or likely[best] > found[name][0]:
+            found[name] = (float(likely[best]), Pick(option, int(rows[best]), met))
+    ordered = sorted(found.values(), key=lambda entry: -entry[0])[:CHEAPER_MISSES]
+    return [pick.option.candidate(pick.row, pick.met, place) for place, (_, pick) in enumerate(ordered, start=1)]
 
 
 def _assumed(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
