@@ -167,6 +167,8 @@ def _check_lengths(workload: Resolved, model: Model, node: NodeKind) -> tuple[st
         return check_context(job)
     except SpecError as error:
         raise SpecError(f"traffic.input_tokens: {error}") from None
+
+
 def _cheaper_misses(options: list[Option], cost_usd: float) -> list[Candidate]:
     """Of what is cheaper than `cost_usd` and a target forbids, the nearest on each kind of device; nearest first."""
     found: dict[str, tuple[float, Pick]] = {}
