@@ -232,6 +232,8 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
             continue
         zero, group = sharding
+        if zero > stack(recipe.stack).zero:
+            continue
         layout = Layout(
             dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group, recompute=recompute[0],
             recompute_every=recompute[1], interleave=interleave, schedule=schedule,
@@ -253,7 +255,8 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         ("gpt2-medium", 16, 8, "megatron-te", None),
         ("gpt2", 24, 24, "megatron-te", None),
         ("gpt2", 16, 8, "megatron-deepspeed", None),
-        ("gpt2-medium", 16, 8, "megatron-te", 4_400_000_000),
+        ("gpt2-medium", 16, 8, "in-house", 4_600_000_000),
+        ("gpt2-medium", 16, 8, "fsdp-te", None),
     ],
 )
 def test_the_best_row_is_the_best_of_all_layouts(

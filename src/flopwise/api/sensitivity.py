@@ -110,6 +110,7 @@ def _train_headline(found: Any) -> Headline:
 
 
 def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
+    from flopwise.facts.software import stack
     from flopwise.training.estimate import estimate
     from flopwise.training.layout import RECOMPUTE
 
@@ -143,7 +144,8 @@ def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
             yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))
     for mode in sorted({0, 1, 2} - {int(layout.recompute)}):
         yield f"recompute {RECOMPUTE[mode]}", again(layout=layout.recomputing(mode))
-    for zero in sorted({0, 1, 3} - {int(layout.zero)}) if int(layout.dp) * int(layout.cp) > 1 else ():
+    stages = {0, 1, stack(recipe.stack).zero} if int(layout.dp) * int(layout.cp) > 1 else {int(layout.zero)}
+    for zero in sorted(stages - {int(layout.zero)}):
         yield f"ZeRO {zero}", again(layout=replace(layout, zero=zero))
 
 

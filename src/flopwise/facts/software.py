@@ -79,6 +79,8 @@ class Stack:
         str  # of pipelines, separated by semicolons; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its
         # pull request 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
     )
+    zero: int  # highest ZeRO stage: Megatron-Core's distributed optimizer is the first (the stages of Megatron-FSDP, an
+    # engine of its own, are not these rows'); DeepSpeed refuses stages 2 and 3 in pipelines; nanotron has the first
     meaning: str = ""
     source: str = ""
 

@@ -31,6 +31,7 @@ MEANINGS = {
 BENT_FRAC = 0.8
 """Efficiency below which a way of spreading counts as bent."""
 MICRO_BATCHES = 16
+_FULLY = 3
 CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tensor-parallel messages are exposed", ("tensor_parallel",)),
     ("context-parallel messages are exposed", ("context_parallel",)),
@@ -164,9 +165,12 @@ def _candidates(
     rows: list[dict[str, int]] = []
     names: list[str] = []
     ruled: list[tuple[str, str]] = []
+    software = stack(recipe.stack)
     single = [s for s in STRATEGIES[:-1] if s != "expert" or limits.experts > 1]
     for strategy in single:
         reason = ruled_out(strategy, count, limits, batch)
+        if strategy == "fsdp" and software.zero < _FULLY:
+            reason = f"{software.name} shards by ZeRO {software.zero} at most"
         if reason:
             ruled.append((strategy, reason))
             continue

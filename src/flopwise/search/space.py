@@ -81,25 +81,29 @@ class Turns(NamedTuple):
 
 
 class Pipelines(NamedTuple):
-    """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone."""
+    """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
+
+    `zero`: the highest ZeRO stage that is tried.
+    """
 
     codes: tuple[int, ...] = ()
     interleaved: bool = True
     alone: bool = False
+    zero: int = 3
 
     @staticmethod
     def of(software: Stack, asked: str | None) -> Pipelines:
-        """Those that a training stack runs and that may be quicker, or the one asked for.
+        """Those that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises:
             SpecError: there is no such schedule.
         """
         if asked is None:
-            return Pipelines(quicker_schedules(software.schedules))
+            return Pipelines(quicker_schedules(software.schedules), zero=software.zero)
         code = schedule_code(asked)
         if code:
-            return Pipelines((code,), interleaved=False, alone=True)
-        return Pipelines(interleaved=asked.strip().lower() != NAMES[0])
+            return Pipelines((code,), interleaved=False, alone=True, zero=software.zero)
+        return Pipelines(interleaved=asked.strip().lower() != NAMES[0], zero=software.zero)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """What is tried where `chosen` is possible."""
@@ -280,8 +284,8 @@ def layouts(
 
     Rules: the global batch divides into dp x micro-batch; ep divides dp x cp; ZeRO only where there are replicas, and
     only its first stage in pipelines; interleaving only where chunks of layers come out even and micro-batches fill the
-    pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules that are tried; `shard`: only ZeRO 3
-    over groups of exactly so many ranks.
+    pipeline. Numbers of GPUs are those that come of it. `pipelines`: the schedules and ZeRO stages that are tried;
+    `shard`: only ZeRO 3 over groups of exactly so many ranks, whatever the stack has.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -331,9 +335,11 @@ def _families(
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
     for value in np.flatnonzero(np.bincount(key)).tolist() if only is None else ():
-        zeros = (0, *((1,) if value & 1 else ()), *((2, 3) if value & 2 else ()))
+        zeros = (0, *((1,) if value & 1 else ()), *((2, 3) if value & 2 else ()))[: pipelines.zero + 1]
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
+    if only is None and pipelines.zero < 3:
+        return
     tp, ep = inner.tp[meshes.inner_index], inner.ep[meshes.inner_index]
     mesh, shard = sharding_groups(ranks, tp, ep, np.flatnonzero(pp == 1), only)
     if mesh.size:

@@ -178,8 +178,16 @@ def step_memory(
             name: _plain(now * (1.0 + spare) + context, shape) for name, now in zip(MOMENT_NAMES, moments, strict=True)
         },
         worst_stage=stage_of if shape else int(stage_of),
-        assumptions=table.assumptions,
+        assumptions=(*table.assumptions, *_stage_notes(layout, table.software)),
     )
+
+
+def _stage_notes(layout: Layout, software: Software) -> tuple[str, ...]:
+    """What is assumed of a training stack that does not have the ZeRO stage of a single layout."""
+    if np.ndim(layout.zero) or int(layout.zero) <= software.zero:
+        return ()
+    asked, held = int(layout.zero), software.zero
+    return (f"{software.name} shards by ZeRO {held} at most: ZeRO {asked} is estimated as if it had it",)
 
 
 def _plain(value: Floats, shape: tuple[int, ...]) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import optimizer
+from flopwise.facts.software import optimizer, stack
 from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
@@ -45,7 +45,7 @@ def _sharding(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     if int(layout.dp) * int(layout.cp) > 1 and int(layout.pp) == 1:
         if int(layout.shard):
             yield "shards over all ranks, not over groups of them", recipe, replace(layout, shard=0)
-        for stage in range(int(layout.zero) + 1, 4):
+        for stage in range(int(layout.zero) + 1, stack(recipe.stack).zero + 1):
             words = "parameters too: FSDP full shard" if stage == 3 else "gradients too" if stage == 2 else "states"
             yield f"ZeRO stage {stage} (shard {words})", recipe, replace(layout, zero=stage)
     elif int(layout.dp) * int(layout.cp) > 1 and int(layout.zero) == 0:
