@@ -29,9 +29,10 @@ def test_littles_law_and_conservation() -> None:
     run = simulate(MODEL, rate=10.0, requests=800, **HOW)
     found = run.summary
     assert found.completed == found.requests == 800
-    assert found.mean_queue + found.mean_running == pytest.approx(
-        found.requests_per_s * run.simulated.e2e_s.mean(), rel=1e-6
-    )
+    inside_s = run.simulated.e2e_s.mean() - run.simulated.request_ps / 1e12
+    assert found.mean_queue + found.mean_running == pytest.approx(found.requests_per_s * inside_s, rel=1e-6)
+    line = run.simulated.timeline
+    assert line.running.mean() + line.queue.mean() == pytest.approx(found.mean_running + found.mean_queue, rel=0.1)
     assert run.simulated.totals.output_tokens.sum() == 800 * 64
 
 
@@ -157,3 +158,38 @@ def test_bad_input_is_exit_2_and_one_message(more: list[str], code: int, capsys:
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") <= 3
+
+
+def test_the_way_to_the_scheduler_is_no_queue() -> None:
+    """Replicas that are idle half of the time keep up, however many requests are on their way to the scheduler."""
+    run = simulate(MODEL, gpu="h100", rate=60.0, requests=500, inputs="100", outputs="1")
+    before_s = run.simulated.request_ps / 1e12
+    assert before_s > 0
+    assert (run.simulated.outcome.start_ps - run.simulated.outcome.arrival_ps).min() / 1e12 >= before_s
+    assert run.summary.wait_s.p50 < before_s
+    assert run.summary.mean_queue < run.summary.mean_running
+
+
+def test_intervals_end_at_the_floor_and_are_those_of_the_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},100,50\n" for i in range(20)))
+    traced = simulate(MODEL, gpu="h100", trace=path)
+    paced = simulate(MODEL, gpu="h100", rate=1.0, arrivals="uniform", requests=20, inputs="100", outputs="50")
+    low, high = traced.intervals["tpot_s"]
+    weights_s = 2 * 7.5e9 / 3.35e12  # what all but the embedding takes at datasheet bandwidth
+    assert low >= weights_s
+    assert [end / traced.summary.tpot_s.p50 for end in (low, high)] == pytest.approx(
+        [end / paced.summary.tpot_s.p50 for end in paced.intervals["tpot_s"]], rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"users": 2, "arrivals": "gamma"}, "--arrivals gamma"),
+        ({"rate": 1.0, "think_s": 3.0}, "--think"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(said: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        simulate(MODEL, **HOW, **said)

@@ -12,9 +12,12 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
 from bad_inputs import GOOD_FILES, Case
 
+from flopwise import cli
 from flopwise.cli.progress import Progress
+from flopwise.serving.sim import fleet
 
 
 def in_terminal(argv: list[str], *, columns: int = 100, **env: str) -> str:
@@ -117,3 +120,16 @@ def test_progress_waits_half_a_second_and_redraws_at_most_ten_times_a_second() -
             if now < 0.5:
                 assert stream.getvalue() == ""
     assert 10 <= stream.getvalue().count("work") <= 16
+
+
+@pytest.mark.parametrize("command", ["--rate 1 --requests 5", "--rate 1 --requests 5 --autoscale queue"])
+def test_a_first_simulation_says_on_a_terminal_that_it_compiles(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = _Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(fleet, "cache_folder", lambda: None)  # nothing is kept: there is no way but to compile
+    fleet.core.cache_clear()
+    try:
+        assert cli.main(["simulate", "Llama-3.1-8B", "--gpu", "h100", *command.split()]) == 0
+    finally:
+        fleet.core.cache_clear()
+    assert stream.getvalue().count("compiling the simulator") == 1

@@ -309,11 +309,14 @@ def answered(
     summary = summary._replace(replica_hours=hours)
     gpus = int(job.layout.num_gpus)
     each = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
-    paced = replace(job, arrivals_per_s=flow.rate) if flow.rate is not None else job
+    paced = job if flow.users else replace(job, arrivals_per_s=made.trace.requests_per_s)
     intervals = {}
-    for name, median in (("ttft", summary.ttft_s.p50), ("tpot", summary.tpot_s.p50)):
+    for name, median, least in (
+        ("ttft", summary.ttft_s.p50, 0.0),
+        ("tpot", summary.tpot_s.p50, _least_tpot_s(job)),
+    ):
         if isfinite(median):
-            low, high = serving_band(paced, name).interval(median)
+            low, high = serving_band(paced, name).interval(median, floor=min(least, median))
             intervals[f"{name}_s"] = (float(low), float(high))
     return SimulateAnswer(
         job=job,
@@ -330,6 +333,15 @@ def answered(
     )
 
 
+def _least_tpot_s(job: ServeJob) -> float:
+    """No answer's tokens come faster than a step of it alone at datasheet rates."""
+    from flopwise.serving.estimate import runner
+    from flopwise.serving.iteration import Load
+
+    alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
+    return float(runner(job).step(alone, job.layout).floor_s)
+
+
 def _told(made: Simulation) -> tuple[str, ...]:
     limits = made.limits
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
@@ -343,11 +355,14 @@ def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -
     job, trace = made.job, made.trace
     gpus = int(job.layout.num_gpus)
     split = f" ({how.prefill_replicas} for prompts)" if how.prefill_replicas else ""
-    rate = "as they are answered" if flow.users else f"{trace.requests_per_s:,.3g}/s"
+    rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
+    rate = "as they are answered" if flow.users else rate
+    degrees = job.layout
+    layout = Deployment(tp=int(degrees.tp), pp=int(degrees.pp), ep=int(degrees.ep), dp=int(degrees.dp)).layout_text
     source = f"from {flow.trace.name}" if flow.trace else f"{flow.users:,} users" if flow.users else flow.arrivals
     return (
         ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
-        ("layout", f"tp {job.layout.tp}, pp {job.layout.pp}"),
+        ("layout", layout),
         ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
         ("engine", f"{job.engine}; {how.policy}, {how.balancer}"),
         ("requests", f"{len(trace):,} {source}, {rate}"),

@@ -51,3 +51,10 @@ class Progress:
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+def announce_compilation() -> None:
+    """Say on a terminal why the first simulation takes seconds; silent everywhere else."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{screen(sys.stderr).spell('compiling the simulator; once after each update')}\n")
+        sys.stderr.flush()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
+from flopwise.serving.sim.trace import trace
 from flopwise.serving.sim.trace_file import read_trace_columns
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
@@ -63,6 +64,8 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
         ("0,10,5\n1,10\n", "line 3: 2 cells"),
         ('0,10,5\n1,"10\n', "broken CSV"),
         ("0,1e12,5\n", "column prompt_tokens"),
+        ("0,2147483648,5\n", "line 2, column prompt_tokens.* to 2,147,483,647"),
+        ("0,10,5\n4000001,10,5\n", "line 3, column arrival_s.* to 4,000,000"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, body: str, says: str) -> None:
@@ -78,3 +81,14 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no file"):
         read_trace_columns(tmp_path / "missing.csv")
+
+
+def test_the_largest_numbers_that_a_file_may_hold_make_a_trace(tmp_path: Path) -> None:
+    columns = read_trace_columns(written(tmp_path, HEADER + "0,2147483647,5\n4000000,1,2147483647\n"))
+    assert trace(**columns).duration_s == 4e6
+
+
+@pytest.mark.parametrize("column", ["prefix", "prefix_tokens"])
+def test_a_prefix_without_its_other_half_is_refused(tmp_path: Path, column: str) -> None:
+    with pytest.raises(SpecError, match="go together"):
+        read_trace_columns(written(tmp_path, f"{HEADER.strip()},{column}\n0,10,5,3\n"))

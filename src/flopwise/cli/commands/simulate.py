@@ -124,12 +124,14 @@ def _simulate(given: dict[str, Any]) -> None:
 
 def _autoscale(given: dict[str, Any]) -> None:
     from flopwise.api.elasticity import autoscale
-    from flopwise.cli.progress import Progress
+    from flopwise.cli.progress import Progress, announce_compilation
     from flopwise.cli.views import elasticity as view
 
     rule = elastic_options.autoscaling(given)
     with Progress("simulating") as progress:
-        found = autoscale(rule=rule, attain=given["attain"], report=progress, **asked(given))
+        found = autoscale(
+            rule=rule, attain=given["attain"], on_compile=announce_compilation, report=progress, **asked(given)
+        )
     sizes = _sizes(given, rule)
     options.answer(
         lambda: view.document(found) | view.vertical_document(sizes),
@@ -192,6 +194,7 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
 def question(**given: Any) -> Any:
     """The answer to the parameters of this command."""
     from flopwise.api.simulate import simulate
+    from flopwise.cli.progress import announce_compilation
 
     share = {} if given["attain"] is None else {"attain": given["attain"]}
-    return simulate(replicas=given["replicas"], **share, **asked(given))
+    return simulate(replicas=given["replicas"], on_compile=announce_compilation, **share, **asked(given))

@@ -62,7 +62,9 @@ def summary_blocks(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
     replicas = f"up to {replicas}" if most else replicas
     gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
-    yield heading(f"{found.requests:,} requests to {answer.job.model.name} on {replicas}{gpus}", paper)
+    yield heading(
+        f"{found.requests:,} request{'s'[: found.requests != 1]} to {answer.job.model.name} on {replicas}{gpus}", paper
+    )
     for warning in _warnings(found):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
@@ -90,7 +92,7 @@ def _warnings(found: Summary) -> Iterator[str]:
     """What went wrong on the way."""
     for reason, count in found.drop_reasons.items():
         if count:
-            yield f"{count:,} requests were dropped: {reason}."
+            yield f"{count:,} {'request was' if count == 1 else 'requests were'} dropped: {reason}."
     if found.mean_queue > max(found.mean_running, 1.0):
         yield "requests wait far longer than they run: the replicas do not keep up with this traffic."
 

@@ -116,7 +116,7 @@ class Summary(NamedTuple):
     tpot_s: Percentiles
     itl_s: Percentiles
     e2e_s: Percentiles
-    wait_s: Percentiles  # arrival to first admission
+    wait_s: Percentiles  # reaching the scheduler to first admission
     requests_per_s: float
     output_tokens_per_s: float
     total_tokens_per_s: float
@@ -127,8 +127,8 @@ class Summary(NamedTuple):
     utilisation_frac: float  # of the time switched on, in steps
     kv_peak_frac: float  # of the fullest replica
     kv_mean_frac: float  # over the samples
-    mean_queue: float
-    mean_running: float
+    mean_queue: float  # requests that the scheduler has and has not admitted
+    mean_running: float  # admitted and not answered
     replica_hours: float
 
 
@@ -144,6 +144,7 @@ class Simulated:
     totals: ReplicaTotals
     num_blocks: int
     end_ps: int  # when the last step ended
+    request_ps: int = 0  # from arrival until the scheduler sees a request: part of TTFT, of no queue
     cached: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # rows that a cache answered
 
     @property
@@ -158,8 +159,8 @@ class Simulated:
 
     @property
     def wait_s(self) -> Array:
-        """Arrival to first admission; NaN where there is none."""
-        return _between(self.outcome.arrival_ps, self.outcome.start_ps)
+        """From when the scheduler sees a request to its first admission; NaN where there is none."""
+        return _between(self.outcome.arrival_ps + self.request_ps, self.outcome.start_ps)
 
     @property
     def tpot_s(self) -> Array:
@@ -207,8 +208,8 @@ class Simulated:
         prompts, reused = int(self.totals.prompt_tokens.sum()), int(self.totals.reused_tokens.sum())
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
-        waited, e2e = self.wait_s, self.e2e_s
-        on_replicas = np.nansum(e2e) - np.nansum(e2e[self.cached])
+        waited, ran = self.wait_s, _between(self.outcome.start_ps, self.outcome.finish_ps)
+        ran[self.cached] = np.nan
         return Summary(
             requests=len(self.trace),
             completed=completed,
@@ -219,7 +220,7 @@ class Simulated:
             ttft_s=percentiles(self.ttft_s),
             tpot_s=percentiles(self.tpot_s),
             itl_s=Percentiles(*(self.itl_s(p) for p in PERCENTILES)),
-            e2e_s=percentiles(e2e),
+            e2e_s=percentiles(self.e2e_s),
             wait_s=percentiles(waited),
             requests_per_s=completed / duration,
             output_tokens_per_s=outputs / duration,
@@ -232,7 +233,7 @@ class Simulated:
             kv_peak_frac=int(self.totals.peak_blocks.max()) / self.num_blocks,
             kv_mean_frac=float(blocks.mean()) if len(blocks) else 0.0,
             mean_queue=float(np.nansum(waited)) / duration,
-            mean_running=float(on_replicas - np.nansum(waited[done])) / duration,
+            mean_running=float(np.nansum(ran)) / duration,
             replica_hours=up / PS / 3600,
         )
 

@@ -165,4 +165,5 @@ def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample])
         totals=totals,
         num_blocks=plan.limits.num_blocks,
         end_ps=int(max(ends)),
+        request_ps=plan.cost.request_ps,
     )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_DURATION_S = 600.0
 """How long requests arrive where nothing is said."""
+DEFAULT_ARRIVALS = "poisson"
+"""How they arrive at a rate."""
 DEFAULT_INPUT, DEFAULT_OUTPUT = "1024", "256"
 """Lengths where nothing is said: fixed, as `flopwise serve` has them."""
 USERS_REQUESTS = 20
@@ -34,7 +36,7 @@ class Traffic:
     trace: Path | None = None
     scale: float = 1.0  # a trace's times are divided by it: 2 is twice the rate
     rate: float | None = None
-    arrivals: str = "poisson"
+    arrivals: str = DEFAULT_ARRIVALS
     duration_s: float | None = None
     requests: int | None = None
     burstiness: float | None = None  # of gamma arrivals: standard deviation over mean of the gaps
@@ -64,16 +66,24 @@ class Traffic:
             raise SpecError("a trace file says how long requests are; leave --input, --output and --lengths-from out")
         if self.lengths_from is not None and (self.inputs or self.outputs):
             raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
-        if self.rate is None and (self.duration_s is not None or self._shape()):
-            raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
-        if self.trace is None and self.scale != 1.0:
-            raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
+        self._check_goes_with()
         if self.duration_s is not None and self.requests is not None:
             raise SpecError("--duration and --requests are both given; one says how much traffic there is")
         if bool(self.prefixes) != (self.prefix_tokens is not None):
             raise SpecError("--prefixes (how many) and --prefix-tokens (how long) go together")
         if self.prefixes and self.trace is not None:
             raise SpecError("a trace file has its prefixes in the columns prefix and prefix_tokens")
+
+    def _check_goes_with(self) -> None:
+        """Refuse what says nothing about traffic of this source."""
+        if self.rate is None and (self.duration_s is not None or self._shape()):
+            raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
+        if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
+            raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
+        if self.users is None and self.think_s:
+            raise SpecError("--think is the pause of --users between an answer and their next request; give --users")
+        if self.trace is None and self.scale != 1.0:
+            raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
 
     def _shape(self) -> dict[str, float]:
         """What shapes the arrivals, by the keyword of their process."""

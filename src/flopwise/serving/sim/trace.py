@@ -125,7 +125,10 @@ def _counts(values: Numbers, name: str, *, least: int) -> Column:
         wrong = ~(np.isfinite(given) & (given >= least) & (given < MOST_TOKENS) & (given == np.floor(given)))
     if np.any(wrong):
         at = _first(wrong)
-        raise SpecError(f"{name} row {at}: {given[at]:g} is out of range; allowed: whole numbers from {least}")
+        raise SpecError(
+            f"{name} row {at}: {given[at]:g} is out of range; "
+            f"allowed: whole numbers from {least:,} to {MOST_TOKENS - 1:,}"
+        )
     return given.astype(np.int64)
 
 

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.facts.rows import check_header, csv_text
+from flopwise.serving.sim.trace import LONGEST_S, MOST_TOKENS
 
 NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 NUMBERS = (*NEEDED, "priority", "prefix_tokens", "deadline_s")
 """Columns of numbers; all but the first three may be missing."""
 WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens"})
 LEAST = {"arrival_s": 0.0, "prompt_tokens": 1.0, "output_tokens": 1.0, "priority": -1e9, "prefix_tokens": 0.0}
-MOST = {"prompt_tokens": 2.0**31, "output_tokens": 2.0**31, "priority": 1e9, "prefix_tokens": 2.0**31}
-MOST_SECONDS = 9e6
-"""About a hundred days: as far as a clock of picoseconds in 64 bits goes."""
+MOST = dict.fromkeys(WHOLE, MOST_TOKENS - 1.0) | {"priority": 1e9}
 
 Columns = dict[str, NDArray[Any]]
 
@@ -39,6 +38,10 @@ def read_trace_columns(path: Path) -> Columns:
     first, _, body = text.partition("\n")
     header = [cell.strip() for cell in next(csv.reader([first]), [])]
     check_header(path, header, NEEDED)
+    if ("prefix" in header) != ("prefix_tokens" in header):
+        raise SpecError(
+            f"{path}: the columns prefix (which) and prefix_tokens (how long) go together; it has one of them"
+        )
     known = [name for name in header if name in NUMBERS]
     found = _quick(body, header, known) if body.strip() else None
     if found is None:
@@ -97,7 +100,7 @@ def _careful(path: Path, text: str, header: Sequence[str], known: Sequence[str])
 
 
 def _check(path: Path, text: str, header: Sequence[str], name: str, column: NDArray[np.float64]) -> None:
-    low, high = LEAST.get(name, 0.0), MOST.get(name, MOST_SECONDS)
+    low, high = LEAST.get(name, 0.0), MOST.get(name, LONGEST_S)
     good = (column >= low) & (column <= high)  # false for what is not a number
     if name in WHOLE:
         good &= column == np.rint(column)
@@ -107,9 +110,11 @@ def _check(path: Path, text: str, header: Sequence[str], name: str, column: NDAr
 
 
 def _wrong(path: Path, line: int, name: str, cell: str) -> SpecError:
-    low, high = LEAST.get(name, 0.0), MOST.get(name, MOST_SECONDS)
+    low, high = LEAST.get(name, 0.0), MOST.get(name, LONGEST_S)
     kind = "a whole number" if name in WHOLE else "seconds"
-    return SpecError(f"{path} line {line}, column {name}: got {cell[:60]!r}; allowed: {kind} of {low:g} to {high:g}")
+    return SpecError(
+        f"{path} line {line}, column {name}: got {cell[:60]!r}; allowed: {kind} of {low:,.0f} to {high:,.0f}"
+    )
 
 
 def _check_order(path: Path, text: str, arrival_s: NDArray[np.float64]) -> None:
