@@ -8,6 +8,7 @@ import pytest
 
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError, fold
 from flopwise.facts.storage import Storage, storage, storage_kinds
+from flopwise.training.goodput import DEFAULT_RELIABILITY
 
 
 @pytest.mark.parametrize("row", storage_kinds().values(), ids=lambda row: row.name)
@@ -47,3 +48,12 @@ def test_own_rows(tmp_path: Path) -> None:
     file.write_text("name,read_bytes_per_s,source,date\nours,-1,measured,2026-11-01\n")
     with pytest.raises(SpecError, match=r"row 2, column read_bytes_per_s"):
         storage("ours", tmp_path)
+
+
+def test_the_default_of_checkpoints_is_a_parallel_file_system() -> None:
+    row = storage("parallel-fs")
+    assert row.total_write_bytes_per_s == DEFAULT_RELIABILITY.write_bytes_per_s
+    assert row.write_bytes_per_s == 8 * DEFAULT_RELIABILITY.write_bytes_per_s_per_gpu  # of a node of eight
+    assert all(
+        (kind.total_write_bytes_per_s or 1e30) >= (kind.write_bytes_per_s or 0) for kind in storage_kinds().values()
+    )

@@ -195,3 +195,17 @@ def test_storage_sets_the_time_of_a_checkpoint() -> None:
     found = flopwise.train("Llama-3.1-8B", checkpoint_storage="lustre", **asked).estimate.run
     assert found is not None
     assert found.checkpoint_write_s == pytest.approx(found.checkpoint_bytes / (2 * 8e9))
+
+
+def test_checkpoints_of_many_gpus_share_one_file_system() -> None:
+    def run_on(gpus: int, **said: object) -> tuple[float, bool]:
+        found = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=gpus, fsdp=True, tokens=1e12, **said)
+        assert found.estimate.run is not None
+        assumed = any("parallel file system" in told for told in found.assumptions)
+        return found.estimate.run.checkpoint_bytes_per_s, assumed
+
+    assert run_on(64) == (pytest.approx(64e9), True)
+    assert run_on(1024) == (pytest.approx(200e9), True)
+    assert run_on(1024, checkpoint_bandwidth=2e12) == (pytest.approx(2e12), False)
+    assert run_on(1024, checkpoint_storage="nvme-gen4") == (pytest.approx(128 * 3.5e9), False)
+    assert run_on(1024, checkpoint_storage="azure-blob") == (pytest.approx(3.1e9), False)

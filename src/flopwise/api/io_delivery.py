@@ -231,6 +231,8 @@ def _delivery(
     many = {"client": 1, "device": how.devices, "connection": how.connections}[kind.scope]
     reads = kind.read_bytes_per_s * many
     writes = None if kind.write_bytes_per_s is None else kind.write_bytes_per_s * many
+    if writes is not None and kind.total_write_bytes_per_s is not None:
+        writes = min(writes, kind.total_write_bytes_per_s / demand.nodes)
     note = kind.notes if many == 1 else f"{many} {kind.scope}s"
     if kind.networked and network is not None:
         if network < reads:

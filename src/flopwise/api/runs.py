@@ -71,6 +71,19 @@ class Surroundings:
         )
         return found, told
 
+    @property
+    def writes_assumed(self) -> tuple[str, ...]:
+        """What is assumed of the storage that checkpoints go to; nothing where it is said."""
+        from flopwise.training.goodput import DEFAULT_RELIABILITY
+        from flopwise.units import format_rate
+
+        if self.checkpoint_bandwidth is not None or self.checkpoint_storage is not None:
+            return ()
+        held = DEFAULT_RELIABILITY
+        each, most = format_rate(held.write_bytes_per_s_per_gpu), format_rate(held.write_bytes_per_s)
+        said = "--checkpoint-storage or --checkpoint-bandwidth says otherwise"
+        return (f"checkpoints go to a parallel file system: {each} from a GPU, {most} from all at most; {said}",)
+
     def _check(self) -> None:
         """Refuse values that cannot be, whoever gives them."""
         for name in ("mtbf", "node_mtbf", "checkpoint_bandwidth", "checkpoint_every", "repair", "loader_rate"):
@@ -150,6 +163,7 @@ def _writes(name: str, folder: Path | None) -> dict[str, tuple[Any, str]]:
         raise MissingFactError(f"{kind.name}: its write bandwidth is not known; give --checkpoint-bandwidth")
     why = f"{kind.name}, one {kind.scope} a node: {kind.source}, {kind.date}, {kind.confidence} confidence"
     return {
+        "write_bytes_per_s": (kind.total_write_bytes_per_s or float("inf"), why),
         "write_bytes_per_s_per_node": (kind.write_bytes_per_s, why),
         "write_bytes_per_s_per_gpu": (float("inf"), why),
     }

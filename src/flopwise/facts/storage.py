@@ -23,6 +23,7 @@ COLUMNS: dict[str, tables.Reader] = {
     "networked": tables.flag,
     "read_bytes_per_s": tables.bytes_per_s,
     "write_bytes_per_s": tables.bytes_per_s,
+    "total_write_bytes_per_s": tables.bytes_per_s,
     "source": tables.text,
     "date": tables.date,
     "confidence": tables.confidence,
@@ -40,6 +41,7 @@ class Storage:
     source: str
     date: str
     write_bytes_per_s: float | None = None
+    total_write_bytes_per_s: float | None = None  # of all clients together; None: not known, they add up
     aliases: str = ""
     scope: Literal["client", "device", "connection"] = "client"
     networked: bool = True  # the data cross the node's network

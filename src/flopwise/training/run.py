@@ -66,6 +66,11 @@ class Run:
     mtbf_s: float  # between interruptions of the job
     interruptions: float  # expected
 
+    @property
+    def checkpoint_bytes_per_s(self) -> float:
+        """With which all GPUs together write a checkpoint."""
+        return self.checkpoint_bytes / self.checkpoint_write_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInRun:

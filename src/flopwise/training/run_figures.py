@@ -20,6 +20,7 @@ _ASSUMED = {
     "reschedule_s": "until healthy nodes run the job again",
     "warmup_s": "until steps are as fast as before: compiling, connecting, filling caches",
     "write_bytes_per_s_per_gpu": "what parallel file systems sustain for sharded checkpoints",
+    "write_bytes_per_s": "of all together: the most that Alibaba Cloud CPFS, a parallel file system, takes",
     "snapshot_bytes_per_s_per_gpu": "copy to pinned host memory",
 }
 

@@ -29,6 +29,7 @@ def document(answer: TrainAnswer) -> dict[str, Any] | None:
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in run.breakdown],
         "checkpoint_bytes": run.checkpoint_bytes,
         "checkpoint_write_s": run.checkpoint_write_s,
+        "checkpoint_bytes_per_s": run.checkpoint_bytes_per_s,
         "checkpoint_interval_s": run.checkpoint_interval_s,
         "mtbf_s": run.mtbf_s,
         "interruptions": run.interruptions,
@@ -60,7 +61,7 @@ def _figures(answer: TrainAnswer) -> list[tuple[str, Any]]:
         ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", f"{run.interruptions:,.3g}, one each {units.format_seconds(run.mtbf_s)}"),
-        ("checkpoint", f"{size} every {every}, written in {write}"),
+        ("checkpoint", f"{size} every {every}, written in {write} at {units.format_rate(run.checkpoint_bytes_per_s)}"),
         ("cost", questions.price(run.cost_usd)),
         ("energy", questions.energy(run.energy_joules)),
     ]
