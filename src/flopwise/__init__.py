@@ -16,6 +16,7 @@ _HOMES = {
     "instances": "api.facts",
     "models": "api.facts",
     "plan": "api.plan",
+    "compare": "api.compare_ways",
     "sweep": "api.sweep",
     "memory": "api.memory",
     "train": "api.train",

@@ -44,6 +44,10 @@ constraints: {gpus: [h100], max_gpus: 8}
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
 GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV}
 
+COMPARED = (
+    "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "open", "--way", "finetune",
+    "--no-simulate",
+)  # fmt: skip
 BASES: dict[str, tuple[str, ...]] = {
     "models": ("models", "config.json"),
     "gpus": ("gpus",),
@@ -55,6 +59,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "io": ("io", "config.json", "--gpu", "h100", "--dataset", "1TB"),
     "roofline": ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"),
     "plan": ("plan", "work.yaml"),
+    "compare": ("compare", "config.json", *COMPARED),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
 }

@@ -29,6 +29,7 @@ KEYS: dict[str, set[str]] = {
         "goodput_per_s", "replica_hours", "cost_usd",
     },
     "plan": {"plans", "ruled_out", "evaluated", "elapsed_s"},
+    "compare": {"ways", "break_even", "cheapest", "months", "tokens_per_month", "assumptions"},
     "io": {"bytes_per_flop", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total"},
     "backtest": {"kind", "rows", "summary"},
 }  # fmt: skip

@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Plans": {
         "plan": "Rank the ways of running a workload over all offers.",
+        "compare": "Fine-tune, train from scratch, or call an API, for the same traffic.",
     },
     "Accuracy": {
         "backtest": "Predictions for a measurement file: errors and coverage.",
