@@ -45,8 +45,8 @@ CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
 GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV}
 
 COMPARED = (
-    "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "open", "--way", "finetune",
-    "--no-simulate",
+    "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "api", "--way", "open",
+    "--way", "finetune", "--no-simulate",
 )  # fmt: skip
 BASES: dict[str, tuple[str, ...]] = {
     "models": ("models", "config.json"),
