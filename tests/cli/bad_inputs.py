@@ -42,7 +42,14 @@ data: {tokens: 1G, seq_len: 1k}
 constraints: {gpus: [h100], max_gpus: 8}
 """
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
-GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV}
+PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"
+GOOD_FILES = {
+    "config.json": CONFIG,
+    "work.yaml": WORKLOAD,
+    "train.yaml": TRAINING,
+    "rows.csv": CSV,
+    "aws.csv": PRICES,
+}
 
 COMPARED = (
     "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "api", "--way", "open",
@@ -62,6 +69,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "config.json", *COMPARED),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
+    "prices": ("prices", "age"),
 }
 
 SIMULATE = BASES["simulate"]
@@ -175,6 +183,11 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p95="),
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--ttft", "p42=1s"),
     ("plan", "config.json", "--task", "serve", "--rate", "5", "--max-gpus", "1", "--min-gpus", "2"),
+    ("prices", "import"), ("prices", "import", "missing.csv"), ("prices", "import", "config.json"),
+    ("prices", "import", "rows.csv"), ("prices", "import", "aws.csv", "--name", "../x"), ("prices", "remove"),
+    ("prices", "remove", "never-imported"), ("prices", "remove", "../../etc/passwd"), ("prices", "list", "aws"),
+    ("prices", "import", "aws.csv", "--date", "2026-02-30"), ("prices", "import", "aws.csv", "--max-age", "5"),
+    ("prices", "age", "--provider", "aws"), ("prices", "age", "aws"), ("prices", "refresh", "--name", "x"),
     ("plan", "--from", "missing.json"), ("plan", "--from", "config.json"), ("plan", "--from", "work.yaml"),
     ("plan", "--from", "empty"), ("plan", "work.yaml", "-o", "work.yaml/plan.json"),
 )  # fmt: skip
@@ -211,6 +224,7 @@ OTHER_BASES = {
     ("simulate", "--checkpoint-time"): (*QUEUED, "--checkpoint-every", "10min"),
     ("simulate", "--attain"): (*SCALED, "--ttft", "1s"),
     **{("simulate", f"--{name}"): CACHED for name in ("distinct", "skew", "repeated", "cache-ttl", "cache-price")},
+    ("prices", "--date"): ("prices", "import", "aws.csv"),
     ("plan", "--optimizer"): ("plan", "train.yaml"),
     ("plan", "--precision"): ("plan", "train.yaml"),
     ("plan", "--stack"): ("plan", "train.yaml"),

@@ -24,6 +24,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "models": "What is known of a model: parameters, FLOPs, operations.",
         "gpus": "What is known of an accelerator: rates, memory, links.",
         "instances": "Cloud offers: what they hold and what they cost.",
+        "prices": "Age, import and refresh of prices.",
     },
     "Plans": {
         "plan": "Rank the ways of running a workload over all offers.",

@@ -2,7 +2,8 @@
 
 A facts folder may hold `accelerators.csv`, `accelerator_aliases.csv`, `instances.csv` and `models.jsonl` (read by
 `flopwise.facts.models`), and in `calibration/` JSON files of parameters that stand in for shipped ones of the same name
-and scope. It is given to `load_facts` (`--facts DIR`) or by the environment variable FLOPWISE_FACTS.
+and scope. It is given to `load_facts` (`--facts DIR`) or by the environment variable FLOPWISE_FACTS. Between the two
+lie the prices that the user imported (`flopwise.facts.price_files`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import accelerators as accelerator_rows
 from flopwise.facts import offers as offer_rows
-from flopwise.facts import tables
+from flopwise.facts import price_files, tables
 from flopwise.facts.accelerators import KINDS, Accelerator, accelerator_from_row
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.offers import Offer, offer_from_row
@@ -202,14 +203,15 @@ def _one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
 def load_facts(folder: Path | str | None = None) -> Facts:
     """The shipped catalog, overlaid with the rows in `folder` or, without one, in the folder that FLOPWISE_FACTS names.
 
-    Cached; a file that changes is read again.
+    Prices that the user imported are laid between the two. Cached; a file that changes is read again.
 
     Raises:
         SpecError: the folder or a row in it is wrong; names file, row and column.
     """
     chosen = folder if folder is not None else os.environ.get(FACTS_VARIABLE) or None
+    imported = price_files.stamps()
     if chosen is None:
-        return _cached("", ())
+        return _cached("", (), imported)
     path = Path(chosen).expanduser()
     try:
         own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
@@ -220,22 +222,35 @@ def load_facts(folder: Path | str | None = None) -> Facts:
         state = "has none of the files" if path.is_dir() else "does not exist; a facts folder holds any of"
         raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(FOLDER_FILES)}")
     stamps = tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
-    return _cached(str(path), stamps)
+    return _cached(str(path), stamps, imported)
 
 
-_CACHE: dict[tuple[str, tuple[tuple[str, int, int], ...]], Facts] = {}
+_Key = tuple[str, tuple[price_files.Stamp, ...], tuple[price_files.Stamp, ...]]
+_CACHE: dict[_Key, Facts] = {}
+_SHIPPED: _Key = ("", (), ())
 
 
-def _cached(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Facts:
-    key = (folder, stamps)
+def _cached(folder: str, stamps: tuple[price_files.Stamp, ...], imported: tuple[price_files.Stamp, ...]) -> Facts:
+    key = (folder, stamps, imported)
     if key not in _CACHE:
-        shipped = _CACHE.get(("", ())) or _overlaid(Facts({}, (), {}), DATA)
-        _CACHE[("", ())] = shipped
-        if folder:
-            for stale in [k for k in _CACHE if k[0] == folder]:
-                del _CACHE[stale]
-            _CACHE[key] = replace(_overlaid(shipped, Path(folder)), folder=Path(folder))
+        shipped = _CACHE.get(_SHIPPED) or _overlaid(Facts({}, (), {}), DATA)
+        _CACHE[_SHIPPED] = shipped
+        for stale in [k for k in _CACHE if k[0] == folder and k != _SHIPPED]:
+            del _CACHE[stale]
+        found = _with_imports(shipped, imported)
+        _CACHE[key] = replace(_overlaid(found, Path(folder)), folder=Path(folder)) if folder else found
     return _CACHE[key]
+
+
+def _with_imports(below: Facts, imported: tuple[price_files.Stamp, ...]) -> Facts:
+    """`below` with the prices that the user imported."""
+    for path, _, _ in imported:
+        try:
+            below = replace(below, offers=_with_offers(below, Path(path), imported=True))
+        except SpecError as fault:
+            name = Path(path).stem
+            raise SpecError(f"{fault}. These prices were imported: `flopwise prices remove {name}`") from None
+    return below
 
 
 def _overlaid(below: Facts, folder: Path) -> Facts:
@@ -294,7 +309,7 @@ def _with_spellings(below: Mapping[str, Alias], chips: Mapping[str, Accelerator]
     return spellings
 
 
-def _with_offers(facts: Facts, path: Path) -> tuple[Offer, ...]:
+def _with_offers(facts: Facts, path: Path, *, imported: bool = False) -> tuple[Offer, ...]:
     if not path.is_file():
         return facts.offers
     offers = {offer.key: offer for offer in facts.offers}
@@ -305,6 +320,8 @@ def _with_offers(facts: Facts, path: Path) -> tuple[Offer, ...]:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
         seen.add(key)
         offer = offer_from_row(row, offers.get(key))
+        if imported:
+            offer = price_files.kept(offer, offers.get(key))
         if offer.accelerator not in facts.accelerators:
             try:
                 meant = facts.resolve(offer.accelerator)

@@ -1,0 +1,260 @@
+"""`prices`: how old they are, and prices of one's own laid over the shipped ones."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import InfeasibleError, SpecError
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.price_age import Age
+    from flopwise.facts.price_layouts import Quote, Table
+    from flopwise.search.answer import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What an import did: offers `new` to the catalog and those whose prices it `changed`; rows left out, and why."""
+
+    name: str
+    layout: str
+    path: str
+    price_dates: tuple[str, str]  # oldest and newest
+    offers: int
+    new: int
+    changed: int
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Imported prices; `fault`: why they cannot be read, None where they can."""
+
+    name: str
+    path: str
+    imported: str
+    offers: int | None
+    providers: tuple[str, ...]
+    price_dates: tuple[str, str] | None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """How old prices are, by provider, on the day `today`; and of the files that were imported."""
+
+    today: str
+    most_days: float
+    providers: tuple[Age, ...]
+    imported: tuple[Held, ...]
+
+
+def today() -> dt.date:
+    """The day by this machine's clock, UTC."""
+    return dt.datetime.now(tz=dt.UTC).date()
+
+
+def prices(*, most_days: float | None = None, facts: str | Path | None = None, day: dt.date | None = None) -> Ages:
+    """The age of all prices, by provider; older than `most_days` (180) counts as stale.
+
+    Raises:
+        SpecError: a file of facts or prices is broken.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.price_age import MOST_DAYS, ages
+
+    on, limit = day or today(), MOST_DAYS if most_days is None else most_days
+    found = ages(load_facts(facts).offers, on, limit)
+    return Ages(today=on.isoformat(), most_days=limit, providers=tuple(found), imported=tuple(list_prices()))
+
+
+def stale_notes(
+    plan: Plan, top: int | None = None, *, most_days: float | None = None, day: dt.date | None = None
+) -> list[str]:
+    """A sentence for each price older than `most_days` (180) in the first `top` candidates of a plan, oldest first."""
+    from flopwise.facts.price_age import MOST_DAYS, age_notes
+
+    shown = (plan.plans or plan.misses)[:top]
+    priced = [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
+    return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
+
+
+def import_prices(
+    file: str | Path,
+    *,
+    name: str | None = None,
+    provider: str | None = None,
+    day: str | None = None,
+    skip_unknown: bool = False,
+    facts: str | Path | None = None,
+) -> Imported:
+    """Lay the prices of a file (gpuhunt's CSV, SkyPilot's catalog CSV, our own table) over the shipped ones.
+
+    Nothing changes where anything in it is wrong. `day`: the date of prices that have none, the file's own by default.
+
+    Raises:
+        SpecError: with file, row and column, what was given and what is allowed.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.price_files import price_file
+    from flopwise.facts.price_layouts import read_prices
+
+    path, known = Path(file), load_facts(facts)
+    called = _name(path) if name is None else name
+    price_file(called)  # before the work: is it a name?
+    table = read_prices(path, known, day=_day(path, day), provider=provider, skip_unknown=skip_unknown)
+    return _written(called, table, known)
+
+
+def list_prices() -> list[Held]:
+    """What was imported, oldest first; files that cannot be read say why.
+
+    Raises:
+        SpecError: the folder cannot be read.
+    """
+    from flopwise.facts import offers, tables
+    from flopwise.facts.price_files import stamps
+
+    found = []
+    for where, changed_ns, _ in stamps():
+        path, fault, rows = Path(where), None, []
+        try:
+            rows = tables.read_table(path, offers.COLUMNS, keys=offers.KEYS)
+        except SpecError as wrong:
+            fault = str(wrong)
+        dates = sorted(row.values["price_date"] for row in rows)
+        found.append(
+            Held(
+                name=path.stem,
+                path=where,
+                imported=dt.datetime.fromtimestamp(changed_ns / 1e9, tz=dt.UTC).date().isoformat(),
+                offers=len(rows) if fault is None else None,
+                providers=tuple(dict.fromkeys(row.values["provider"] for row in rows)),
+                price_dates=(dates[0], dates[-1]) if dates else None,
+                fault=fault,
+            )
+        )
+    return found
+
+
+def remove_prices(name: str) -> str:
+    """Delete imported prices; the path of the file that went.
+
+    Raises:
+        UnknownNameError: there are none of that name.
+    """
+    from flopwise.facts.price_files import remove_prices as removed
+
+    return str(removed(name))
+
+
+def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = None) -> Imported:
+    """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
+
+    Raises:
+        InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.price_layouts import quotes_table
+
+    items, known = _hunted(providers), load_facts(facts)
+    quotes = [quote for item in items if (quote := _quote(item)) is not None]
+    table = quotes_table(quotes, known, "gpuhunt", today().isoformat(), skip_unknown=True)
+    table.layout = "gpuhunt"
+    if not table.rows:
+        raise InfeasibleError("prices were not refreshed", [f"gpuhunt brought {len(items):,} items, no price of use"])
+    return _written("gpuhunt", table, known)
+
+
+def _hunted(providers: Sequence[str]) -> list[Any]:
+    """What gpuhunt finds; every way in which it cannot is one reason."""
+    cannot = "prices cannot be refreshed; the ones there are stay as they are"
+    try:
+        hunt = import_module("gpuhunt")
+    except ImportError:
+        how = "gpuhunt is not installed: pip install 'flopwise[prices]', or import a file (flopwise prices import FILE)"
+        raise InfeasibleError(cannot, [how]) from None
+    try:
+        catalog = hunt.Catalog()
+        catalog.load()
+        return list(catalog.query(**({"provider": list(providers)} if providers else {})))
+    except Exception as fault:  # noqa: BLE001 - another's code and the network: whatever it is, it is the reason
+        what = " ".join(str(fault).split())[:200]
+        raise InfeasibleError(cannot, [f"gpuhunt could not fetch them: {type(fault).__name__}: {what}"]) from None
+
+
+def _quote(item: Any) -> Quote | None:
+    """An item of gpuhunt; None where it has no price above zero or no place."""
+    from flopwise.facts.price_layouts import PROVIDERS, region
+    from flopwise.facts.price_layouts import Quote as Made
+
+    usd = item.price
+    whose = PROVIDERS.get(str(item.provider), str(item.provider))
+    if not (isinstance(usd, int | float) and 0 < usd < 1e6 and item.instance_name and item.location):
+        return None
+    return Made(
+        provider=whose,
+        instance=item.instance_name,
+        region=region(whose, item.location),
+        gpu=item.gpu_name or None,
+        gpus=item.gpu_count or 0,
+        gpu_gib=item.gpu_memory or None,
+        vcpus=item.cpu or None,
+        ram_gib=item.memory or None,
+        file="gpuhunt",
+        on_demand=None if item.spot else float(usd),
+        spot=float(usd) if item.spot else None,
+    )
+
+
+def _written(name: str, table: Table, known: Facts) -> Imported:
+    from flopwise.facts.price_files import write_prices
+
+    path = write_prices(name, table.rows)
+    keys = {offer.key for offer in known.offers}
+    new = sum((row["provider"], row["instance"], row["region"]) not in keys for row in table.rows)
+    return Imported(
+        name=name,
+        layout=table.layout,
+        path=str(path),
+        price_dates=_span(row["price_date"] for row in table.rows),
+        offers=len(table.rows),
+        new=new,
+        changed=len(table.rows) - new,
+        skipped=dict(table.skipped),
+    )
+
+
+def _span(dates: Iterable[str]) -> tuple[str, str]:
+    held = sorted(dates)
+    return held[0], held[-1]
+
+
+def _name(path: Path) -> str:
+    """A name for what comes from a file: its own, or that of its folder for catalogs that are all called alike."""
+    text = f"{path.parent.name}-{path.stem}" if path.stem.lower() in ("vms", "instances") else path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64] or "prices"
+
+
+def _day(path: Path, given: str | None) -> str:
+    """The day for which prices hold: as given, else that of the file."""
+    from flopwise.facts import tables
+
+    if given is None:
+        try:
+            changed = path.stat().st_mtime
+        except (OSError, ValueError):
+            return today().isoformat()  # reading it says what is wrong
+        return dt.datetime.fromtimestamp(changed, tz=dt.UTC).date().isoformat()
+    try:
+        dt.date.fromisoformat(tables.date(given))
+    except ValueError:
+        raise SpecError(f"--date: {given[:40]!r} is no day; allowed: a day as YYYY-MM-DD") from None
+    return given

@@ -1,0 +1,144 @@
+"""`flopwise prices`: how old prices are, and one's own over the shipped ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flopwise import units
+from flopwise.cli import options
+from flopwise.cli.app import usage_error
+from flopwise.cli.render import Screen, heading, pairs, table
+
+if TYPE_CHECKING:
+    from flopwise.api.prices import Ages, Held, Imported
+
+ACTIONS = ("age", "import", "list", "remove", "refresh")
+TAKES = {"import": "FILE", "remove": "NAME"}
+MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
+
+
+@options.command(
+    "prices",
+    "flopwise prices age",
+    "flopwise prices list --json",
+)
+@click.argument("action", type=click.Choice(ACTIONS), default="age")
+@click.argument("target", type=options.Name("target"), required=False)
+@click.option("--name", type=options.Name("name"), help="import: what to call these prices [the file's name].")
+@click.option(
+    "--provider", type=options.Name("provider"), multiple=True,
+    help="import: whose prices, where the file does not say; refresh: only these, may be repeated.",
+)  # fmt: skip
+@click.option("--date", "day", type=options.Name("date"), help="import: the day of prices without one [the file's].")
+@click.option("--skip-unknown", is_flag=True, help="import: leave out rows of accelerators that are not known.")
+@click.option("--max-age", type=MAX_AGE, help="age: days from which a price is old [180].")
+@options.facts_option
+def command(
+    *,
+    action: str,
+    target: str | None,
+    name: str | None,
+    provider: tuple[str, ...],
+    day: str | None,
+    skip_unknown: bool,
+    max_age: float | None,
+    facts: Path | None,
+) -> None:
+    """Age, import and refresh of prices.
+
+    ACTION is age (the default), import FILE, list, remove NAME or refresh. A FILE is a CSV as gpuhunt, SkyPilot's
+    catalog or our own table has it; a broken one changes nothing. Imported prices stay in a folder of yours
+    (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the shipped ones until they are removed.
+    refresh asks gpuhunt, where it is installed.
+    """
+    from flopwise.api import prices as api
+
+    if (target is None) == (action in TAKES):
+        usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no further argument")
+    given = {"--name": name, "--date": day, "--skip-unknown": skip_unknown or None, "--max-age": max_age}
+    meant = {"import": ("--name", "--date", "--skip-unknown"), "age": ("--max-age",)}.get(action, ())
+    beside = [option for option, value in given.items() if value is not None and option not in meant]
+    if beside or (provider and action not in ("import", "refresh")):
+        usage_error(f"{', '.join(beside) or '--provider'} says nothing to {action}")
+    if action == "import":
+        if len(provider) > 1:
+            usage_error("import takes one --provider")
+        assert target is not None
+        whose = provider[0] if provider else None
+        done = api.import_prices(target, name=name, provider=whose, day=day, skip_unknown=skip_unknown, facts=facts)
+        options.answer(lambda: done, lambda paper: _imported(done, paper))
+    elif action == "refresh":
+        fresh = api.refresh_prices(providers=provider, facts=facts)
+        options.answer(lambda: fresh, lambda paper: _imported(fresh, paper))
+    elif action == "remove":
+        assert target is not None
+        path = api.remove_prices(target)
+        options.answer(lambda: {"removed": target, "path": path}, lambda _: [f"Removed {target} ({path})."])
+    elif action == "list":
+        held = api.list_prices()
+        options.answer(lambda: held, lambda paper: _held(held, paper))
+    else:
+        ages = api.prices(most_days=max_age, facts=facts)
+        options.answer(lambda: ages, lambda paper: _ages(ages, paper))
+
+
+def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
+    yield table(
+        ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
+        [
+            (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
+            for a in ages.providers
+        ],
+        paper,
+    )
+    stale = sum(a.stale for a in ages.providers)
+    if stale:
+        yield f"{stale:,} prices are older than {ages.most_days:g} days; `import` or `refresh` brings newer ones."
+    if ages.imported:
+        yield heading("Imported", paper)
+        yield from _held(ages.imported, paper)
+
+
+def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
+    if not held:
+        yield "Nothing is imported: the shipped prices hold."
+        return
+    yield table(
+        ("name", ">offers", "providers", "prices of", "imported", "file"),
+        [(h.name, h.offers, ", ".join(h.providers[:4]), _span(h.price_dates), h.imported, h.path) for h in held],
+        paper,
+    )
+    for each in held:
+        if each.fault:
+            yield f"{each.name} cannot be read: {each.fault}"
+
+
+def _imported(done: Imported, paper: Screen) -> Iterator[str]:
+    yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
+    yield pairs(
+        [
+            ("layout", done.layout),
+            ("prices of", _span(done.price_dates)),
+            ("new offers", done.new),
+            ("known offers, new prices", done.changed),
+            ("file", done.path),
+        ],
+        paper,
+    )
+    if done.skipped:
+        yield heading("Left out", paper)
+        yield table([">rows", "why"], [(n, why) for why, n in sorted(done.skipped.items(), key=lambda i: -i[1])], paper)
+
+
+def _span(dates: tuple[str, str] | None) -> str | None:
+    if dates is None:
+        return None
+    return dates[0] if dates[0] == dates[1] else f"{dates[0]} to {dates[1]}"
+
+
+def _days(days: int) -> str:
+    return f"{days:,} d"

@@ -1,0 +1,204 @@
+"""Imported prices: three layouts, laid over the snapshot, all or nothing, and never outside their folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts import price_files, price_layouts
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.price_age import age_notes, ages, days_old
+
+KEY = ("aws", "p5.48xlarge", "us-east-1")
+GPUHUNT = "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n"
+SKYPILOT = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
+OWN = "provider,instance,region,accelerator,count,on_demand_usd_per_hour,price_date,source\n"
+
+
+def offers() -> dict[tuple[str, str, str], Offer]:
+    return {offer.key: offer for offer in load_facts().offers}
+
+
+def imported(folder: Path, text: str, name: str = "aws.csv", *, skip: bool = False) -> price_layouts.Table:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip)
+    price_files.write_prices("mine", table.rows)
+    return table
+
+
+def test_gpuhunt_rows_become_one_offer_each(tmp_path: Path) -> None:
+    before = offers()
+    table = imported(
+        tmp_path,
+        GPUHUNT + "p5.48xlarge,us-east-1,50.0,192,2048,8,H100,80,False,\n"
+        "p5.48xlarge,us-east-1,15.0,192,2048,8,H100,80,True,\n"
+        "p5.48xlarge,ap-south-1,60.0,192,2048,8,H100,80,False,\n"
+        "p9.48xlarge,us-east-1,70.0,192,2048,8,A100,40,False,\n"
+        "m1.small,us-east-1,0.01,1,1,0,,,False,\n",
+    )
+    after = offers()
+    assert (table.layout, len(table.rows), sum(table.skipped.values())) == ("gpuhunt", 3, 1)
+    held = after[KEY]
+    assert (held.on_demand_usd_per_hour, held.spot_usd_per_hour, held.price_date) == (50.0, 15.0, "2026-11-01")
+    assert held.source == "gpuhunt file aws.csv"
+    assert held.network_bytes_per_s == before[KEY].network_bytes_per_s, "what an import does not say stays known"
+    elsewhere = after["aws", "p5.48xlarge", "ap-south-1"]
+    assert (elsewhere.count, elsewhere.network_bytes_per_s) == (8, before[KEY].network_bytes_per_s)
+    assert after["aws", "p9.48xlarge", "us-east-1"].accelerator == "A100-SXM-40"
+    assert len(after) == len(before) + 2
+
+
+def test_skypilot_zones_are_one_region_at_the_cheapest(tmp_path: Path) -> None:
+    table = imported(
+        tmp_path,
+        SKYPILOT + "a2-highgpu-1g,A100,1.0,12.0,85.0,3.5,us-central1-a,,1.5\n"
+        "a2-highgpu-1g,A100,1.0,12.0,85.0,3.6,us-central1-b,,1.2\n"
+        "a2-highgpu-1g,A100,1.0,12.0,85.0,,us-central1-c,,\n"
+        ",T4,1.0,,,0.35,us-central1,,0.11\n",
+        "gcp/vms.csv",
+    )
+    held = offers()["gcp", "a2-highgpu-1g", "us-central1"]
+    assert (held.on_demand_usd_per_hour, held.spot_usd_per_hour) == (3.5, 1.2)
+    assert "not in the import: reserved_1y, reserved_3y, of 2026-08-03" in held.notes
+    assert dict(table.skipped) == {"no price": 1, "no instance type": 1}
+
+
+def test_gpus_attached_to_n1_are_the_offers_that_are_known(tmp_path: Path) -> None:
+    imported(tmp_path, GPUHUNT + "n1-standard-4,us-central1-a,0.5,4,15,1,T4,16,False,\n", "gcp.csv")
+    assert offers()["gcp", "n1-standard-4+1xT4", "us-central1"].on_demand_usd_per_hour == 0.5
+
+
+def test_a_part_of_a_gpu_is_a_share(tmp_path: Path) -> None:
+    imported(tmp_path, GPUHUNT + "small,x,0.5,4,15,1,A10,8,False,\n", "somebody.csv")
+    share = offers()["somebody", "small", "x"].accelerator_share
+    assert share == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_our_own_table_may_say_the_key_and_a_price_alone(tmp_path: Path) -> None:
+    imported(
+        tmp_path, OWN + "aws,p5.48xlarge,us-east-1,,,41.28,2026-10-01,our contract\nme,box,lab,h100,8,9,2026-10-01,s\n"
+    )
+    after = offers()
+    assert (after[KEY].on_demand_usd_per_hour, after[KEY].source) == (41.28, "our contract")
+    assert after["me", "box", "lab"].accelerator == "H100-SXM-80"
+    assert "spot, of 2026-07-20" in after[KEY].notes
+
+
+def test_the_last_import_of_an_offer_holds_and_removing_it_brings_back_the_one_before(tmp_path: Path) -> None:
+    shipped = offers()[KEY].on_demand_usd_per_hour
+    table = imported(tmp_path, OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
+    price_files.write_prices("later", [{**table.rows[0], "on_demand_usd_per_hour": 30.0}])
+    mine = price_files.price_file("mine")
+    os.utime(mine, (1, 1))
+    assert price_files.names() == ["mine", "later"]
+    assert offers()[KEY].on_demand_usd_per_hour == 30
+    price_files.remove_prices("later")
+    assert offers()[KEY].on_demand_usd_per_hour == 40
+    price_files.remove_prices("mine")
+    assert offers()[KEY].on_demand_usd_per_hour == shipped
+    with pytest.raises(UnknownNameError, match="there are none"):
+        price_files.remove_prices("mine")
+
+
+def test_a_facts_folder_lies_over_imports(tmp_path: Path) -> None:
+    imported(tmp_path / "in", OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
+    (tmp_path / "instances.csv").write_text(OWN + "aws,p5.48xlarge,us-east-1,,,20,2026-10-02,s\n", encoding="utf-8")
+    [held] = [o for o in load_facts(tmp_path).offers if o.key == KEY]
+    assert held.on_demand_usd_per_hour == 20
+
+
+GOOD = "p5.48xlarge,us-east-1,50,192,2048,8,H100,80,False,\n"
+BROKEN = {
+    GPUHUNT
+    + GOOD
+    + "p5.48xlarge,us-east-1,0,192,2048,8,H100,80,False,\n": "row 3, column price: got '0'; allowed: US dol",
+    GPUHUNT + GOOD + "p5.48xlarge,us-east-1,-4,192,2048,8,H100,80,False,\n": "row 3, column price: got '-4'; allowed",
+    GPUHUNT + GOOD + "p5.48xlarge,us-east-1,nan,192,2048,8,H100,80,False,\n": "row 3, column price: got 'nan'; allowed",
+    GPUHUNT + GOOD + "p5.48xlarge,us-east-1,cheap,192,2048,8,H100,80,False,\n": "row 3, column price: got 'cheap'",
+    GPUHUNT + GOOD + "x,us-east-1,4,192,2048,8,H1000X,80,False,\n": "row 3, column accelerator: got 'H1000X'; unknown",
+    GPUHUNT + GOOD + "x,us-east-1,4,192,2048,8,H100,80,maybe,\n": "row 3, column spot: got 'maybe'; allowed: True",
+    GPUHUNT + GOOD + "x,us-east-1,4,many,2048,8,H100,80,False,\n": "row 3, column cpu: got 'many'; that is no number",
+    GPUHUNT + GOOD + "x,,4,192,2048,8,H100,80,False,\n": "row 3, column location: got ''; it must be filled",
+    GPUHUNT + GOOD + "x,us-east-1,4\n": "line 3: 3 cells under a header of 10 columns",
+    GPUHUNT: "has a header and no rows",
+    GPUHUNT + "m1.small,us-east-1,0.01,1,1,0,,,False,\n": "no row of it is a price of an instance",
+    "instance_name,location,cost\na,b,1\n": "the nearest, gpuhunt, also needs price, gpu_count, gpu_name, spot",
+    "": "is empty",
+    SKYPILOT + "a,A100,1,12,85,0,us-east-1,,1\n": "row 2, column Price: got '0'; allowed: US dollars",
+    SKYPILOT + "a,A100,1,12,85,1,us-east-1,,-1\n": "row 2, column SpotPrice: got '-1'; allowed: US dollars",
+    OWN + "me,box,lab,h100,8,0,2026-10-01,s\n": "row 2, column on_demand_usd_per_hour: got '0'; allowed",
+    OWN + "me,box,lab,h1000x,8,1,2026-10-01,s\n": "row 2, column accelerator: got 'h1000x'; unknown accelerator",
+    OWN + "me,box,lab,h100,8,,2026-10-01,s\n": "needs at least one price",
+    OWN + "me,box,lab,h100,8,1,2026-10-01,s\nme,box,lab,h100,8,2,2026-10-01,s\n": "row 3, column instance: got 'box'",
+    OWN + "me,box,lab,,,1,2026-10-01,s\n": "every offer needs accelerator and count",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN.items())
+def test_a_broken_file_is_named_and_changes_nothing(tmp_path: Path, text: str, message: str) -> None:
+    imported(tmp_path / "first", OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
+    folder = Path(price_files.prices_folder())
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(SpecError) as caught:
+        imported(tmp_path, text)
+    assert message in str(caught.value)
+    assert "aws.csv" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert offers()[KEY].on_demand_usd_per_hour == 40
+
+
+def test_rows_of_unknown_accelerators_may_be_left_out(tmp_path: Path) -> None:
+    text = GPUHUNT + GOOD + "x,us-east-1,4,192,2048,8,H1000X,80,False,\n"
+    table = imported(tmp_path, text, skip=True)
+    assert len(table.rows) == 1
+    assert dict(table.skipped) == {"unknown accelerator H1000X": 1}
+
+
+def test_a_row_that_is_no_offer_is_not_written() -> None:
+    with pytest.raises(SpecError):
+        price_files.write_prices("bad", [{"provider": "a", "instance": "b", "region": "c", "price_date": "soon"}])
+    assert list(Path(price_files.prices_folder()).iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "/etc/passwd", ".hidden", "a" * 65, "a\0b", "x\n", "é"])
+def test_no_name_leads_out_of_the_folder(name: str) -> None:
+    with pytest.raises(SpecError, match="name of prices"):
+        price_files.price_file(name)
+
+
+def test_the_folder_is_where_the_environment_says(tmp_path: Path) -> None:
+    assert price_files.prices_folder({"FLOPWISE_PRICES": str(tmp_path / "p")}) == str(tmp_path / "p")
+    assert price_files.prices_folder({"XDG_DATA_HOME": "/data"}) == str(Path("/data/flopwise/prices"))
+    home = price_files.prices_folder({})
+    assert home.endswith(str(Path(".local/share/flopwise/prices")))
+    assert price_files.stamps(str(tmp_path / "nowhere")) == ()
+
+
+def test_a_file_broken_later_says_how_to_be_rid_of_it(tmp_path: Path) -> None:
+    imported(tmp_path, OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
+    price_files.price_file("mine").write_text("nonsense\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"flopwise prices remove mine"):
+        load_facts()
+    price_files.remove_prices("mine")
+    assert KEY in offers()
+
+
+def test_ages_are_counted_in_days() -> None:
+    today = dt.date(2026, 11, 21)
+    assert days_old("2026-11-20", today) == 1
+    assert days_old("2026-02-31", today) == (today - dt.date(2026, 2, 28)).days
+    assert days_old("2027-01-01", today) == 0
+    rows = {row.provider: row for row in ages(load_facts().offers, today, 180)}
+    assert rows["aws"].oldest == "2026-01-19"
+    priced = [o for o in load_facts().offers if o.provider == "aws" and o.cheapest()]
+    assert rows["aws"].offers == len(priced)
+    assert rows["aws"].stale == sum(days_old(o.price_date, today) > 180 for o in priced)
+    notes = age_notes([("a", "2026-11-01"), ("b", "2026-01-01"), ("b", "2026-01-01"), ("c", "2025-01-01")], today)
+    assert [note.split(" is ")[0] for note in notes] == ["the price of c", "the price of b"]
