@@ -158,7 +158,7 @@ def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, q
     job = searched(load_model("Llama-3.1-8B"), Recipe(seq_len=seq, global_batch=64), most=64, least=8)
     result = timed(job, node, TOKENS, {})
     away = Offloads(job)
-    assert copying_is_quicker(away.at(("activations",)), result) == quicker
+    assert copying_is_quicker(job, away.at(("activations",)), result) == quicker
     tried = list(away.worth_trying(node, result, partial(timed, node=node, tokens=TOKENS, known={})))
     assert bool(tried) == quicker
     if tried:
@@ -200,7 +200,10 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
     if int(layout.zero) and (dp == 1 or (int(layout.zero) > 1 and pp > 1)):
         return False
     group = int(layout.shard)
-    if group and (int(layout.zero) != 3 or group == 1 or group >= dp or dp % group or group * int(layout.tp) < 4):
+    nodes = {4, 8, 16, 32, 64, 6, 12, 36, 72}
+    if group and (
+        int(layout.zero) != 3 or group < 2 or group >= dp or dp % group or group * int(layout.tp) not in nodes
+    ):
         return False
     if int(layout.schedule) and (pp == 1 or int(layout.interleave) > 1):
         return False
@@ -434,9 +437,9 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
     found = {
         (int(r), int(g)) for f in space.families if f.shard is not None for r, g in zip(f.dp, f.shard, strict=True)
     }
-    seeds = {seed * 2**k for seed in (1, 3, 9) for k in range(8)}
+    sizes = {2**k for k in range(2, 8)} | {6, 12, 36, 72}
     every = {d for d in range(1, 145) if 144 % d == 0}
-    assert found == {(r, g) for r in every for g in every & seeds if r % g == 0 and 4 <= g < r}
+    assert found == {(r, g) for r in every for g in every & sizes if r % g == 0 and g < r}
     only = searched(model, recipe, most=144, max_tp=1, shard=16).space
     assert {int(f.dp[i]) for f in only.families for i in range(f.meshes)} == {16, 48, 144}
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)

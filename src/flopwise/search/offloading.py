@@ -41,18 +41,52 @@ def offloaded(job: Searched, parts: tuple[str, ...]) -> Searched:
     )
 
 
+def without_recompute(job: Searched) -> Searched:
+    """The same job with its candidates that compute nothing again."""
+    families = tuple(replace(f, recomputes=f.recomputes[:1]) for f in job.space.families)
+    return replace(
+        job,
+        space=replace(job.space, families=families),
+        allocated_bytes=tuple(each[:, :, :1] for each in job.allocated_bytes),
+        host_bytes=tuple(each[:, :, :1] for each in job.host_bytes),
+    )
+
+
+def without_pipelines(job: Searched) -> Searched:
+    """The same job with its candidates of one pipeline stage: those of which activations are copied to the host.
+
+    Source: Megatron Bridge, CPU offloading: that of activations, layer by layer, needs a pipeline of 1.
+    """
+    whole = [np.flatnonzero(job.space.degrees[family.degree_index] == 1) for family in job.space.families]
+    kept = [(i, meshes) for i, meshes in enumerate(whole) if meshes.size]
+    families = tuple(job.space.families[i].take(meshes) for i, meshes in kept)
+    return replace(
+        job,
+        space=replace(job.space, families=families),
+        allocated_bytes=tuple(job.allocated_bytes[i][..., meshes] for i, meshes in kept),
+    )
+
+
 @dataclass(slots=True)
 class Offloads:
     """A job with what may be offloaded of it: spaces and their memory are evaluated once, for all kinds of node."""
 
     job: Searched
     known: dict[tuple[str, ...], Searched] = field(default_factory=dict)
+    plain: Searched | None = None  # what copied activations are instead of
 
     def at(self, parts: tuple[str, ...]) -> Searched:
         """The job with `parts` in host memory."""
         if parts not in self.known:
-            self.known[parts] = offloaded(self.job, parts)
+            self.known[parts] = offloaded(self.single if "activations" in parts else self.job, parts)
         return self.known[parts]
+
+    @property
+    def single(self) -> Searched:
+        """The job without pipelines."""
+        if self.plain is None:
+            self.plain = without_pipelines(self.job)
+        return self.plain
 
     def worth_trying(
         self, node: NodeKind, result: Timed, clock: Callable[..., Timed]
@@ -66,25 +100,26 @@ class Offloads:
             return
         if result.fitting:
             job = self.at(ACTIVATIONS)
-            if copying_is_quicker(job, result):
-                yield job, clock(job, like=result.table, unless=self.job)
+            if copying_is_quicker(self.job, job, result):
+                instead = without_recompute(job)
+                yield instead, clock(instead, after=result, unless=without_recompute(self.single))
             return
         for row in OFFLOADS:
-            table, fitting = None, 0
+            fitting = 0
             for job in map(self.at, row):
-                times = clock(job, like=table)
-                table, fitting = table or times.table, fitting + times.fitting
-                yield job, times
+                result = clock(job, after=result)
+                fitting += result.fitting
+                yield job, result
             if fitting:
                 return
 
 
-def copying_is_quicker(job: Searched, result: Timed) -> bool:
-    """Whether any of the runs of `result` that compute activations again would copy them in less time than that takes.
+def copying_is_quicker(job: Searched, away: Searched, result: Timed) -> bool:
+    """Whether any run of `result` that computes activations again would copy them in less time than that takes.
 
     Source: `passes_transfer_s` against the recompute line of the step. Assumes: runs that recompute nothing have room.
     """
-    table, moved = result.table, job.moved_bytes
+    table, moved = result.table, away.moved_bytes
     if table is None or moved is None or not result.rows.size:
         return False
     inner, degree, layout = job.space.at_rows(result.rows)

@@ -51,21 +51,22 @@ def unsettled(
     yield columns[0].reshape(each)[:, FULL][found], none_s[found], columns[3].reshape(each)[:, 0][found]
 
 
-def with_some_blocks(
-    job: Searched, table: StepTable | None, capacity: float, found: list[Columns], left: list[Columns], *, every: bool
-) -> Iterator[Columns]:
-    """Those of `left` with each of `EVERY` that fit, as columns like those `found` before.
-
-    Without `every` only of what would, without any recompute, beat the fastest found for its number of devices.
-    """
-    if table is None or not left:
-        return
+def open_rows(found: list[Columns], left: list[Columns], *, every: bool) -> NDArray[np.int64]:
+    """Rows of `left` that might still be the best; without `every` those whose step without recompute beats `found`."""
+    if not left:
+        return np.empty(0, dtype=np.int64)
     rows, none_s, gpus = (np.concatenate(c) for c in zip(*left, strict=True))
-    if not every:
-        least = np.full(1 + max(int(c[3].max()) for c in found), np.inf)
-        for columns in found:
-            np.minimum.at(least, columns[3].astype(np.int64), columns[1])
-        rows = rows[none_s < least[gpus]]
+    if every:
+        return rows
+    least = np.full(1 + max(int(c[3].max()) for c in found), np.inf)
+    for columns in found:
+        np.minimum.at(least, columns[3].astype(np.int64), columns[1])
+    best: NDArray[np.int64] = rows[none_s < least[gpus]]
+    return best
+
+
+def with_some_blocks(job: Searched, table: StepTable, capacity: float, rows: NDArray[np.int64]) -> Iterator[Columns]:
+    """Those of `rows` with each of `EVERY` that fit, as columns like those of the search; `table` has `PARTIALS`."""
     times = 1 + np.arange(len(EVERY))[:, None]
     for start in range(0, rows.size, CHUNK // len(EVERY)):
         part = rows[start : start + CHUNK // len(EVERY)]

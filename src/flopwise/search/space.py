@@ -34,10 +34,10 @@ EVERY = (2, 3, 4)
 CHUNK = 49_152
 """Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 INTERLEAVES = (1, 2, 4)
-GROUP_SEEDS = (1, 3, 9)
-"""Ranks that hold one copy of the weights in HSDP: these times powers of two, so also nodes of 6, 12, 72 devices."""
 MIN_GROUP_GPUS = 4
-"""The smallest node within which weights are sharded and beyond which they are replicated."""
+"""The smallest node within which weights are sharded and beyond which they are replicated (HSDP)."""
+ODD_NODES = (6, 12, 36, 72)
+"""Devices of nodes and racks whose number is no power of two: groups of HSDP beside the powers."""
 MAX_PP = 64
 MAX_TP = 16
 MAX_EP = 256
@@ -354,13 +354,14 @@ def sharding_groups(
     Groups come out even, are larger than one rank and smaller than all, hold at least `MIN_GROUP_GPUS` devices, and
     hold whole sets of the experts or lie within one. With `only`, groups of so many ranks, all of them included.
     """
-    most = int(ranks[meshes].max(initial=1))
-    groups = np.sort(np.concatenate([seed * powers_of_two(max(1, most // seed)) for seed in GROUP_SEEDS]))
-    own, experts = ranks[meshes][:, None], ep[meshes][:, None]
-    sensible = (groups > 1) & (groups < own) & (groups * tp[meshes][:, None] >= MIN_GROUP_GPUS)
+    gpus = np.concatenate([powers_of_two(int((ranks * tp)[meshes].max(initial=1))), ODD_NODES])
+    gpus = np.sort(gpus[gpus >= MIN_GROUP_GPUS])
+    own, tensor, experts = (column[meshes][:, None] for column in (ranks, tp, ep))
+    groups = gpus // tensor
+    sensible = (groups * tensor == gpus) & (groups > 1) & (groups < own)
     if only is not None:
-        groups, sensible = np.array([only]), own > 1
-    even = sensible & (own % groups == 0)
-    even &= (groups % experts == 0) | (experts % groups == 0)
+        groups, sensible = np.full(own.shape, only), own > 1
+    groups = np.maximum(groups, 1)
+    even = sensible & (own % groups == 0) & ((groups % experts == 0) | (experts % groups == 0))
     column, row = np.nonzero(even.T)  # group by group, so that what only the micro-batch tells apart stays side by side
-    return meshes[row], groups[column]
+    return meshes[row], groups[row, column]

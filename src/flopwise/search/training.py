@@ -1,8 +1,9 @@
-"""The best layouts of a training job on every kind of node: all of them evaluated, in columns.
+"""The best layouts of a training job on every kind of node, in columns.
 
 What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind
-of node then times the meshes on which something fits. On one kind of node a slower run on as many GPUs is worse in
-everything that a plan weighs, so only the fastest for each number of GPUs go on.
+of node then times the meshes on which something fits, unless a lower bound says that they cannot win. On one kind of
+node a slower run on as many GPUs is worse in everything that a plan weighs, so only the fastest for each number of GPUs
+go on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.some_blocks import PARTIALS, unsettled, with_some_blocks
+from flopwise.search.incumbents import Incumbents, Piece
+from flopwise.search.some_blocks import PARTIALS, open_rows, unsettled, with_some_blocks
 from flopwise.search.space import (
     CHUNK,
     MAX_MICRO_BATCH,
@@ -181,6 +183,15 @@ def _merged(found: list[tuple[Any, ...]], *, every: bool) -> list[Any]:
     return [a[keep] for a in merged]
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What a search on one kind of node has met so far."""
+
+    considered: int = 0
+    fitting: int = 0
+    smallest: float = float("inf")  # tensors of the smallest that does not fit
+
+
 def timed(
     job: Searched,
     node: NodeKind,
@@ -189,69 +200,77 @@ def timed(
     *,
     margin: float = 1.0,
     every: bool = False,
-    like: StepTable | None = None,
+    after: Timed | None = None,
     unless: Searched | None = None,
 ) -> Timed:
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
 
     `known` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by before it is
-    held against the device's. `like`: the table of this node. `unless`: the same candidates, better where they fit.
+    held against the device's. `after`: what was found on this node, which is to be beaten. `unless`: the same
+    candidates, better where they fit. Meshes that cannot be the fastest by a lower bound of their steps are not timed.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    table = None if like is None else replace(like, moved_bytes=job.moved_bytes)
-    steps = tokens / job.recipe.useful_tokens
+    table = None
+    if after is not None and after.table is not None:
+        table = replace(after.table, moved_bytes=job.moved_bytes)
     kind = node.cluster.accelerator.kind
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, job.software, kind)
     found, left = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-    considered, fitting, smallest = 0, 0, float("inf")
-    for number, (family, start) in enumerate(zip(job.space.families, job.space.starts, strict=True)):
-        meshes = _allowed(job.space, family, node)
-        considered += meshes.size * family.choices
-        for part in family.take(meshes).chunks(CHUNK):
-            chosen = meshes[part]
-            memory = job.allocated_bytes[number][..., chosen]
-            fits = (memory <= capacity) & _beside(job, node, unless, capacity, (number, chosen))
-            fitting += int(np.count_nonzero(fits))
-            if not fits.all():
-                smallest = min(smallest, float(memory[~fits].min()))
-            if not (usable := fits.any(axis=(0, 1, 2))).all():
-                chosen, memory, fits = chosen[usable], memory[..., usable], fits[..., usable]
-            if not chosen.size:
-                continue
-            table = table or node_table(job, node.cluster, known, PARTIALS)
-            whole_s = steps_s(table, job.space, family.take(chosen))
-            columns = _columns(job, family, start, chosen, np.where(fits, whole_s, np.inf), memory)
-            found.append(_finite(columns) if every else _fastest(columns))
-            left += unsettled(job.space, family, columns, fits, whole_s, every=every)
-    found += with_some_blocks(job, table, capacity, found, left, every=every)
+    tally, best = _Tally(), Incumbents(job.space, after)
+    for family, start, piece in _fitting(job, node, capacity, unless, tally):
+        table = table or node_table(job, node.cluster, known)
+        meshes, memory, fits = piece if every else best.beatable(table, job.space, family, piece)
+        if not meshes.size:
+            continue
+        whole_s = steps_s(table, job.space, family.take(meshes))
+        columns = _columns(job, family, start, meshes, np.where(fits, whole_s, np.inf), memory)
+        found.append(_finite(columns) if every else _fastest(columns))
+        best.met(found[-1][3], found[-1][1])
+        left += unsettled(job.space, family, columns, fits, whole_s, every=every)
+    if (rest := open_rows(found, left, every=every)).size:
+        table = node_table(job, node.cluster, known, PARTIALS)
+        found += with_some_blocks(job, table, capacity, rest)
     merged = _merged(found, every=every)
     return Timed(
         rows=(rows := merged[0].astype(np.intp)),
         step_s=merged[1],
-        run_s=steps * merged[2],
+        run_s=tokens / job.recipe.useful_tokens * merged[2],
         num_gpus=merged[3].astype(np.int64),
         memory_bytes=np.asarray(reported_bytes(merged[4], job.software, kind)),
         watts=meter_watts(job, node, table, rows),
         table=table,
-        considered=considered,
-        fitting=fitting,
-        smallest_bytes=0.0 if np.isinf(smallest) else float(reported_bytes(smallest, job.software, kind)),
+        considered=tally.considered,
+        fitting=tally.fitting,
+        smallest_bytes=float(reported_bytes(tally.smallest, job.software, kind)) if tally.smallest < np.inf else 0.0,
     )
 
 
-def _beside(
-    job: Searched, node: NodeKind, unless: Searched | None, capacity: float, where: tuple[int, Index]
-) -> NDArray[np.bool_]:
-    """Whether the candidates of a family's meshes fit the host's memory, and do not fit as those of `unless`."""
-    number, meshes = where
-    fits = np.ones((1, 1, 1, meshes.size), dtype=bool)
-    if unless is not None:
-        fits = unless.allocated_bytes[number][..., meshes] > capacity
-    if job.host_bytes:
-        fits = fits & (job.host_bytes[number][..., meshes] <= node.host_bytes)
-    return fits
+def _fitting(
+    job: Searched, node: NodeKind, capacity: float, unless: Searched | None, tally: _Tally
+) -> Iterator[tuple[Family, int, Piece]]:
+    """(family, its first row, piece) of the meshes on which something fits; small families first, to be beaten."""
+    starts = job.space.starts
+    for number in sorted(range(len(starts)), key=lambda i: job.space.families[i].meshes):
+        family = job.space.families[number]
+        meshes = _allowed(job.space, family, node)
+        tally.considered += meshes.size * family.choices
+        for part in family.take(meshes).chunks(CHUNK):
+            chosen = meshes[part]
+            memory = job.allocated_bytes[number][..., chosen]
+            fits = memory <= capacity
+            if unless is not None:
+                fits &= unless.allocated_bytes[number][..., chosen] > capacity
+            if job.host_bytes:
+                fits &= job.host_bytes[number][..., chosen] <= node.host_bytes
+            tally.fitting += int(np.count_nonzero(fits))
+            tally.smallest = min(tally.smallest, float(memory.min(where=~fits, initial=np.inf)))
+            usable = np.flatnonzero(fits.reshape(-1, chosen.size).any(axis=0))
+            if usable.size == chosen.size:
+                yield family, starts[number], (chosen, memory, fits)
+            elif usable.size:
+                yield family, starts[number], (chosen[usable], memory[..., usable], fits[..., usable])
 
 
 def _columns(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -183,11 +182,12 @@ def heaviest_parts(
     """
     stages = np.tensordot(weights, lines, 1)
     totals = stages[:, :, :summed].sum(axis=2)
-    found = np.empty((stages.shape[2], stages.shape[1], len(starts), stages.shape[3]))
-    for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(weights)])):
-        longest = totals[start:stop].argmax(axis=0)
-        found[:, :, row] = np.take_along_axis(stages[start:stop], longest[None, :, None], 0)[0].swapaxes(0, 1)
-    return found
+    sizes = np.diff([*starts.tolist(), len(weights)])
+    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
+    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
+    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
+    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
+    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
 
 
 def heaviest(starts: NDArray[np.intp], weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
