@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,17 @@ import msgspec
 
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
-from flopwise.fleet.candidates import Carried, carried, unmet
+from flopwise.fleet.candidates import KEPT, Carried, Way, carried, unmet
+from flopwise.fleet.outlook import alerts, roadmap
 from flopwise.fleet.places import check_names
 from flopwise.fleet.problem import Problem, allotments, monthly_cost, problem
 from flopwise.fleet.results import Chosen, chosen_ways, result
-from flopwise.fleet.scenarios import simulated
+from flopwise.fleet.risks import risks
+from flopwise.fleet.savings import savings
+from flopwise.fleet.scenarios import DEMAND_SPREAD, ON_DEMAND_SPREAD, SPOT_SPREAD, simulated
+from flopwise.fleet.tables import gpu_rows, instance_rows, size_rows
 from flopwise.fleet.whatif import whatifs
+from flopwise.search.serving import PREFILL_BUSY
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from flopwise.fleet.file import Platform
 
 Advance = Callable[[str, int, int], None]
+SUSPICIOUS = 0.25
+"""Share of the on-demand price below which a spot price deserves a second look."""
 STAGES = ("searching", "allocating", "what if", "scenarios")
 
 
@@ -76,39 +84,120 @@ def assess(
 def _composed(
     solved: Solved, told: Advance, scenarios: int, seed: int, today: str | None, started: float
 ) -> Assessment:
-    platform, folder = solved.platform, solved.facts.folder
+    platform, facts, made, chosen = solved.platform, solved.facts, solved.made, solved.chosen
+    folder, rules = facts.folder, platform.rules
     bill, notes = monthly_cost(platform, solved.rows, folder)
-    told(STAGES[2], 0, 2)
-    binding = bindings(solved.made, solved.found)
-    told(STAGES[2], 1, 2)
-    questions = whatifs(platform, solved.made, solved.found, folder)
+    told(STAGES[2], 0, 3)
+    binding = bindings(made, solved.found)
+    told(STAGES[2], 1, 3)
+    questions = whatifs(platform, made, solved.found, folder)
+    told(STAGES[2], 2, 3)
+    saved = savings(chosen, solved.rows, facts)
     told(STAGES[3], 0, 1)
     fixed = bill.storage + bill.traffic
-    drawn = simulated(platform, solved.rows, fixed, runs=scenarios, seed=seed, folder=folder) if scenarios else None
+    drawn = None
+    if scenarios:
+        loads = {c.item.placed.name: _load(c) for c in chosen}
+        drawn = simulated(platform, solved.rows, fixed, loads=loads, runs=scenarios, seed=seed, folder=folder)
     told(STAGES[3], 1, 1)
+    ages = price_ages(solved.rows, today)
+    register = risks(chosen, solved.rows, bill, questions, drawn, ages, folder, max_age_days=rules.max_price_age_days)
     return Assessment(
         name=platform.fleet.name,
         date=today or "",
-        workloads=[result(chosen, solved.facts) for chosen in solved.chosen],
+        workloads=[result(held, facts) for held in chosen],
         allocation=list(solved.rows),
         usd_per_month=bill,
-        savings=[],
-        risks=[],
+        savings=saved,
+        risks=register,
         binding=binding,
         whatif=questions,
         scenarios=drawn,
-        roadmap=[],
-        monitoring=[],
-        gpus=[],
-        sizes=[],
-        instances=[],
+        roadmap=roadmap(chosen, bill),
+        monitoring=alerts(chosen, bill, rules.budget_per_month),
+        gpus=gpu_rows(platform, facts, chosen),
+        sizes=size_rows(chosen),
+        instances=instance_rows(made, solved.found),
         optimality_gap=solved.found.gap,
-        budget_per_month=platform.rules.budget_per_month,
-        assumptions=[],
-        price_notes=notes,
+        budget_per_month=rules.budget_per_month,
+        assumptions=assumptions(solved, drawn is not None),
+        price_notes=price_notes(solved, ages) + notes,
         elapsed_s=time.perf_counter() - started,
         fleet=msgspec.to_builtins(platform.fleet),
     )
+
+
+def _load(held: Chosen) -> float:
+    """How busy a service's replicas are, of what they may be."""
+    busy = held.way.candidate.figures.get("busy_frac")
+    return 1.0 if busy is None else min(1.0, busy / PREFILL_BUSY)
+
+
+def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:
+    """Days since each date of a price; nothing where no day is given."""
+    if today is None:
+        return {}
+    day = dt.date.fromisoformat(today)
+    return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows}
+
+
+def price_notes(solved: Solved, ages: dict[str, float]) -> list[str]:
+    """Prices that are older than the fleet allows, and how the taken machines are billed."""
+    told = []
+    most = solved.platform.rules.max_price_age_days
+    for row in solved.rows:
+        age = ages.get(row.price_date, 0.0)
+        if age > most:
+            told.append(
+                f"the price of {row.provider} {row.instance} is of {row.price_date}, {age:,.0f} days old; more than "
+                f"{most:g} days"
+            )
+    for held in solved.chosen:
+        told += [_too_cheap(w) for w, _ in held.parts if w.purchase == "spot"]
+        told += [f"{w.offer.provider} {w.offer.instance}: {note}" for w, _ in held.parts for note in w.notes]
+    return list(dict.fromkeys(text for text in told if text))
+
+
+def _too_cheap(found: Way) -> str:
+    """A remark on a spot price that is far below the one on demand."""
+    rate = found.offer.on_demand_usd_per_hour
+    if rate is None or found.usd_per_hour > SUSPICIOUS * rate:
+        return ""
+    share = 100 * found.usd_per_hour / rate
+    return (
+        f"{found.offer.provider} {found.offer.instance} in {found.offer.region}: the spot price of "
+        f"{found.offer.price_date} is {share:.0f} % of the one on demand; make sure that it still holds"
+    )
+
+
+def assumptions(solved: Solved, drawn: bool) -> list[str]:
+    """What is assumed: of the fleet, then of each workload's plan."""
+    told = [
+        "a month has 730 hours; a run without a deadline has its share of its environment's hours",
+        "machines of a kind are there when they are needed, at the listed price, up to the quotas",
+    ]
+    if drawn:
+        told.append(
+            f"drawn months: demand varies by {100 * DEMAND_SPREAD:.0f} %, spot prices by {100 * SPOT_SPREAD:.0f} %, "
+            f"others by {100 * ON_DEMAND_SPREAD:.0f} % (standard deviations), predictions by their measured errors"
+        )
+    if solved.made.kept < KEPT:
+        told.append(f"of each provider and purchase the {solved.made.kept} cheapest instance types were weighed")
+    by_text: dict[str, list[str]] = {}
+    held = {c.item.index: c for c in solved.chosen}
+    for item in solved.items:
+        for text in () if item.plan is None else _that_matter(item.plan.assumptions, held[item.index]):
+            by_text.setdefault(text, []).append(item.placed.name)
+    for text, names in by_text.items():
+        whose = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        told.append(f"{whose}: {text}")
+    return told
+
+
+def _that_matter(told: Sequence[str], held: Chosen) -> list[str]:
+    """What a plan assumes, without what it says of spot machines that were not taken."""
+    kept = {f"spot {w.candidate.gpu} of {w.offer.provider}" for w, _ in held.parts if w.purchase == "spot"}
+    return [text for text in told if not text.startswith("spot ") or text.split(":", 1)[0] in kept]
 
 
 def with_intervals(rows: list[Allotment], chosen: tuple[Chosen, ...]) -> list[Allotment]:

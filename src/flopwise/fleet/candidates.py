@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet.hours import starts_per_month
 from flopwise.fleet.places import offers_of
+from flopwise.fleet.pricing import effective
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed, Platform
@@ -47,6 +51,7 @@ class Way:
     usd_per_hour: float
     usd_each: float
     kwh: float | None
+    notes: tuple[str, ...] = ()
 
     @property
     def purchase(self) -> str:
@@ -149,7 +154,7 @@ def _one(
             index=index, placed=placed, wanted=wanted, plan=answer, ways=(), reasons=(*reasons, *told) or ("unknown",)
         )
     offers = {(o.provider, o.instance, o.region): o for o in offered.offers}
-    ways = [way(index, placed, c, offers[c.provider, c.instance, c.region]) for c in answer.plans]
+    ways = [way(index, placed, c, offers[c.provider, c.instance, c.region], folder=facts.folder) for c in answer.plans]
     ways.sort(key=lambda w: w.usd)
     return Carried(index=index, placed=placed, wanted=wanted, plan=answer, ways=tuple(ways), reasons=())
 
@@ -178,13 +183,15 @@ def _missing(answer: Plan, wanted: Resolved) -> list[str]:
     return told + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in answer.ruled_out]
 
 
-def way(index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: float = 1.0) -> Way:
+def way(
+    index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: float = 1.0, folder: Path | None = None
+) -> Way:
     """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
 
     Services get as many more replicas, so that each has as many requests as planned; runs are as many more.
     """
     gpus_each = max(1, candidate.num_gpus // candidate.num_instances)
-    instances, unit = candidate.num_instances, 1
+    instances, unit, runs = candidate.num_instances, 1, (placed.runs_per_month or 1.0) * factor
     held = candidate.layout
     if "replicas" in held:
         each = held["tp"] * held["pp"] * held["dp"]
@@ -195,7 +202,6 @@ def way(index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: 
     if placed.wanted is None:
         instances = candidate.num_instances
     if placed.ends:
-        runs = (placed.runs_per_month or 1.0) * factor
         busy = candidate.seconds / HOUR_S * runs
         at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
         instances, busy = instances * at_once, busy / at_once
@@ -205,9 +211,17 @@ def way(index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: 
         energy = None
         if candidate.energy_joules is not None:
             energy = candidate.energy_joules * busy / HOURS_PER_MONTH * instances / candidate.num_instances
-    rate = offer.price_usd_per_hour(candidate.purchase)
-    assert rate is not None
-    paid = HOURS_PER_MONTH if candidate.purchase.startswith("reserved") else busy
+    counted = 0.0 if placed.job.task in {"pretrain", "finetune"} else None  # runs have their interruptions in them
+    price = effective(
+        offer,
+        candidate.purchase,
+        busy,
+        interruptible=placed.interruptible,
+        interruptions_per_hour=counted,
+        starts_per_month=runs if placed.ends else starts_per_month(placed.job.hours, placed.environment),
+        folder=folder,
+    )
+    assert price is not None, "the search takes what has a price"
     return Way(
         workload=index,
         candidate=candidate,
@@ -215,18 +229,20 @@ def way(index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: 
         instances=instances,
         unit=unit,
         busy_hours=busy,
-        paid_hours=paid,
-        usd_per_hour=rate,
-        usd_each=rate * paid,
+        paid_hours=price.billed_hours,
+        usd_per_hour=price.usd_per_hour_list,
+        usd_each=price.usd_per_month,
         kwh=None if energy is None else energy / 3.6e6,
+        notes=price.notes,
     )
 
 
-def scaled(item: Carried, factor: float) -> Carried:
+def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:
     """The workload with `factor` times the traffic or runs, on the same layouts."""
     if factor == 1.0 or item.placed.wanted is None:
         return item
-    return replace(item, ways=tuple(way(item.index, item.placed, w.candidate, w.offer, factor) for w in item.ways))
+    few = chosen_few(item)
+    return replace(item, ways=tuple(way(item.index, item.placed, w.candidate, w.offer, factor, folder) for w in few))
 
 
 def _workstations(index: int, placed: Placed, facts: Facts, buys: list[str]) -> tuple[Way, ...]:
@@ -245,7 +261,7 @@ def _workstations(index: int, placed: Placed, facts: Facts, buys: list[str]) -> 
         if limits.instances and offer.instance not in limits.instances:
             continue
         found += [
-            way(index, placed, _machine(placed, offer, buy, device.hbm_bytes), offer)
+            way(index, placed, _machine(placed, offer, buy, device.hbm_bytes), offer, folder=facts.folder)
             for buy in buys
             if offer.price_usd_per_hour(buy) is not None
         ]

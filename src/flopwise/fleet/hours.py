@@ -73,6 +73,12 @@ def slots(hours: Hours | None, environment: str) -> tuple[int, ...]:
     return (0,) if per_day <= OFFICE_HOURS else (0, 1)
 
 
+def starts_per_month(hours: Hours | None, environment: str) -> float:
+    """How often machines with a schedule are turned on: once for each of its days, once where they stay on."""
+    per_day, days = USUAL.get(environment, (24.0, DAYS_PER_MONTH)) if hours is None else daily(hours, environment)
+    return 1.0 if days >= DAYS_PER_MONTH and per_day >= 24.0 else max(1.0, days)
+
+
 def monthly_usd(count: float, usd_per_hour: float, hours: float) -> float:
     """Cost of `count` instances that are on `hours` a month, in USD. Source: arithmetic."""
     return count * usd_per_hour * hours

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.errors import UnknownNameError
+from flopwise.facts.compliance import providers_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +45,8 @@ def _check_workload(placed: Placed, facts: Facts) -> None:
         _known(lambda p=provider: facts.offers_for(provider=p), where)
     for instance in limits.instances:
         _known(lambda i=instance: facts.offers_for(instance=i), where)
+    if placed.job.tags:
+        _known(lambda: providers_with(placed.job.tags, facts.folder), where)
     for gpu in (*limits.gpus, *(placed.job.machines.gpus if placed.job.machines else ())):
         _known(lambda g=gpu: facts.accelerator(g), where)
 
@@ -68,7 +71,7 @@ def _matched(pattern: str, names: Iterable[str], kind: str, where: str) -> None:
         raise _placed_error(UnknownNameError(kind, pattern, held), where)
 
 
-def allowed(offer: Offer, placed: Placed, platform: Platform) -> str | None:
+def allowed(offer: Offer, placed: Placed, platform: Platform, tagged: frozenset[str] | None = None) -> str | None:
     """Why the fleet's policies or the workload's residency forbid an offer; None where they do not."""
     rules = platform.rules
     if rules.providers and offer.provider.lower() not in {p.lower() for p in rules.providers}:
@@ -77,15 +80,18 @@ def allowed(offer: Offer, placed: Placed, platform: Platform) -> str | None:
         return "the region is not among the policies'"
     if placed.job.residency and not any(offer.serves(region) for region in placed.job.residency):
         return "its data may not be in that region"
+    if tagged is not None and offer.provider not in tagged:
+        return f"the provider is not known to have {', '.join(placed.job.tags)}"
     return None
 
 
 def offers_of(placed: Placed, platform: Platform, facts: Facts) -> tuple[Facts, dict[str, int]]:
     """The facts with only the offers that a workload may use, and how many others fell for which reason."""
+    tagged = providers_with(placed.job.tags, facts.folder)
     kept: list[Offer] = []
     fell: dict[str, int] = {}
     for offer in facts.offers:
-        reason = allowed(offer, placed, platform)
+        reason = allowed(offer, placed, platform, tagged)
         if reason is None:
             kept.append(offer)
         else:

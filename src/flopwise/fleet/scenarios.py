@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,18 +29,26 @@ Z90 = 1.2815515655446004
 
 
 def simulated(
-    platform: Platform, rows: Sequence[Allotment], fixed_usd: float, *, runs: int, seed: int, folder: Path | None = None
+    platform: Platform,
+    rows: Sequence[Allotment],
+    fixed_usd: float,
+    *,
+    loads: Mapping[str, float],
+    runs: int,
+    seed: int,
+    folder: Path | None = None,
 ) -> Scenarios:
     """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
 
-    Machines follow demand, but those reserved, which are paid anyhow. Each part's share of the variance is that of
-    months in which only this part is drawn.
+    Machines follow demand, but those reserved, which are paid anyhow: more demand first fills those there are, as far
+    as `loads` (by workload: busy share over what they may be busy) leaves room. Each part's share of the variance is
+    that of months in which only this part is drawn.
 
     Assumes: `DEMAND_SPREAD`, `SPOT_SPREAD`, `ON_DEMAND_SPREAD`; predictions err as the intervals of the bill say.
     """
     if not rows:
         raise ValueError("a bill needs machines")
-    draws = _draws(platform, rows, runs, seed, folder)
+    draws = _draws(platform, rows, loads, runs, seed, folder)
     total = _bill(rows, draws, set(PARTS)) + fixed_usd
     alone = {part: float(np.var(_bill(rows, draws, {part}))) for part in PARTS}
     explained = sum(alone.values())
@@ -54,10 +62,11 @@ def simulated(
 
 
 def _draws(
-    platform: Platform, rows: Sequence[Allotment], runs: int, seed: int, folder: Path | None
+    platform: Platform, rows: Sequence[Allotment], loads: Mapping[str, float], runs: int, seed: int, folder: Path | None
 ) -> dict[str, Draws]:
     """Factors of (runs, rows): demand is one draw a workload, prices one for each provider and purchase."""
     random = np.random.default_rng(seed)
+    runs_that_end = {placed.name for placed in platform.workloads if placed.ends}
     names = {placed.name: n for n, placed in enumerate(platform.workloads)}
     demand = np.exp(random.normal(0.0, DEMAND_SPREAD, (runs, len(names))))
     told = random.normal(0.0, 1.0, (runs, len(names)))
@@ -73,10 +82,12 @@ def _draws(
     erred = told[:, owner]
     price = np.exp(moved[:, [sold[r.provider, r.purchase] for r in rows]] * spread)
     count = np.array([r.count for r in rows])
-    on = np.array([r.hours_per_month for r in rows])
-    del on
+    asked = demand[:, owner]
+    loaded = np.where(asked > 1, asked * np.array([min(1.0, loads.get(r.workload, 1.0)) for r in rows]), asked)
+    machines = np.maximum(np.ceil(np.round(count * loaded, 6)), np.where(asked > 1, count, 1)) / count
+    ends = np.array([r.workload in runs_that_end for r in rows])
     return {
-        "demand": np.ceil(np.round(count * demand[:, owner], 6)) / count if count.size else demand[:, owner],
+        "demand": np.where(ends, asked, machines),
         "prices": price,
         "interruptions": np.maximum(1.0 + lost * REWORK_H / hours, 0.0),
         "prediction": np.exp(erred * np.where(erred > 0, up, down)),

@@ -52,16 +52,20 @@ def whatifs(
         )
         for p in sorted(found_by(found))
     ]
-    rows += _without_spot(free, found, made.rules, seconds)
+    rows += _without_spot(free, found, made.rules)
     rows += _more(platform, made.items, found, folder, seconds)
     return rows
 
 
 def found_by(found: Allocation) -> dict[str, float]:
-    """USD a month of each provider's machines."""
+    """USD a month of each provider's machines, without those that stand by."""
     paid: dict[str, float] = {}
     for taken in found.taken:
-        paid[taken.choice.provider] = paid.get(taken.choice.provider, 0.0) + taken.count * taken.choice.usd_each
+        own = 0.0 if taken.choice.pooled or taken.role == "backup" else taken.count * taken.choice.usd_each
+        paid[taken.choice.provider] = paid.get(taken.choice.provider, 0.0) + own
+    each = {t.choice.machine: t.choice.usd_each for t in found.taken}
+    for machine, count in found.pools.items():
+        paid[machine[0]] = paid.get(machine[0], 0.0) + count * each[machine]
     return paid
 
 
@@ -95,31 +99,34 @@ def _lost(made: Problem, provider: str) -> Problem:
     return replace(smaller, rules=replace(made.rules, providers=shares), demands=demands)
 
 
-def _without_spot(made: Problem, found: Allocation, rules: Rules, seconds: float) -> list[WhatIf]:
-    """A week of the month is bought otherwise."""
-    if not any(t.choice.purchase == "spot" for t in found.taken):
+def _without_spot(made: Problem, found: Allocation, rules: Rules) -> list[WhatIf]:
+    """A week of the month its workloads run on the cheapest machines that are sold on demand."""
+    spot = [t for t in found.taken if t.choice.purchase == "spot"]
+    if not spot:
         return []
-    name = "no spot capacity for a week"
-    try:
-        other = made.without(lambda w: w.purchase == "spot" or w.purchase.startswith("reserved")).solved(
-            seconds=seconds
-        )
-    except InfeasibleError as error:
-        return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=f"no allocation: {error}")]
-    spot = {t.choice.workload for t in found.taken if t.choice.purchase == "spot"}
-    before = sum(t.count * t.choice.usd_each for t in found.taken if t.choice.purchase == "spot")
-    after = sum(t.count * t.choice.usd_each for t in other.taken if t.choice.workload in spot)
-    usd = found.usd + WEEK * max(0.0, after - before)
-    how = "its workloads bought on demand for that week"
-    return [
-        WhatIf(
-            name=name,
-            feasible=True,
-            usd_per_month=usd,
-            change_usd=usd - found.usd,
-            text=_text(usd, found.usd, rules, how),
-        )
-    ]
+    usd, stranded = found.usd, list[str]()
+    for taken in spot:
+        item, held = made.items[taken.choice.workload], made.ways[taken.choice.candidate]
+        others = [w.usd for w in item.ways if w.purchase == "on_demand"]
+        rate = held.offer.on_demand_usd_per_hour
+        if rate is not None:
+            others.append(rate * held.busy_hours * held.instances)
+        if not others:
+            stranded.append(item.placed.name)
+            continue
+        share = taken.count / held.instances
+        usd += WEEK * share * (min(others) - held.usd)
+    name, how = "no spot capacity for a week", "its workloads bought on demand for that week"
+    if stranded:
+        told = f"{', '.join(stranded)} would wait: no on-demand price is known for what runs them"
+        return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=told)]
+    text = _text(usd, found.usd, rules, how)
+    return [WhatIf(name=name, feasible=True, usd_per_month=usd, change_usd=usd - found.usd, text=text)]
+
+
+def grown(item: Carried) -> float:
+    """How many times its traffic or runs a workload has after MONTHS, at its growth compounded."""
+    return float((1 + item.placed.growth_per_month) ** MONTHS)
 
 
 def _more(
@@ -127,10 +134,10 @@ def _more(
 ) -> list[WhatIf]:
     """Twice the traffic, and the fleet's own growth."""
     free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
-    how = "on the same layouts, more of them"
+    how = "at most: on the same layouts, more of them"
     rows = [
         _asked(
-            "traffic and runs x 2", lambda: problem(free, [scaled(i, 2.0) for i in items], folder), found,
+            "traffic and runs x 2", lambda: problem(free, [scaled(i, 2.0, folder) for i in items], folder), found,
             platform.rules, seconds, how,
         )
     ]  # fmt: skip
@@ -138,7 +145,7 @@ def _more(
         rows.append(
             _asked(
                 f"growth after {MONTHS} months",
-                lambda: problem(free, [scaled(i, (1 + i.placed.growth_per_month) ** MONTHS) for i in items], folder),
+                lambda: problem(free, [scaled(i, grown(i), folder) for i in items], folder),
                 found, platform.rules, seconds, how,
             )
         )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Comparison tables: accelerators by what their speed costs, model sizes by their real memory, instances on offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise.fleet.places import allowed
+from flopwise.fleet.results import SIZES, size_of
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.fleet.allocate import Allocation
+    from flopwise.fleet.file import Platform
+    from flopwise.fleet.problem import Problem
+    from flopwise.fleet.results import Chosen
+
+DTYPES = ("bf16", "fp16", "fp32")
+
+
+def gpu_rows(platform: Platform, facts: Facts, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+    """Accelerators that the policies leave, with their facts, USD for a PFLOP-hour and for a GB/s, cheapest first."""
+    best: dict[str, tuple[float, Offer]] = {}
+    for offer in facts.offers:
+        rate = offer.on_demand_usd_per_hour
+        if rate is None or all(allowed(offer, placed, platform) for placed in platform.workloads[:1]):
+            continue
+        each = rate / (offer.count * offer.accelerator_share)
+        if offer.accelerator not in best or each < best[offer.accelerator][0]:
+            best[offer.accelerator] = (each, offer)
+    used = {w.candidate.gpu for held in chosen for w, _ in held.parts}
+    rows = [_gpu_row(name, usd, offer, facts, used) for name, (usd, offer) in best.items()]
+    return sorted(rows, key=lambda r: (not r["used"], r["usd_per_pflop_hour"] or 1e9))
+
+
+def _gpu_row(name: str, usd: float, offer: Offer, facts: Facts, used: set[str]) -> dict[str, Any]:
+    device = facts.accelerators[name]
+    dtype, rate = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
+    return {
+        "gpu": name,
+        "used": name in used,
+        "hbm_bytes": device.hbm_bytes,
+        "hbm_bytes_per_s": device.hbm_bytes_per_s,
+        "dtype": dtype,
+        "peak_flops_per_s": rate,
+        "tdp_w": device.tdp_w,
+        "usd_per_gpu_hour": usd,
+        "usd_per_pflop_hour": None if not rate else usd / (rate / 1e15),
+        "usd_per_gb_per_s_hour": usd / (device.hbm_bytes_per_s / 1e9),
+        "provider": offer.provider,
+        "instance": offer.instance,
+        "price_date": offer.price_date,
+        "source": device.source,
+    }
+
+
+def size_rows(chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+    """Categories of model sizes with the models of the fleet and what they really take in memory."""
+    groups: dict[str, list[Chosen]] = {name: [] for _, name in SIZES}
+    for held in chosen:
+        if held.figures is not None:
+            groups[size_of(held.figures.parameters)].append(held)
+    rows = []
+    for name, group in groups.items():
+        for held in group:
+            told = held.figures
+            assert told is not None
+            rows.append(
+                {
+                    "size": name,
+                    "workload": held.item.placed.name,
+                    "model": held.item.placed.job.model,
+                    "kind": held.item.placed.job.task,
+                    "parameters": told.parameters,
+                    "bf16_weight_bytes": 2.0 * told.parameters,
+                    "memory_bytes": told.memory_bytes,
+                    "memory_bytes_per_gpu": held.way.candidate.memory_bytes,
+                    "gpus_of_one_copy": round(told.memory_bytes / held.way.candidate.memory_bytes),
+                }
+            )
+    return rows
+
+
+def instance_rows(made: Problem, found: Allocation) -> list[dict[str, Any]]:
+    """What was weighed in the allocation, by provider; `used` tells what was taken."""
+    taken = {(t.choice.provider, t.choice.instance, t.choice.region) for t in found.taken}
+    offers = {w.offer.key: w.offer for w in made.ways}
+    rows = [
+        {
+            "provider": o.provider, "instance": o.instance, "region": o.region, "gpu": o.accelerator, "count": o.count,
+            "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
+            "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
+            "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
+            "used": o.key in taken,
+        }
+        for o in offers.values()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda r: (r["provider"], not r["used"], r["instance"]))
