@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flopwise import cli
+from flopwise.api.elasticity import vertical
 from flopwise.api.serve import serve
 from flopwise.api.simulate import simulate
 from flopwise.api.traffic import Traffic
@@ -193,3 +194,12 @@ def test_intervals_end_at_the_floor_and_are_those_of_the_traffic(tmp_path: Path)
 def test_options_that_would_say_nothing_are_refused(said: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         simulate(MODEL, **HOW, **said)
+
+
+def test_replicas_are_paid_until_the_last_answer() -> None:
+    run = simulate(MODEL, rate=2.0, requests=20, replicas=3, usd_per_gpu_hour=2.0, **HOW)
+    assert run.summary.replica_hours == pytest.approx(3 * run.simulated.outcome.finish_ps.max() / 3.6e15, rel=1e-12)
+    assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
+    same = vertical(MODEL, replicas=3, traffic=Traffic(rate=2.0, requests=20, inputs="512", outputs="64"), gpu="h100")
+    assert same[0].provision is not None
+    assert same[0].provision.replica_hours == run.summary.replica_hours

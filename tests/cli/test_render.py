@@ -29,6 +29,16 @@ def test_columns_align_and_numbers_stand_right() -> None:
     ]
 
 
+def test_a_narrow_terminal_leaves_spare_columns_out_first() -> None:
+    rows = [("a name of some length", 1.0, 22222222.0, 3.0, "what it is")]
+    heads, spare = ("name", ">one", ">two", ">three", "what"), (">two", "what")
+    assert len(table(heads, rows, PIPE, spare=spare).splitlines()[0].split()) == 5
+    assert table(heads, rows, NARROW, spare=spare).splitlines()[0].split() == ["name", "one", "three", "what"]
+    shown = table(heads, rows, Screen(width=34), spare=spare).splitlines()
+    assert shown[0].split() == ["name", "one", "three"]
+    assert "a name of some length" in shown[2]
+
+
 def test_a_narrow_terminal_cuts_text_but_never_numbers() -> None:
     rows = [("a very long name of an instance type of some cloud", "us-east-1", "$12,345.67")]
     lines = table(["instance", "region", ">price"], rows, NARROW).splitlines()

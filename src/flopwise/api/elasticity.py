@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.elastic import Elastic
     from flopwise.serving.sim.result import Simulated, Slo, Summary
 
-PS_PER_HOUR = 1e12 * HOUR_S
 BY_REPLICA = frozenset({"queue", "concurrency"})
 """Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""
 
@@ -49,7 +48,7 @@ class AutoscaleAnswer:
 
 def _hours(run: Simulated, replicas: int) -> float:
     """Replica-hours of a fixed number until the last answer, or the last arrival if that is later."""
-    return replicas * max(run.end_ps, int(run.trace.arrival_ps[-1])) / PS_PER_HOUR
+    return replicas * run.paid_s / HOUR_S
 
 
 def _usd_per_hour(asked: Asked) -> float | None:

@@ -14,6 +14,7 @@ from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_te
 from flopwise.api.traffic import Traffic
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
+from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from flopwise.api.response_cache import CacheReport
@@ -300,12 +301,12 @@ def answered(
     slo: Slo,
     hours: float | None = None,
 ) -> SimulateAnswer:
-    """The figures of a run; `hours` of replicas are paid, None: as long as they were on."""
+    """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
     from flopwise.serving.bands import serving_band
 
     job = made.job
     summary = found.summary(slo)
-    hours = summary.replica_hours / made.replica.schedulers if hours is None else hours
+    hours = replicas * found.paid_s / HOUR_S if hours is None else hours
     summary = summary._replace(replica_hours=hours)
     gpus = int(job.layout.num_gpus)
     each = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
@@ -329,7 +330,7 @@ def answered(
         cost_usd=None if each is None else each * hours,
         intervals=intervals,
         settings=_settings(made, flow, how, replicas),
-        assumptions=(*made.assumptions, *_told(made)),
+        assumptions=(*made.assumptions, *_told(made, flow)),
     )
 
 
@@ -342,12 +343,14 @@ def _least_tpot_s(job: ServeJob) -> float:
     return float(runner(job).step(alone, job.layout).floor_s)
 
 
-def _told(made: Simulation) -> tuple[str, ...]:
+def _told(made: Simulation, flow: Traffic) -> tuple[str, ...]:
     limits = made.limits
+    wave = "requests come from midnight on; their rate is the mean of whole days" if flow.arrivals == "diurnal" else ""
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     return (
         f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens",
         "a run repeats exactly with its seed; its intervals are those of the step times that it is made of",
+        *filter(None, (wave,)),
     )
 
 

@@ -87,16 +87,24 @@ def cell(value: Any) -> str:
     return plain_text(str(value))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], to: Screen | None = None) -> str:
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[Any]], to: Screen | None = None, *, spare: Sequence[str] = ()
+) -> str:
     """Aligned columns under their `headers`; a header that starts with `>` is set to the right, as numbers are.
 
-    On a terminal too narrow for it the widest text columns are cut, with an ellipsis; elsewhere nothing is.
+    On a terminal too narrow for it columns of `spare` (of `headers`, the first first) are left out, and then the widest
+    text columns are cut, with an ellipsis; elsewhere nothing is.
     """
     paper = to or screen()
-    right = [header.startswith(">") for header in headers]
-    titles = [header.removeprefix(">") for header in headers]
     cells = [[cell(value) for value in row] for row in rows]
-    widths = [max(len(text) for text in column) for column in zip(titles, *cells, strict=True)]
+    kept = list(range(len(headers)))
+    widths = [max(len(text) for text in column) for column in zip(map(_title, headers), *cells, strict=True)]
+    for least in spare:
+        if paper.width is not None and sum(widths[i] for i in kept) + 2 * (len(kept) - 1) > paper.width:
+            kept.remove(headers.index(least))
+    right = [headers[i].startswith(">") for i in kept]
+    titles = [_title(headers[i]) for i in kept]
+    cells, widths = [[row[i] for i in kept] for row in cells], [widths[i] for i in kept]
     widths = _fitted(widths, right, titles, paper.width)
 
     def line(texts: Sequence[str]) -> str:
@@ -106,6 +114,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], to: Screen | No
 
     rule = "  ".join("─" * width for width in widths)
     return "\n".join([paper.paint(line(titles), "bold"), paper.paint(rule, "dim"), *map(line, cells)])
+
+
+def _title(header: str) -> str:
+    return header.removeprefix(">")
 
 
 def _fitted(widths: list[int], right: list[bool], titles: list[str], limit: int | None) -> list[int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flopwise.api.elasticity import AutoscaleAnswer, Provision, Size
 
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
+SPARE = (">at most", ">replica-hours")
 RATE_BINS = 100
 """Steps of the curve of requests a second."""
 
@@ -80,7 +81,9 @@ def blocks(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     )
     yield heading("Against fixed numbers of replicas", paper)
     objective = any(limit is not None for limit in found.answer.slo)
-    yield table(["", *HEADERS], [[p.name, *_cells(p, objective=objective)] for p in found.provisions], paper)
+    yield table(
+        ["", *HEADERS], [[p.name, *_cells(p, objective=objective)] for p in found.provisions], paper, spare=SPARE
+    )
     if found.attain is not None and found.unreached is None:
         yield f"The peak is the fewest that answer {100 * found.attain:.4g} % of the requests in time."
     if found.unreached is not None:
@@ -144,7 +147,7 @@ def vertical_blocks(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
         [f"tp {s.tp}", *(_cells(s.provision, objective=True) if s.provision else [None, s.most, *[None] * 6])]
         for s in sizes
     ]
-    yield table(["", *HEADERS], rows, paper)
+    yield table(["", *HEADERS], rows, paper, spare=SPARE)
     told = [f"tp {s.tp}: {s.why}" for s in sizes if s.why]
     if told:
         yield "\n".join(told)

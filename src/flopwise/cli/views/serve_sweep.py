@@ -13,6 +13,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 if TYPE_CHECKING:
     from flopwise.api.serve_sweep import ServeSweep, SweepPoint
 
+ALONG = {"concurrency": "requests in flight", "batch": "fixed batch", "tp": "tensor-parallel degree"}
 TITLES = {"concurrency": "in flight", "batch": "batch", "tp": "tp"}
 
 
@@ -34,7 +35,7 @@ def document(answer: ServeSweep) -> dict[str, Any]:
 def blocks(answer: ServeSweep, paper: Screen) -> Iterator[str]:
     """The sweep as people read it."""
     job = answer.first.estimate.job
-    yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {TITLES[answer.axis]}", paper)
+    yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {ALONG[answer.axis]}", paper)
     yield pairs([row for row in answer.first.settings if row[0] != "requests" or answer.axis == "tp"], paper)
     yield table(
         [
@@ -43,6 +44,7 @@ def blocks(answer: ServeSweep, paper: Screen) -> Iterator[str]:
         ],
         [_row(p) for p in answer.points],
         paper,
+        spare=(">of roofline", ">MFU", ">request", ">per GPU"),
     )  # fmt: skip
     yield _curve(answer, paper)
     yield _said(answer)

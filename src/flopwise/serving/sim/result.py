@@ -169,6 +169,11 @@ class Simulated:
         return np.where(gaps > 0, _between(self.outcome.first_ps, self.outcome.finish_ps) / np.maximum(gaps, 1), np.nan)
 
     @property
+    def paid_s(self) -> float:
+        """How long a fixed number of replicas is held: to the last answer, or the last arrival if that is later."""
+        return max(self.end_ps, int(self.trace.arrival_ps[-1])) / PS
+
+    @property
     def tokens(self) -> tuple[int, int]:
         """Tokens of prompts and of answers, computed or found in a cache."""
         hits = self.cached[self.outcome.finish_ps[self.cached] >= 0]
