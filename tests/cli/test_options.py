@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from flopwise import cli
 from flopwise.cli import options
+from flopwise.cli.questions import assumption_list
+from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.catalog import load_facts
 
 PARAM = click.Option(["--it"])
 
@@ -101,3 +104,29 @@ def test_a_command_adds_json_and_its_examples(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert out.endswith("Examples:\n  flopwise x 1\n  flopwise x 2\n")
     assert "--json" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        (["train", "gpt2", "--gpu", "h100", "--precision", "fp4"], "nvfp4"),
+        (["plan", "gpt2", "--objective", "tmie"], "time"),
+        (["gpus", "--kind", "gpus"], "gpu"),
+    ],
+)
+def test_one_of_few_names_is_answered_with_the_nearest(
+    line: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(line) == 2
+    assert f"; nearest: {near}" in capsys.readouterr().err
+
+
+def test_values_that_stand_in_are_told_in_one_line() -> None:
+    rates_of = cluster(load_facts().accelerator("H100-SXM-80"))
+    lent = [told for told in rates_of.assumptions if "stands in" in told]
+    assert len(lent) > 1
+    lines = assumption_list(["first", *lent, "last"]).splitlines()
+    assert lines[:3] == ["Assumptions", "  - first", "  - last"]
+    assert len(lines) == 4
+    assert all(told.split(":")[0] in lines[3] for told in lent)
+    assert assumption_list(["plain"]).splitlines()[1:] == ["  - plain"]

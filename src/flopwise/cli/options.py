@@ -11,12 +11,13 @@ import click
 
 from flopwise import units
 from flopwise.cli.render import Screen, screen, write
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]  # generic in the types only
+    _Choice = click.Choice[str]
 else:
-    _ParamType = click.ParamType
+    _ParamType, _Choice = click.ParamType, click.Choice
 
 Parse = Callable[[object, str], float]
 
@@ -82,6 +83,16 @@ class Name(_ParamType):
         return text
 
 
+class Choice(_Choice):
+    """One of a few names; another one is answered with the nearest, as unknown names are everywhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name itself; UnknownNameError says what is allowed."""
+        if value not in self.choices:
+            raise UnknownNameError(spelling(param), str(value), self.choices, f"allowed: {', '.join(self.choices)}")
+        return super().convert(value, param, ctx)
+
+
 def spelling(param: click.Parameter | None) -> str:
     """How the user writes the parameter: `--seq`, `MODEL`."""
     if param is None:
@@ -115,8 +126,8 @@ BATCH = Whole(high=10**7)
 TOKENS = Whole(high=10**8)
 DEGREE = Whole(high=10**6)
 
-PURCHASE = click.Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
-ACCELERATOR_KIND = click.Choice(["gpu", "tpu", "npu", "soc", "cpu"])
+PURCHASE = Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
+ACCELERATOR_KIND = Choice(["gpu", "tpu", "npu", "soc", "cpu"])
 
 
 class Command(click.Command):

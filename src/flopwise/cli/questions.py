@@ -57,7 +57,7 @@ layout_options = grouped(
         type=options.DEGREE,
         help="HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.",
     ),
-    click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations computed again."),
+    click.option("--recompute", type=options.Choice(["none", "selective", "full"]), help="Activations computed again."),
     click.option(
         "--recompute-every", type=options.DEGREE, metavar="N", help="Full recompute of every N-th block only."
     ),
@@ -81,7 +81,7 @@ layout_options = grouped(
     ),
     click.option(
         "--offload",
-        type=click.Choice(["optimizer", "parameters", "activations"]),
+        type=options.Choice(["optimizer", "parameters", "activations"]),
         multiple=True,
         help="Keep these in host memory; may be given several times.",
     ),
@@ -90,7 +90,7 @@ layout_options = grouped(
 recipe_options = grouped(
     click.option(
         "--precision",
-        type=click.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
+        type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
         default="bf16",
         show_default=True,
         help="Of the matrix products in training.",
@@ -104,10 +104,10 @@ recipe_options = grouped(
         help="Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
     ),
     click.option(
-        "--attention", type=click.Choice(["flash", "sdpa", "eager"]), default="flash", show_default=True,
+        "--attention", type=options.Choice(["flash", "sdpa", "eager"]), default="flash", show_default=True,
         help="Attention implementation.",
     ),
-    click.option("--grad-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the accumulated gradients."),
+    click.option("--grad-dtype", type=options.Choice(["fp32", "bf16", "fp16"]), help="Of the accumulated gradients."),
     click.option(
         "--master-weights/--no-master-weights", default=None,
         help="A separate fp32 copy of the weights (default: the stack's).",
@@ -131,7 +131,7 @@ recipe_options = grouped(
         help="Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
     ),
     click.option(
-        "--packing", type=click.Choice(["padded", "packed"]),
+        "--packing", type=options.Choice(["padded", "packed"]),
         help="Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).",
     ),
     click.option("--mean-length", type=options.COUNT, help="Mean tokens of a document, with --packing; lognormal."),
@@ -312,8 +312,10 @@ def signed_percent(fraction: float | None) -> str | None:
 
 
 def assumption_list(assumptions: Iterable[str]) -> str:
-    """What was assumed, one a line."""
-    lines = [f"  - {sentence}" for sentence in dict.fromkeys(assumptions)]
+    """What was assumed, one a line; values that stand in for others, in one line together."""
+    from flopwise.cost.rates import folded
+
+    lines = [f"  - {sentence}" for sentence in folded(dict.fromkeys(assumptions))]
     return "\n".join(["Assumptions", *lines]) if lines else ""
 
 

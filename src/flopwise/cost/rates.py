@@ -154,6 +154,10 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
     return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, kind, "any")))
 
 
+LENT = (" not measured for ", "; the value for ", " stands in")
+"""Wording of a sentence on a measurement that stands in for another."""
+
+
 def lent(scope: str, scopes: Sequence[str]) -> bool:
     """Whether a value of `scope` was measured on something else than what `scopes` begins with.
 
@@ -177,10 +181,29 @@ def resolved(
         if lent(parameter.scope, scopes) and calibration.scoped(name) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     told = tuple(
-        f"{who}: {', '.join(what)} not measured for {scopes[0]}; the value for {scope!r} stands in"
-        for scope, what in borrowed.items()
+        f"{who}: {', '.join(what)}{LENT[0]}{scopes[0]}{LENT[1]}{scope!r}{LENT[2]}" for scope, what in borrowed.items()
     )
     return values, told
+
+
+def folded(assumptions: Iterable[str]) -> list[str]:
+    """The same sentences, those on measurements that stand in for others drawn together into one, at the end.
+
+    Source: the sentences of `resolved`. Assumes: their wording, `LENT`.
+    """
+    rest: list[str] = []
+    lenders: dict[str, list[str]] = {}
+    for sentence in assumptions:
+        if LENT[0] not in sentence or not sentence.endswith(LENT[2]):
+            rest.append(sentence)
+            continue
+        who, _, names = sentence.partition(LENT[0])[0].partition(": ")
+        scope = sentence.removesuffix(LENT[2]).rpartition(LENT[1])[2].strip("'")
+        lenders.setdefault(who, []).append(f"{names.count(', ') + 1} of {scope}")
+    if lenders:
+        parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
+        rest.append(f"not measured, so values of relatives stand in (named by --json): {parts}")
+    return rest
 
 
 def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> Rates:

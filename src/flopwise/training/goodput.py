@@ -23,7 +23,8 @@ class Reliability:
     Sources: mtbf_gpu_s: Llama 3 (arXiv:2407.21783) section 3.3.4, 419 unexpected interruptions in 54 days on 16,384
     GPUs (data/failures.csv); detection, rescheduling and warm-up: ten minutes together, the order that leaves that run
     its published 90 %; write: 1 GB/s a GPU is what parallel file systems sustain for sharded checkpoints (DeepSpeed
-    FastPersist, arXiv:2406.13768, section 5), all together what `lustre` in data/storage.csv takes; snapshot: pinned host memory over a shared PCIe 4 link.
+    FastPersist, arXiv:2406.13768, section 5), all together what `lustre` in data/storage.csv takes; snapshot: pinned
+    host memory over a shared PCIe 4 link.
     """
 
     mtbf_gpu_s: float = 16384 * 54 * DAY_S / 419

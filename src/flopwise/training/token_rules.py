@@ -93,8 +93,18 @@ def token_rules(job: TrainJob) -> TokenRules | None:
             f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
             f"{1 + extra:.2g} times the tokens of small batches"
         )
+    notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
     notes.append(_proportion(job.tokens, best, size))
     return TokenRules(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
+
+
+def _campaign(frac: float | None) -> list[str]:
+    """How much more than their steps published pre-trainings took; nothing where the calibration does not say."""
+    if frac is None:
+        return []
+    around = "restarts, evaluation, ramp-up, longer contexts, slower layouts"
+    counted = "of these, the run above counts failures and what you state"
+    return [f"published pre-trainings took {1 / frac:.2f} times the GPU-hours of their steps ({around}); {counted}"]
 
 
 def _proportion(tokens: float, best: float, size: float) -> str:

@@ -63,7 +63,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @options.gpu_option
 @click.option(
     "--task",
-    type=click.Choice(["train", "serve"]),
+    type=options.Choice(["train", "serve"]),
     default="train",
     show_default=True,
     help="A micro-batch forward and backward, or a decoding step.",
@@ -74,12 +74,12 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @click.option("--seq", type=options.TOKENS, help="Tokens of a sequence; in serving those cached.")
 @click.option(
     "--precision",
-    type=click.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
+    type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
     help="Training: of the matrix products (default: bf16).",
 )
 @click.option("--stack", type=options.Name("stack"), help="Training: software: fsdp-compile, megatron, hf ...")
 @click.option(
-    "--attention", type=click.Choice(["flash", "sdpa", "eager"]), help="Training: attention (default: flash)."
+    "--attention", type=options.Choice(["flash", "sdpa", "eager"]), help="Training: attention (default: flash)."
 )
 @click.option("--offload", is_flag=True, help="Training: the optimizer stands in host memory.")
 @click.option("--weights", type=options.Name("format"), help="Serving: format of the weights (default: bf16).")

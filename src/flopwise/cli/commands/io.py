@@ -52,7 +52,7 @@ FLOPS = options.Quantity("flop", _flops, high=1e36)
 @click.option("--batch", type=options.BATCH, help="Samples of one accelerator and step.")
 @click.option(
     "--precision",
-    type=click.Choice(["tf32", "bf16", "fp16", "fp8", "fp32"]),
+    type=options.Choice(["tf32", "bf16", "fp16", "fp8", "fp32"]),
     help="Of the matrix products (default: the workload's reference implementation, else bf16).",
 )
 @click.option("--flops-per-sample", type=FLOPS, help="Forward and backward: 4.2T, 247Gi (base 2).")
@@ -62,7 +62,7 @@ FLOPS = options.Quantity("flop", _flops, high=1e36)
 )
 @click.option(
     "--records",
-    type=click.Choice(["raw", "compressed"]),
+    type=options.Choice(["raw", "compressed"]),
     default="raw",
     show_default=True,
     help="Samples as fed to the network, or as the benchmark stores them.",
@@ -76,14 +76,14 @@ FLOPS = options.Quantity("flop", _flops, high=1e36)
 @click.option("--cache", type=options.BYTES, help="Bytes that a node can keep: page cache or local drives.")
 @click.option(
     "--cache-policy",
-    type=click.Choice(["lru", "pinned"]),
+    type=options.Choice(["lru", "pinned"]),
     default="lru",
     show_default=True,
     help="The page cache evicts what was used longest ago; staged data stay.",
 )
 @click.option(
     "--shuffle",
-    type=click.Choice(["global", "shard", "none"]),
+    type=options.Choice(["global", "shard", "none"]),
     default="global",
     show_default=True,
     help="Over all nodes, within a node's own part, or none.",
@@ -114,7 +114,7 @@ FLOPS = options.Quantity("flop", _flops, high=1e36)
 @click.option(
     "--units",
     "base",
-    type=click.Choice(["si", "binary"]),
+    type=options.Choice(["si", "binary"]),
     default="si",
     show_default=True,
     help="GB/s or GiB/s in the text.",

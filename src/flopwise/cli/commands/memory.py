@@ -29,7 +29,11 @@ _TRAINING_ONLY = (
 )
 @options.model_argument
 @click.option(
-    "--task", type=click.Choice(["train", "serve"]), default="train", show_default=True, help="What the memory is for."
+    "--task",
+    type=options.Choice(["train", "serve"]),
+    default="train",
+    show_default=True,
+    help="What the memory is for.",
 )
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator to fit into, in any common spelling.")
 @click.option("--batch", type=options.BATCH, default=1, show_default=True, help="Micro-batch: sequences of one pass.")

@@ -41,7 +41,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
     "flopwise plan Llama-3.1-70B --task serve --rate 20 --input 1k --output 250 --ttft p95=1s --tpot p95=50ms --top 5",
 )
 @click.argument("workload", type=options.Name("workload"), required=False)
-@click.option("--task", type=click.Choice(["pretrain", "finetune", "serve", "batch", "encode"]), help="What is done.")
+@click.option("--task", type=options.Choice(["pretrain", "finetune", "serve", "batch", "encode"]), help="What is done.")
 @_text("tokens", "tokens", "Training: tokens of the whole run, such as 1T.")
 @_text("samples", "samples", "Training: samples instead of tokens; needs --seq.")
 @_text("epochs", "epochs", "Training: passes over the data.")
@@ -56,7 +56,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("input", "input_tokens", "Tokens of a prompt: 1k, 200:800, lognormal:512:cv=1.2.")
 @_text("output", "output_tokens", "Tokens of an answer, as --input.")
 @_text("trace", "trace", "Serving: a CSV file of requests instead (arrival_s, prompt_tokens, output_tokens).")
-@click.option("--arrivals", type=click.Choice(["poisson", "gamma", "uniform"]), help="How requests come [poisson].")
+@click.option("--arrivals", type=options.Choice(["poisson", "gamma", "uniform"]), help="How requests come [poisson].")
 @click.option("--burstiness", type=float, help="Of gamma arrivals: standard deviation of the gaps over their mean.")
 @click.option("--peak", type=float, help="Highest rate over the mean rate: replicas are sized for it.")
 @click.option("--no-simulate", is_flag=True, help="Serving: rank by estimates alone; do not run the best plans.")
@@ -77,7 +77,13 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("precision", "precision", "Training precision to search, or any; may be repeated [bf16].", multiple=True)
 @_text("weights", "weight_formats", "Serving weight format to search; may be repeated.", multiple=True)
 @_text("kv-dtype", "kv_dtype", "Serving: type of the KV cache [bf16].")
-@_text("engine", "engine", "Serving engine [vllm]; and where a sweep runs: processes or ray [inline].", multiple=True)
+@_text(
+    "engine",
+    "engine",
+    "Serving: the inference engine, vllm, sglang ... [vllm]. A file with a sweep: what runs it, inline, processes or "
+    "ray [inline]. Give it twice for both.",
+    multiple=True,
+)
 @click.option(
     "--address", type=options.Name("address"), help="Sweep on Ray: the cluster's address [RAY_ADDRESS, or auto]."
 )
@@ -86,7 +92,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 @_text("shard", "shard", "Training: HSDP over groups of so many ranks only.")
 @_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")
 @_text("max-hourly", "max_usd_per_hour", "At most so many USD an hour.")
-@click.option("--objective", type=click.Choice(["cost", "time", "energy"]), help="What to rank by [cost].")
+@click.option("--objective", type=options.Choice(["cost", "time", "energy"]), help="What to rank by [cost].")
 @click.option("--top", type=options.Whole(high=1000), default=10, show_default=True, help="Plans to show.")
 @click.option("-o", "--output-file", type=click.Path(path_type=Path), help="Write the whole plan as JSON.")
 @click.option("--from", "from_file", type=click.Path(path_type=Path), help="Show a plan written before.")

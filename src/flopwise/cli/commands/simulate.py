@@ -48,7 +48,7 @@ scheduling_options = questions.grouped(
     click.option("--max-batch", type=options.BATCH, help="Sequences that run at once (default: the engine's)."),
     click.option("--mix/--no-mix", default=True, help="Prompts and answers share steps, or prompts go first."),
     click.option(
-        "--preempt", type=click.Choice(["recompute", "swap"]), default="recompute", show_default=True,
+        "--preempt", type=options.Choice(["recompute", "swap"]), default="recompute", show_default=True,
         help="What becomes of a sequence when the cache is full.",
     ),
     click.option("--prefix-cache/--no-prefix-cache", default=None, help="Keep shared prefixes (default: if any)."),
