@@ -98,8 +98,7 @@ def train(
         one = f"{batch * of_sample:,.0f} of one step (global batch {batch:,} x {of_sample:,.0f})"
         raise SpecError(f"a run of {length:,.0f} tokens is shorter than the {one}; give a smaller global batch")
     conditions, told = run.conditions(cluster, load_facts(place.facts).folder)
-    if length is not None:
-        told = (*told, *run.writes_assumed)
+    told = (*told, *(run.writes_assumed if length is not None else ()))
     notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
     return answered(
         found, recipe, layout, cluster, length, laid_out=laid_out, notes=notes, reads=reads, conditions=conditions
