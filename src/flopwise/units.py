@@ -123,6 +123,15 @@ def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:
     return _scaled(value, scales, what, "400Gbps or 50GB/s")
 
 
+def parse_watts(value: object, what: str = "power") -> float:
+    """Watts: `500W`, `0.7kW`; a bare number is watts.
+
+    Raises:
+        SpecError: not a finite number with a known unit.
+    """
+    return _scaled(value, {"": 1.0, "w": 1.0, "kw": 1e3}, what, "500W or 0.7kW")
+
+
 def parse_usd(value: object, what: str = "amount") -> float:
     """US dollars: `$12.50`, `5k`, `1.2M USD`.
 

@@ -10,6 +10,7 @@ from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts, Resolution
     from flopwise.facts.offers import Offer
@@ -34,6 +35,7 @@ class Machines:
     usd_per_gpu_hour: float | None = None
     gpus_per_node: int | None = None
     node_bytes_per_s: float | None = None  # network of one accelerator between nodes
+    power_limit_w: float | None = None  # of one accelerator, below what it is made for
     facts: Path | str | None = None
 
     @property
@@ -65,6 +67,9 @@ class Machines:
         elif per_node is None:
             usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 else USUAL_NODE
             per_node = max(1, round(offer.count)) if offer is not None else min(max(1, usual), num_gpus)
+        limits: tuple[str, ...] = ()
+        if self.power_limit_w is not None:
+            chip, limits = _limited(chip, self.power_limit_w)
         built = cluster(
             chip,
             offer=offer if self.named else None,
@@ -85,6 +90,8 @@ class Machines:
             built = replace(built, assumptions=(*built.assumptions, partly))
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
             built = replace(built, assumptions=(*built.rates.assumptions, *((found.note,) if found.note else ())))
+        if limits:
+            built = replace(built, assumptions=(*built.assumptions, *limits))
         return _priced(built, offer, self)
 
     def _resolution(self, catalog: Facts) -> Resolution:
@@ -123,6 +130,24 @@ class Machines:
         wanted = min(num_gpus, USUAL_NODE, largest)
         pool = [o for o in pool if o.count >= wanted]
         return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), o.count, o.key))
+
+
+def _limited(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
+    """`chip` under a power limit, and what is assumed of it.
+
+    Raises:
+        MissingFactError: the limit that it is made for is not known.
+        SpecError: the limit is above that, or below a quarter of it.
+    """
+    made_for = chip.known("tdp_w")
+    if not made_for / 4 <= watts <= made_for:
+        raise SpecError(
+            f"power limit {watts:g} W is out of range for {chip.name}; allowed: {made_for / 4:g} to {made_for:g} W"
+        )
+    told = (
+        f"power limit of {watts:g} W ({chip.name} is made for {made_for:g} W): products run at the clocks that fit it"
+    )
+    return replace(chip, tdp_w=watts), (told,)
 
 
 def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:

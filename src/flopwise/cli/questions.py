@@ -236,6 +236,7 @@ def machines(given: dict[str, Any]) -> Machines:
         usd_per_gpu_hour=given["price"],
         gpus_per_node=given["gpus_per_node"],
         node_bytes_per_s=given["network"],
+        power_limit_w=given.get("power_limit"),
         facts=given["facts"],
     )
 

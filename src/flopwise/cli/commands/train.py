@@ -39,6 +39,9 @@ NOT_COMPARED = ("tokens", "samples", "epochs", "storage", "storage_bandwidth", "
 @click.option("--storage", type=options.Name("kind"), help="What the data are read from: nfs, lustre, nvme, s3 ...")
 @click.option("--storage-bandwidth", type=options.BANDWIDTH, help="What storage delivers to a node, instead: 3GB/s.")
 @click.option("--token-bytes", type=options.BYTES, help="Bytes of a stored token (default: 2 or 4).")
+@click.option(
+    "--power-limit", type=options.WATTS, help="Of one accelerator, below its own: 500W. Products run at lower clocks."
+)
 @click.option("--compare", is_flag=True, help="Instead: how data, ZeRO, FSDP, tensor, pipeline ... layouts scale.")
 @click.option("--weak", is_flag=True, help="With --compare: the global batch grows with the accelerators.")
 @questions.run_options
