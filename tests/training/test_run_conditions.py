@@ -198,7 +198,7 @@ def test_storage_sets_the_time_of_a_checkpoint() -> None:
 
 
 def test_checkpoints_of_many_gpus_share_one_file_system() -> None:
-    def run_on(gpus: int, **said: object) -> tuple[float, bool]:
+    def run_on(gpus: int, **said: Any) -> tuple[object, bool]:
         found = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=gpus, fsdp=True, tokens=1e12, **said)
         assert found.estimate.run is not None
         assumed = any("parallel file system" in told for told in found.assumptions)
