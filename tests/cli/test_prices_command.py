@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -67,9 +68,14 @@ def hunting(items: list[Any]) -> ModuleType:
     """A stand-in for gpuhunt: a catalog that holds `items`, or fails where they are an exception."""
 
     class Catalog:
+        def __init__(self, **_: Any) -> None:
+            pass
+
         def load(self) -> None:
             if items and isinstance(items[0], Exception):
+                logging.getLogger("gpuhunt.inside").error("Failed to load a catalog", exc_info=items[0])
                 raise items[0]
+            logging.getLogger("gpuhunt.inside").error("Failed to load the oci catalog")
 
         def query(self, **_: Any) -> list[Any]:
             return items
@@ -98,7 +104,7 @@ def test_a_refresh_is_an_import(capsys: pytest.CaptureFixture[str], monkeypatch:
     code, out, _ = run(capsys, "prices", "refresh", "--json")
     made = json.loads(out)
     assert (code, made["name"], made["offers"]) == (0, "gpuhunt", 1)
-    assert made["skipped"] == {"unknown accelerator H1000X": 1}
+    assert made["skipped"] == {"unknown accelerator H1000X": 1, "Failed to load the oci catalog": 1}
     [offer] = [o for o in load_facts().offers if o.key == ("lambda", "gpu_8x_h100_sxm5", "us-east-1")]
     assert (offer.on_demand_usd_per_hour, offer.spot_usd_per_hour, offer.source) == (24.0, 12.0, "gpuhunt")
 
@@ -111,6 +117,7 @@ def test_a_refresh_that_brings_nothing_changes_nothing(
     code, out, err = run(capsys, "prices", "refresh")
     assert (code, out) == (1, "")
     assert "refreshed" in err
+    assert "Traceback" not in err
     assert run(capsys, "prices", "list")[1].startswith("Nothing is imported")
 
 

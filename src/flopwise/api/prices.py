@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,30 +166,57 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.price_layouts import quotes_table
 
-    items, known = _hunted(providers), load_facts(facts)
+    known = load_facts(facts)
+    items, told = _hunted(providers)
     quotes = [quote for item in items if (quote := _quote(item)) is not None]
     table = quotes_table(quotes, known, "gpuhunt", today().isoformat(), skip_unknown=True)
     table.layout = "gpuhunt"
+    table.skipped.update(told)
     if not table.rows:
-        raise InfeasibleError("prices were not refreshed", [f"gpuhunt brought {len(items):,} items, no price of use"])
+        raise InfeasibleError(
+            "prices were not refreshed", [f"gpuhunt brought {len(items):,} items, no price of use", *told[:5]]
+        )
     return _written("gpuhunt", table, known)
 
 
-def _hunted(providers: Sequence[str]) -> list[Any]:
-    """What gpuhunt finds; every way in which it cannot is one reason."""
+class _Told(logging.Handler):
+    """Keeps what another's code logs, a line a message, in place of its tracebacks on the screen."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self.lines.append(" ".join(record.getMessage().split())[:200])
+
+
+def _hunted(providers: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """(what gpuhunt finds, what it complains of); every way in which it cannot is one reason."""
+    from flopwise.facts.price_layouts import PROVIDERS
+
     cannot = "prices cannot be refreshed; the ones there are stay as they are"
     try:
         hunt = import_module("gpuhunt")
     except ImportError:
         how = "gpuhunt is not installed: pip install 'flopwise[prices]', or import a file (flopwise prices import FILE)"
         raise InfeasibleError(cannot, [how]) from None
+    theirs = {ours: name for name, ours in PROVIDERS.items()}
+    wanted = {"provider": [theirs.get(p.lower(), p.lower()) for p in providers]} if providers else {}
+    log, told = logging.getLogger("gpuhunt"), _Told()
+    shown, log.propagate = log.propagate, False
+    log.addHandler(told)
     try:
-        catalog = hunt.Catalog()
-        catalog.load()
-        return list(catalog.query(**({"provider": list(providers)} if providers else {})))
+        catalog = hunt.Catalog(auto_reload=False)
+        if not os.environ.get("GPUHUNT_CATALOG_DIR"):  # where files at hand stand in for its published ones
+            catalog.load()
+        return list(catalog.query(**wanted)), told.lines
     except Exception as fault:  # noqa: BLE001 - another's code and the network: whatever it is, it is the reason
         what = " ".join(str(fault).split())[:200]
         raise InfeasibleError(cannot, [f"gpuhunt could not fetch them: {type(fault).__name__}: {what}"]) from None
+    finally:
+        log.removeHandler(told)
+        log.propagate = shown
 
 
 def _quote(item: Any) -> Quote | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PRICES_VARIABLE = "FLOPWISE_PRICES"
 ENDING = ".csv"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 Stamp = tuple[str, int, int]
 """Path, time of change in ns, size of an imported file."""
 
@@ -57,7 +57,7 @@ def price_file(name: str, folder: str | None = None) -> Path:
     Raises:
         SpecError: the name could lead out of the folder, or is no name for a file.
     """
-    if not _NAME.fullmatch(name) or name.endswith("."):
+    if not re.fullmatch(_NAME, name) or name.endswith("."):
         raise SpecError(
             f"name of prices {name[:60]!r}; allowed: up to 64 letters, digits, dots, dashes and underscores, the first "
             "a letter or digit"
