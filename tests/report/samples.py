@@ -23,7 +23,8 @@ def workload(name: str = "chat", **changed: Any) -> WorkloadResult:
     """One workload's result."""
     plain: dict[str, Any] = {
         "name": name, "environment": "production", "kind": "serve", "model": "Llama-3.1-8B",
-        "parameters": 8_030_261_248, "size": "medium", "memory_bytes": 3e10, "intensity": 61.5, "pattern": "memory bandwidth",
+        "parameters": 8_030_261_248, "size": "medium", "memory_bytes": 3e10, "intensity": 61.5,
+        "pattern": "memory bandwidth",
         "hours_per_month": 730.0, "runs_per_month": None, "feasible": True, "reasons": [],
         "best": {
             "provider": "aws", "instance": "g6.xlarge", "gpu": "L4", "num_gpus": 2, "num_instances": 2,
@@ -50,7 +51,7 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
         "name": name, "date": "2026-11-21", "workloads": [workload()], "allocation": [allot], "usd_per_month": cost,
         "savings": [Saving(what="spot", workload="chat", usd_per_month=300.0, how="replicas", taken=False)],
         "risks": [Risk(kind="memory", workload="chat", score=0.4, evidence="margin 3 GiB", mitigation="fp8 cache")],
-        "binding": [Binding(constraint="azure", usd_per_month=4120.0, text="the 10 % Azure share costs $4,120 a month")],
+        "binding": [Binding(constraint="azure", usd_per_month=4120.0, text="the Azure share costs $4,120 a month")],
         "whatif": [WhatIf(name="traffic x 2", feasible=True, usd_per_month=2350.0, change_usd=1150.0, text="two more")],
         "scenarios": Scenarios(runs=1000, seed=0, mean=1210.0, p10=1000.0, p50=1200.0, p90=1450.0, p95=1500.0,
                                over_budget=0.07, drivers={"demand": 0.8, "prices": 0.2}),

@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Plans": {
         "plan": "Rank the ways of running a workload over all offers.",
         "compare": "Fine-tune, train from scratch, or call an API, for the same traffic.",
+        "assess": "The GPU strategy of a platform: many workloads, one bill.",
     },
     "Accuracy": {
         "backtest": "Predictions for a measurement file: errors and coverage.",

@@ -1,0 +1,107 @@
+"""An assessment on the screen: the bill, the machines of each workload, savings, risks, and where the report lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flopwise.cli.render import Screen, bars, heading, pairs, table
+from flopwise.report.blocks import Bullets, Table, Text
+from flopwise.report.changes import changes
+from flopwise.report.money import between, usd
+from flopwise.units import format_percent
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Assessment
+
+MOST = 5
+"""Savings, risks and policies that the screen shows; the report has all."""
+
+
+def document(found: Assessment) -> dict[str, Any]:
+    """The assessment as the JSON that scripts rely on."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
+
+
+def blocks(
+    found: Assessment, paper: Screen, written: Sequence[Path] = (), before: Assessment | None = None
+) -> Iterator[str]:
+    """The assessment as people read it."""
+    cost = found.usd_per_month
+    yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
+    for w in found.workloads:
+        if not w.feasible:
+            yield paper.paint(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}", "red")
+    yield pairs(_totals(found), paper)
+    if before is not None:
+        yield from _since(before, found, paper)
+    headers = ["workload", "environment", "runs on", "bought", ">hours", ">a month", "interval"]
+    yield table(headers, [_row(a) for a in found.allocation], paper)
+    if len(cost.by_provider) > 1:
+        split = sorted(cost.by_provider.items(), key=lambda item: -item[1])
+        yield bars(
+            [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
+        )
+    yield from _lists(found, paper)
+    for path in written[:1]:
+        yield f"The report is in {path.parent}: {', '.join(p.name for p in written[:3])}"
+
+
+def _totals(found: Assessment) -> list[tuple[str, Any]]:
+    cost, drawn = found.usd_per_month, found.scenarios
+    taken = sum(s.usd_per_month for s in found.savings if s.taken)
+    rows: list[tuple[str, Any]] = [
+        ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
+        ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
+    ]
+    if found.budget_per_month is not None:
+        chance = (
+            ""
+            if drawn is None or drawn.over_budget is None
+            else f"; {format_percent(drawn.over_budget)} chance of more"
+        )
+        share = format_percent(cost.total / found.budget_per_month)
+        rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
+    if taken:
+        rows.append(("savings", f"{usd(taken)} a month in this plan, against on demand around the clock"))
+    return rows
+
+
+def _row(a: Any) -> tuple[str, ...]:
+    role = " (backup)" if a.role == "backup" else ""
+    return (
+        f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
+        a.purchase.replace("_", " "), f"{a.hours_per_month:,.0f}", usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+    )  # fmt: skip
+
+
+def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
+    savings = sorted(found.savings, key=lambda s: -s.usd_per_month)[:MOST]
+    if savings:
+        rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
+        yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
+    risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
+    if risks:
+        rows = [(f"{r.score:.2f}", r.kind, r.workload or "the fleet", r.evidence, r.mitigation) for r in risks]
+        yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
+    binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
+    if binding:
+        yield "What the policies cost:\n" + "\n".join(f"  - {b.text}" for b in binding)
+    for note in found.price_notes[:MOST]:
+        yield f"  - {note}"
+
+
+def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:
+    """What changed, with the same words as in the report."""
+    for block in changes(before, after):
+        match block:
+            case Text():
+                yield block.text
+            case Bullets():
+                yield "\n".join(f"  - {item}" for item in block.items)
+            case Table():
+                yield table(list(block.headers), [tuple(row) for row in block.rows], paper)
