@@ -229,7 +229,7 @@ def test_one_capacity_in_every_place(document: Callable[[str], dict[str, Any]], 
     assert len({a["max_concurrency"] for a in (*served, *(s["memory"] for s in served))}) == 1
     assert 0 < held["max_concurrency"] <= served[0]["max_concurrency"]  # every context full; answers grow as they run
     assert len({a["kv_capacity_tokens"] for a in (*served, *(s["memory"] for s in served))}) == 1
-    assert held["kv_capacity_tokens"] == pytest.approx(served[0]["kv_capacity_tokens"], rel=0.05)
+    assert held["kv_capacity_tokens"] == pytest.approx(served[0]["kv_capacity_tokens"], rel=0.15)  # one prompt less
     _, out, _ = run(f"serve {line} --concurrency 4")
     assert out.count("at most ") == 1
 
