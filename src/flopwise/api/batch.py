@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flopwise.api.elasticity import replica_start_s
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from flopwise.serving.result import ServeEstimate
     from flopwise.serving.sim.batch import BatchOutcome, BatchQueue
 
-BOOT_S = 120.0
-"""From a machine to its first request where nothing is said: image, weights, engine."""
 REPLACE_S = 300.0
 """Until another spot machine is found where nothing is said: a guess."""
 SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -255,7 +254,7 @@ def _queue(
         requests=asked.requests,
         requests_per_s=found.requests_per_s,
         workers=asked.workers,
-        boot_s=BOOT_S if asked.boot_s is None else asked.boot_s,
+        boot_s=replica_start_s(found.job) if asked.boot_s is None else asked.boot_s,
         in_flight=found.concurrency,
         interruptions_per_s=rate,
         replace_s=REPLACE_S if asked.replace_s is None else asked.replace_s,
@@ -364,7 +363,7 @@ def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> 
 def _told(asked: Batch) -> tuple[str, ...]:
     guesses = []
     if asked.boot_s is None:
-        guesses.append(f"a machine serves {format_seconds(BOOT_S)} after it is there (--cold-start)")
+        guesses.append("a worker starts as its engine does, weights read from local storage (--cold-start)")
     if asked.replace_s is None:
         guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")
     return (

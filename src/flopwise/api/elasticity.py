@@ -13,11 +13,14 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.units import HOUR_S, format_seconds
 
 if TYPE_CHECKING:
+    from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.caching import ResponseCache
     from flopwise.serving.sim.elastic import Elastic
     from flopwise.serving.sim.result import Simulated, Slo, Summary
 
+MACHINE_S = 60.0
+"""From the wish for a machine to its operating system, where nothing is known: clouds take 40 s to 2 min."""
 BY_REPLICA = frozenset({"queue", "concurrency"})
 """Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""
 
@@ -56,6 +59,18 @@ def _usd_per_hour(asked: Asked) -> float | None:
     job = asked.made.job
     each = job.cluster.usd_per_gpu_hour
     return None if each is None else each * int(job.layout.num_gpus)
+
+
+def replica_start_s(job: ServeJob) -> float:
+    """From the wish for a replica to its first request: a machine is found and booted, then the engine starts.
+
+    Source: `flopwise.serving.startup.cold_start`, weights read from the default storage.
+    Assumes: a machine is there after `MACHINE_S`.
+    """
+    from flopwise.api.features import Features
+    from flopwise.serving.startup import cold_start
+
+    return MACHINE_S + cold_start(job, Features().kind_of_storage(None)).seconds
 
 
 def _checked(asked: Asked) -> None:
@@ -113,6 +128,8 @@ def autoscale(
         raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
     asked = understood(model, **question)
     _checked(asked)
+    if rule.cold_start_s is None:
+        rule = replace(rule, cold_start_s=replica_start_s(asked.made.job))
     front = Front.of(asked, cache)
     found = scaled(asked, rule, front, on_compile=on_compile, report=report)
     mine = _elastic_row("autoscaler", found, front, goal, _usd_per_hour(asked))
@@ -154,7 +171,7 @@ def told(rule: Autoscaling) -> str:
     """A rule in words."""
     return (
         f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
-        f"{format_seconds(rule.tick_s)}; cold start {format_seconds(rule.cold_start_s)}, cool-down "
+        f"{format_seconds(rule.tick_s)}; cold start {format_seconds(rule.starts_in_s)}, cool-down "
         f"{format_seconds(rule.cool_down_s)}"
     )
 
@@ -166,7 +183,7 @@ def _counted(found: Elastic, one: str) -> str:
 
 def _notes(found: Elastic) -> tuple[str, ...]:
     rule = found.rule
-    cold = format_seconds(rule.cold_start_s)
+    cold = format_seconds(rule.starts_in_s)
     return (
         f"machines are paid from the wish, {cold} before they serve, until the last answer of those that drain",
         "machines can always be had; a draining replica counts into the most that there may be",

@@ -25,7 +25,7 @@ autoscale_options = questions.grouped(
     click.option("--max-replicas", type=options.DEGREE, help="At most (default: 16)."),
     click.option(
         "--cold-start", type=options.SECONDS_OR_ZERO,
-        help="From the wish for a machine to its first request (default: 2 min).",
+        help="From the wish for a machine to its first request (default: a minute for the machine, then the engine).",
     ),
     click.option("--cool-down", type=options.SECONDS_OR_ZERO, help="Never fewer than wanted so long (default: 5min)."),
     click.option("--tick", type=options.SECONDS, help="Time between looks (default: 15 s)."),

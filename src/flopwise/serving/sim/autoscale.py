@@ -70,6 +70,10 @@ MEASURES: dict[str, Measure] = {
 }
 
 
+USUAL_COLD_START_S = 120.0
+"""Of a replica of which nothing is known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
     """The rule: by which measure, between which bounds, how fast up and how patient down. `target` None: the usual."""
@@ -79,7 +83,7 @@ class Autoscaling:
     least: int = 1  # 0: scales to zero
     most: int = 16
     tick_s: float = 15.0
-    cold_start_s: float = 120.0  # from the wish to a replica that serves
+    cold_start_s: float | None = None  # from the wish to a replica that serves; None: `USUAL_COLD_START_S`
     cool_down_s: float = 300.0  # no less than the most that was wanted this long
     tolerance: float = 0.1  # changes smaller than this share are left alone
     growth: float = 2.0  # the most by which a tick multiplies the replicas, or four more if that is more
@@ -92,7 +96,7 @@ class Autoscaling:
         self._within("fewest replicas", self.least, 0, MOST_REPLICAS)
         self._within("most replicas", self.most, max(self.least, 1), MOST_REPLICAS)
         self._within("tick", self.tick_s, 0.1, 86_400)
-        self._within("cold start", self.cold_start_s, 0, 86_400)
+        self._within("cold start", self.starts_in_s, 0, 86_400)
         self._within("cool-down", self.cool_down_s, 0, 604_800)
         self._within("tolerance", self.tolerance, 0, 1)
         self._within("growth", self.growth, 1, 1000)
@@ -101,6 +105,11 @@ class Autoscaling:
     def _within(name: str, value: float, low: float, high: float) -> None:
         if not low <= value <= high:
             raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+
+    @property
+    def starts_in_s(self) -> float:
+        """From the wish to a replica that serves."""
+        return USUAL_COLD_START_S if self.cold_start_s is None else self.cold_start_s
 
     @property
     def wanted_at(self) -> float:

@@ -139,7 +139,7 @@ def _driven(
     report: Callable[[float, float], None] | None,
 ) -> None:
     """Tick after tick until all is answered."""
-    control, tick_ps, cold_ps = Controller(rule), round(rule.tick_s * PS), round(rule.cold_start_s * PS)
+    control, tick_ps, cold_ps = Controller(rule), round(rule.tick_s * PS), round(rule.starts_in_s * PS)
     rows, tick, last_ps, busy = len(come_ps), 0, 0, held.now.busy_ps
     while machines.done < rows:
         tick += 1
