@@ -41,7 +41,14 @@ task: pretrain
 data: {tokens: 1G, seq_len: 1k}
 constraints: {gpus: [h100], max_gpus: 8}
 """
+FLEET = b"""\
+name: platform
+workloads:
+  - {name: chat, task: serve, model: config.json, traffic: {requests_per_s: 2}, constraints: {gpus: [h100]}}
+  - {name: desks, task: develop, environment: development, machines: {count: 1, memory: 16GB}}
+"""
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
+<<<<<<< HEAD
 PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"
 GOOD_FILES = {
     "config.json": CONFIG,
@@ -50,6 +57,9 @@ GOOD_FILES = {
     "rows.csv": CSV,
     "aws.csv": PRICES,
 }
+=======
+GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV, "fleet.yaml": FLEET}
+>>>>>>> e59dc22 (assess among the commands that every check knows)
 
 COMPARED = (
     "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "api", "--way", "open",
@@ -67,6 +77,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "roofline": ("roofline", "--flops", "1e15", "--bytes", "1e12", "--gpu", "h100"),
     "plan": ("plan", "work.yaml"),
     "compare": ("compare", "config.json", *COMPARED),
+    "assess": ("assess", "fleet.yaml", "--scenarios", "20"),
     "explain": ("explain", "serve", "config.json", "--gpu", "h100"),
     "backtest": ("backtest", "weights", "rows.csv"),
     "prices": ("prices", "age"),
