@@ -13,8 +13,8 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.space import Family
-from flopwise.search.training import CHUNK, Searched, node_table, searched, steps_s, timed
+from flopwise.search.space import CHUNK, Family
+from flopwise.search.training import Searched, node_table, searched, steps_s, timed
 from flopwise.training.layout import Recipe
 from flopwise.training.memory import allocated_and_states
 from flopwise.training.step import StepTable

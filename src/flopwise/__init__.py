@@ -18,6 +18,7 @@ _HOMES = {
     "plan": "api.plan",
     "compare": "api.compare_ways",
     "sweep": "api.sweep",
+    "assess": "api.assess",
     "memory": "api.memory",
     "train": "api.train",
     "serve": "api.serve",

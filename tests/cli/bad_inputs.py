@@ -57,9 +57,11 @@ GOOD_FILES = {
     "rows.csv": CSV,
     "aws.csv": PRICES,
 }
-=======
 GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV, "fleet.yaml": FLEET}
->>>>>>> e59dc22 (assess among the commands that every check knows)
+=======
+    "fleet.yaml": FLEET,
+}
+>>>>>>> b8f47b7 (Shares of providers are not held by waste; the solver in a room of its own; assess in Python, docs and the help)
 
 COMPARED = (
     "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "api", "--way", "open",

@@ -1,6 +1,7 @@
 """Kinds of attention and experts in a serving step: each costs what its own rule says, not what a plain one would."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def attention_s(model: Model, context: int, batch: int = 32, tp: int = 8) -> flo
     return total
 
 
-def with_attention(model: Model, **changes: object) -> Model:
+def with_attention(model: Model, **changes: Any) -> Model:
     stack = model.stacks[0]
     kinds = tuple(
         Layer(name=k.name, items=tuple(replace(i, **changes) if isinstance(i, Attend) else i for i in k.items))

@@ -6,7 +6,7 @@ import flopwise
 
 
 def tokens_per_s(**how: object) -> float:
-    found = flopwise.serve(**how).estimate.output_tokens_per_s  # type: ignore[arg-type]
+    found = flopwise.serve(**how).estimate.output_tokens_per_s
     assert found is not None
     return float(found.value)
 

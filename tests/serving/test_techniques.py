@@ -89,7 +89,7 @@ def test_a_shared_prefix_saves_work_and_memory_in_whole_blocks() -> None:
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     assert float(cached_tokens(1000, hit_frac=1.0)) == 999
     assert float(cached_tokens(1000, shared_tokens=100, block_tokens=64)) == 64
-    assert cached_tokens(np.array([10, 1000]), hit_frac=0.5).tolist() == [5, 500]
+    assert np.asarray(cached_tokens(np.array([10, 1000]), hit_frac=0.5)).tolist() == [5, 500]
 
 
 # ---- eviction

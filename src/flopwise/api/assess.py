@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
 
-Advance = Callable[[int, int], None]
+Advance = Callable[[str, int, int], None]
 
 
 def assess(
@@ -22,16 +22,21 @@ def assess(
 ) -> Assessment:
     """Assess a fleet (a file, or plain data with the same keys): where each workload runs and what a month costs.
 
-    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `advance(done, whole)` is called as it
-    goes.
+    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `advance(what, done, whole)` is
+    called as it goes.
 
     Raises:
         SpecError: something in the fleet is wrong; says where.
         InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
     """
+    from datetime import UTC, datetime
+
+    import msgspec
+
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.assess import assess as assessed
     from flopwise.fleet.file import fleet_from, load_fleet
 
     platform = fleet_from(fleet) if isinstance(fleet, dict) else load_fleet(fleet)
-    return assessed(platform, load_facts(facts), scenarios=scenarios, seed=seed, advance=advance)
+    found = assessed(platform, load_facts(facts), scenarios=scenarios, seed=seed, advance=advance)
+    return found if found.date else msgspec.structs.replace(found, date=datetime.now(UTC).date().isoformat())

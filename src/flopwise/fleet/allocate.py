@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet.milp import Program, solved
 
 if TYPE_CHECKING:
     from flopwise.fleet.file import Rules
@@ -26,10 +27,8 @@ SLOT_SHARES = (40 / 168, 80 / 168, 48 / 168)
 ALWAYS_BUSY = 0.999
 """Share of the month from which a schedule covers all slots."""
 BIG = 1e7
-FEASIBLE = 2
-"""What HiGHS calls a feasible point."""
-OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
-"""Silent, and the same answer each time."""
+MARGIN = 1e-6
+"""By how much less than an instance is less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +98,6 @@ class Allocation:
     dropped: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True)
-class _Program:
-    """Columns and rows as they are made."""
-
-    costs: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-    whole: list[bool] = field(default_factory=list)
-    rows: list[tuple[dict[int, float], float, float, str]] = field(default_factory=list)
-
-    def column(self, cost: float, upper: float, *, whole: bool = True) -> int:
-        """A variable from 0 to `upper`."""
-        self.costs.append(cost)
-        self.upper.append(upper)
-        self.whole.append(whole)
-        return len(self.costs) - 1
-
-    def row(self, terms: dict[int, float], low: float, high: float, name: str) -> None:
-        """A constraint on the sum of `terms`."""
-        self.rows.append((terms, low, high, name))
-
-
 def allocate(
     choices: Sequence[Choice],
     demands: Sequence[Demand],
@@ -140,7 +118,7 @@ def allocate(
     """
     _check_choices(choices, demands)
     made = _Built(choices, demands, rules, without)
-    found, objective, left = _solved(made.program, gap, seconds)
+    found, objective, left = solved(made.program, gap, seconds)
     if found is None:
         raise InfeasibleError(_why(choices, demands, rules, without, seconds))
     return made.answer(found, objective, left, without)
@@ -160,7 +138,7 @@ class _Built:
         self, choices: Sequence[Choice], demands: Sequence[Demand], rules: Rules, without: frozenset[str]
     ) -> None:
         self.choices, self.demands, self.rules = choices, demands, rules
-        self.program = _Program()
+        self.program = Program()
         self.pool_column: dict[tuple[str, str, str, str], int] = {}
         self.pool_usd: dict[tuple[str, str, str, str], float] = {}
         self.own: list[int] = []  # the column of each choice
@@ -187,12 +165,16 @@ class _Built:
         return float(choice.unit if self.demands[choice.workload].splittable else choice.instances)
 
     def _carry(self) -> None:
-        """Every workload is carried whole."""
+        """Every workload is carried whole, and no share of the bill is met by machines that nobody needs.
+
+        What is not split is carried once; of what is, less than one instance of the coarsest kind is left over.
+        """
         terms: dict[int, dict[int, float]] = defaultdict(dict)
         for index, choice in enumerate(self.choices):
             terms[choice.workload][self.own[index]] = self._instances(index) / choice.instances
         for number, held in terms.items():
-            self.program.row(held, 1.0, np.inf, f"workload {self.demands[number].name}")
+            spare = max(held.values()) - MARGIN if self.demands[number].splittable else 0.0
+            self.program.row(held, 1.0, 1.0 + spare, f"workload {self.demands[number].name}")
 
     def _pools(self) -> None:
         """Reserved machines hold what uses them in each slot of the week."""
@@ -331,34 +313,6 @@ def _covers(pattern: str | None, name: str) -> bool:
     return pattern is None or fnmatchcase(name.lower(), pattern.lower())
 
 
-def _solved(program: _Program, gap: float, seconds: float) -> tuple[Any, float, float]:
-    """(columns, objective, relative gap), or (None, 0, 0) where nothing satisfies the rows."""
-    import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
-
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
-    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
-        solver.setOptionValue(name, value)
-    lp = highspy.HighsLp()
-    columns, rows = len(program.costs), len(program.rows)
-    lp.num_col_, lp.num_row_ = columns, rows
-    lp.col_cost_ = np.array(program.costs)
-    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
-    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    lp.integrality_ = [kinds[whole] for whole in program.whole]
-    lp.row_lower_ = np.array([low for _, low, _, _ in program.rows])
-    lp.row_upper_ = np.array([high for _, _, high, _ in program.rows])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for terms, *_ in program.rows)])
-    lp.a_matrix_.index_ = np.array([c for terms, *_ in program.rows for c in terms], dtype=np.int32)
-    lp.a_matrix_.value_ = np.array([v for terms, *_ in program.rows for v in terms.values()])
-    solver.passModel(lp)
-    solver.run()
-    info = solver.getInfo()
-    if info.primal_solution_status != FEASIBLE:
-        return None, 0.0, 0.0
-    return np.array(solver.getSolution().col_value), float(info.objective_function_value), max(0.0, float(info.mip_gap))
-
-
 def constraints(rules: Rules, demands: Sequence[Demand]) -> list[str]:
     """Names of all policies that an allocation has to hold."""
     named = [f"share of {name}" for name in rules.providers]
@@ -387,6 +341,13 @@ def _why(
     for name in named:
         trial = replace(rules, budget_per_month=None)
         made = _Built(choices, demands, trial, without | {name})
-        if _solved(made.program, 1e-1, seconds)[0] is not None:
+        if solved(made.program, 1e-1, seconds)[0] is not None:
             return f"no allocation holds the policy '{name}' together with the others; without it there is one"
+    shares = frozenset(name for name in named if name.startswith("share of"))
+    made = _Built(choices, demands, replace(rules, budget_per_month=None), without | shares)
+    if shares and solved(made.program, 1e-1, seconds)[0] is not None:
+        return (
+            "the shares of the providers cannot be held together: the workloads do not divide so; widen "
+            "policies.share_tolerance, or change the shares"
+        )
     return "no allocation holds these policies, and leaving out any one of them does not help"

@@ -44,7 +44,7 @@ def command(**given: Any) -> None:
             facts=given["facts"],
             scenarios=given["scenarios"],
             seed=given["seed"],
-            advance=progress,
+            advance=lambda what, done, whole: progress(done, whole, what),
         )
     written = [] if given["output"] is None else write_report(found, given["output"], before=before)
     options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper, written, before))

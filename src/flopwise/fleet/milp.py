@@ -1,0 +1,62 @@
+"""A mixed-integer program as columns and rows, and HiGHS that solves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+FEASIBLE = 2
+"""What HiGHS calls a feasible point."""
+OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
+"""Silent, and the same answer each time."""
+
+
+@dataclass(slots=True)
+class Program:
+    """Columns and rows as they are made."""
+
+    costs: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    rows: list[tuple[dict[int, float], float, float, str]] = field(default_factory=list)
+
+    def column(self, cost: float, upper: float, *, whole: bool = True) -> int:
+        """A variable from 0 to `upper`."""
+        self.costs.append(cost)
+        self.upper.append(upper)
+        self.whole.append(whole)
+        return len(self.costs) - 1
+
+    def row(self, terms: dict[int, float], low: float, high: float, name: str) -> None:
+        """A constraint on the sum of `terms`."""
+        self.rows.append((terms, low, high, name))
+
+
+def solved(program: Program, gap: float, seconds: float) -> tuple[Any, float, float]:
+    """(columns, objective, relative gap), or (None, 0, 0) where nothing satisfies the rows."""
+    import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
+    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
+        solver.setOptionValue(name, value)
+    lp = highspy.HighsLp()
+    columns, rows = len(program.costs), len(program.rows)
+    lp.num_col_, lp.num_row_ = columns, rows
+    lp.col_cost_ = np.array(program.costs)
+    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    lp.integrality_ = [kinds[whole] for whole in program.whole]
+    lp.row_lower_ = np.array([low for _, low, _, _ in program.rows])
+    lp.row_upper_ = np.array([high for _, _, high, _ in program.rows])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for terms, *_ in program.rows)])
+    lp.a_matrix_.index_ = np.array([c for terms, *_ in program.rows for c in terms], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([v for terms, *_ in program.rows for v in terms.values()])
+    solver.passModel(lp)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != FEASIBLE:
+        return None, 0.0, 0.0
+    return np.array(solver.getSolution().col_value), float(info.objective_function_value), max(0.0, float(info.mip_gap))
