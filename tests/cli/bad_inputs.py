@@ -48,7 +48,6 @@ workloads:
   - {name: desks, task: develop, environment: development, machines: {count: 1, memory: 16GB}}
 """
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
-<<<<<<< HEAD
 PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"
 GOOD_FILES = {
     "config.json": CONFIG,
@@ -56,12 +55,8 @@ GOOD_FILES = {
     "train.yaml": TRAINING,
     "rows.csv": CSV,
     "aws.csv": PRICES,
-}
-GOOD_FILES = {"config.json": CONFIG, "work.yaml": WORKLOAD, "train.yaml": TRAINING, "rows.csv": CSV, "fleet.yaml": FLEET}
-=======
     "fleet.yaml": FLEET,
 }
->>>>>>> b8f47b7 (Shares of providers are not held by waste; the solver in a room of its own; assess in Python, docs and the help)
 
 COMPARED = (
     "--tokens-per-month", "1G", "--api-price", "1/2", "--gpu", "h100", "--way", "api", "--way", "open",
