@@ -1,7 +1,11 @@
-"""Write docs/cli.md from the commands themselves: `python docs/generate.py` (a test compares the two)."""
+"""Write what documentation is made from code: `python docs/generate.py` (a test compares the pages with it).
+
+docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py.
+"""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import click
@@ -74,3 +78,5 @@ def _values(option: click.Option) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    rules = runpy.run_path(str(PAGE.parent / "rules.py"))
+    rules["PAGE"].write_text(rules["page"](), encoding="utf-8")

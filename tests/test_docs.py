@@ -43,6 +43,11 @@ def test_the_reference_is_what_the_commands_say() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
 
 
+def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
+    assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
+
+
 def test_every_command_file_is_registered_and_every_command_has_its_file() -> None:
     files = {path.stem for path in COMMAND_FILES.glob("*.py")} - {"__init__"}
     assert files == {name for section in COMMANDS.values() for name in section}

@@ -1,0 +1,339 @@
+"""Hold what is often said (rules of thumb, specifications, prices) against flopwise's own facts and models.
+
+`python docs/generate.py` writes the page docs/rules-of-thumb.md from here; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import flopwise
+from flopwise.api.machines import loaded
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.hours import monthly_usd
+from flopwise.ops.activations import model_activation_bytes
+from flopwise.ops.cache import kv_bytes_per_token
+from flopwise.ops.flops import causal_forward_flops
+from flopwise.ops.tensors import active_parameters, parameters
+from flopwise.training.token_rules import optimal_tokens, predicted_loss
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.offers import Offer
+
+PAGE = Path(__file__).parent / "rules-of-thumb.md"
+NEAR = 0.02
+"""What lies within it of our figure is right."""
+HEAD = """# Rules of thumb and published figures: right, outdated or wrong?
+
+What calculators, plans and posts say, beside what flopwise's facts and models give for the same thing. Every figure in
+a column "computed" comes from the code of this version (`python docs/generate.py` writes the page): sizes and counts
+are exact, times and memory of whole jobs are estimates, prices are list prices on the date given.
+"""
+
+
+class Said(NamedTuple):
+    """A published figure about hardware or a price."""
+
+    what: str
+    value: float
+    ours: float
+    unit: str
+    verdict: str
+    why: str
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, "## Specifications and prices\n", *_table(_figures())]
+    parts += ["", "## A month's bill\n", _BILL, *_bills()]
+    parts += ["", "## Rules\n"]
+    for title, formula, rows, verdict in _rules():
+        parts += [f"### {title}\n", f"{formula}\n", *rows, "", f"{verdict}\n"]
+    return "\n".join(parts)
+
+
+def _verdict(value: float, ours: float, once: bool) -> str:
+    """`once`: it was right at some time."""
+    if abs(value / ours - 1) <= NEAR:
+        return "right"
+    return "outdated" if once else "wrong"
+
+
+def _table(figures: Iterator[Said]) -> Iterator[str]:
+    yield "| said | computed | off by | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for f in figures:
+        digits = 0 if f.unit == "GB/s" else 3
+        said, ours = (f"{v:,.{digits}f} GB/s" if digits == 0 else f"${v:,.3f}/h" for v in (f.value, f.ours))
+        yield f"| {f.what}: {said} | {ours} | {100 * (f.value / f.ours - 1):+.0f} % | **{f.verdict}** | {f.why} |"
+
+
+def _figures() -> Iterator[Said]:
+    for what, name, said in (
+        ("T4, memory bandwidth", "T4", 300.0),
+        ("A100-80 SXM, memory bandwidth", "A100-SXM-80", 1935.0),
+        ("A100-80 PCIe, memory bandwidth", "A100-PCIe-80", 1935.0),
+    ):
+        chips = {a.name: a.hbm_bytes_per_s / 1e9 for a in load_facts().accelerators.values()}
+        ours = chips[name]
+        owners = sorted(n for n, rate in chips.items() if abs(rate / said - 1) < 1e-3 and n in ("L4", "A100-PCIe-80"))
+        why = "" if abs(ours / said - 1) <= 1e-3 else f"that is the {' or '.join(owners)}"
+        verdict = "right" if not why else "wrong"
+        yield Said(what, said, ours, "GB/s", verdict, why or "the rate of the datasheet")
+    for provider, instance, region, said, once, why in (
+        ("aws", "p4d.24xlarge", "us-east-1", 32.77, True, "the list price until it was cut in 2025"),
+        ("gcp", "n1-standard-4+1xT4", "us-central1", 0.395, False, "the machine costs $0.19, the T4 $0.35 beside it"),
+        ("gcp", "a2-highgpu-8g", "us-central1", 24.48, False, "that is {owner}, with eight V100s"),
+        ("aws", "g4dn.xlarge", "us-east-1", 0.526, True, ""),
+        ("aws", "p3.2xlarge", "us-east-1", 3.06, True, ""),
+    ):
+        offer = _offer(provider, instance, region)
+        ours = offer.on_demand_usd_per_hour or 0.0
+        verdict = _verdict(said, ours, once)
+        told = why.format(owner=_owner(said)) if verdict != "right" else "the list price"
+        yield Said(instance, said, ours, "USD/h", verdict, f"{told}; ours of {offer.price_date}, {region}")
+
+
+def _offer(provider: str, instance: str, region: str) -> Offer:
+    return next(
+        o for o in load_facts().offers if (o.provider, o.instance, o.region) == (provider, instance, region)
+    )  # fmt: skip
+
+
+def _owner(usd_per_hour: float) -> str:
+    """What costs exactly that."""
+    found = [o for o in load_facts().offers if abs((o.on_demand_usd_per_hour or 0) - usd_per_hour) < 5e-3]
+    assert found
+    return f"{found[0].provider} {found[0].instance}"
+
+
+_BILL = """Instances x hours x price. The arithmetic of such plans is right; what ages is the price.
+"""
+
+
+def _bills() -> Iterator[str]:
+    yield "| plan | stated price | a month | at our price | a month now |"
+    yield "|---|---|---|---|---|"
+    for count, instance, each, hours, told in (
+        (2, "g4dn.xlarge", 0.526, 8 * 22, "8 h x 22 days"),
+        (1, "p3.2xlarge", 3.06, 4 * 22, "4 h x 22 days"),
+        (3, "g4dn.2xlarge", 0.752, 720, "720 h"),
+        (1, "p4d.24xlarge", 32.77, 4 * 24, "24 h x 4"),
+    ):
+        now = _offer("aws", instance, "us-east-1").on_demand_usd_per_hour or 0.0
+        then_usd, now_usd = (monthly_usd(count, price, hours) for price in (each, now))
+        yield f"| {count} x {instance}, {told} | ${each:.3f}/h | ${then_usd:,.0f} | ${now:.3f}/h | ${now_usd:,.0f} |"
+
+
+Rule = tuple[str, str, list[str], str]
+
+
+def _rules() -> Iterator[Rule]:
+    yield _training_flops()
+    yield _flops_a_token()
+    yield _state_bytes()
+    yield _multiplier()
+    yield _activations()
+    yield _serving_bytes()
+    yield _cache()
+    yield _utilisation()
+    yield _tokens()
+
+
+@cache
+def _model(name: str) -> Model:
+    return loaded(name)
+
+
+def _training_flops() -> Rule:
+    rows = ["| model | sequence | 6 N a token | computed a token | off by |", "|---|---|---|---|---|"]
+    for name, seq in (("gpt2", 1024), ("Llama-2-7B", 4096), ("Llama-3.1-8B", 8192), ("Llama-3.1-8B", 131_072)):
+        rule, real = 6.0 * active_parameters(_model(name)), _flops_per_token(name, seq)
+        rows.append(f"| {name} | {seq:,} | {rule:.3g} | {real:.3g} | {100 * (rule / real - 1):+.0f} % |")
+    name = "Mixtral-8x7B"
+    rule, real = 6.0 * parameters(_model(name)), _flops_per_token(name, 4096)
+    rows.append(
+        f"| {name}, all its parameters for N | 4,096 | {rule:.3g} | {real:.3g} | {100 * (rule / real - 1):+.0f} % |"
+    )
+    return (
+        "6 N D",
+        "FLOP of training = 6 x parameters x tokens (Kaplan et al. 2020).",
+        rows,
+        (
+            "**Right** at usual lengths. It leaves out attention, which grows with the sequence, and counts "
+            "embeddings, which multiply nothing; of a mixture of experts N are the parameters that a token goes "
+            "through, not all. Recompute adds up to a third that is not in it."
+        ),
+    )
+
+
+def _flops_per_token(name: str, seq: int) -> float:
+    """Forward and backward, attention causal."""
+    return 3.0 * float(causal_forward_flops(_model(name), 1, seq)) / seq
+
+
+def _flops_a_token() -> Rule:
+    real = _flops_per_token("Llama-2-7B", 4096)
+    rows = ["| | FLOP a token |", "|---|---|", "| said | 1e21 |", f"| computed, Llama-2-7B at 4,096 | {real:.3g} |"]
+    return (
+        '"10^21 FLOP per training token of a 7B model"',
+        "6 N = 6 x 7e9 = 4.2e10.",
+        rows,
+        (
+            f"**Wrong** by a factor of {1e21 / real:.1e}: 1e21 FLOP train such a model on {1e21 / real / 1e9:,.0f} "
+            "billion tokens. The slip is a total taken for a rate."
+        ),
+    )
+
+
+def _state_bytes() -> Rule:
+    rows = ["| Llama-2-7B, one GPU, AdamW | bytes a parameter, states | with all else |", "|---|---|---|"]
+    count = parameters(_model("Llama-2-7B"))
+    states = {"weights", "optimizer states", "gradients", "16-bit copies of weights", "master weights"}
+    for label, said in (
+        ("bf16 by autocast (fsdp-compile)", {}),
+        ("bf16, fp32 master weights (megatron-te)", {"stack": "megatron-te"}),
+        ("8-bit Adam", {"optimizer": "adamw-8bit"}),
+        ("LoRA rank 16", {"lora": 16}),
+    ):
+        found = flopwise.memory("Llama-2-7B", task="train", seq=4096, **said)
+        held = sum(size for name, size in found.items if name in states)
+        rows.append(f"| {label} | {held / count:.1f} | {found.per_gpu_bytes / count:.0f} |")
+    return (
+        "16 bytes a parameter",
+        "2 weights + 2 gradients + 12 (fp32 weights, momentum, variance) (Rajbhandari et al. 2019).",
+        rows,
+        (
+            "**Right for the states** of that one recipe; software that keeps weights in fp32 or accumulates "
+            "gradients in fp32 has up to 18. Activations, working sets, the allocator and the driver come on top, and "
+            "ZeRO divides the states over the ranks."
+        ),
+    )
+
+
+def _multiplier() -> Rule:
+    weights = 2.0 * parameters(_model("Llama-2-7B"))
+    rows = ["| Llama-2-7B, sequences of 4,096 | memory over 2-byte weights |", "|---|---|"]
+    for label, said in (
+        ("full, micro-batch 1", {}),
+        ("full, micro-batch 4", {"micro_batch": 4}),
+        ("full, micro-batch 4, full recompute", {"micro_batch": 4, "recompute": "full"}),
+        ("LoRA rank 16, micro-batch 1", {"lora": 16}),
+        ("QLoRA rank 16, micro-batch 1", {"lora": 16, "qlora": True}),
+    ):
+        found = flopwise.memory("Llama-2-7B", task="train", seq=4096, **said)
+        rows.append(f"| {label} | {found.per_gpu_bytes / weights:.1f} |")
+    return (
+        '"Training takes 6 times the memory of the weights"',
+        "GPUs = parameters x bytes / memory of a GPU x 6.",
+        rows,
+        (
+            "**Wrong** as a constant: the states alone are eight to nine times the 2-byte weights in full training "
+            "with Adam, adapters take less than six, and activations follow batch and length, not the weights."
+        ),
+    )
+
+
+def _activations() -> Rule:
+    name = "Llama-2-7B"
+    weights = 2.0 * parameters(_model(name))
+    rows = [f"| {name} | activations over 2-byte weights |", "|---|---|"]
+    for label, batch, seq, options in (
+        ("1 x 512 tokens", 1, 512, {}),
+        ("1 x 4,096 tokens", 1, 4096, {}),
+        ("8 x 4,096 tokens", 8, 4096, {}),
+        ("8 x 4,096 tokens, full recompute", 8, 4096, {"recompute": "full"}),
+        ("1 x 4,096 tokens, eager attention", 1, 4096, {"implementation": "eager", "flash": False}),
+    ):
+        held = float(model_activation_bytes(_model(name), batch, seq, **options))
+        rows.append(f"| {label} | {held / weights:.2f} |")
+    return (
+        '"Activations are 4 times the model"',
+        "Activations = 4 x bytes of the weights.",
+        rows,
+        (
+            "**Wrong**: they grow with the tokens of a micro-batch (with their square where attention is eager), "
+            "shrink with recompute, and know nothing of how many bytes the weights have. Any factor is met at some "
+            "batch."
+        ),
+    )
+
+
+def _serving_bytes() -> Rule:
+    rows = ["| Llama-3.1-8B, bf16, vLLM | 2 bytes + 20 % | computed | off by |", "|---|---|---|---|"]
+    rule = 2.4 * parameters(_model("Llama-3.1-8B"))
+    for sequences, context in ((1, 2048), (8, 2048), (32, 8192), (4, 131_072)):
+        held = flopwise.memory("Llama-3.1-8B", task="serve", context=context, concurrency=sequences).per_gpu_bytes
+        off = f"{100 * (rule / held - 1):+.0f} %"
+        rows.append(f"| {sequences} x {context:,} tokens | {rule / 1e9:.1f} GB | {held / 1e9:.1f} GB | {off} |")
+    return (
+        "Serving: 2 bytes a parameter and 20 %",
+        "Memory = 1.2 x 2 x parameters.",
+        rows,
+        (
+            "**Right for few, short sequences**; the cache grows with sequences x tokens and soon exceeds the "
+            "weights. Quantised weights have 0.5 to 1 byte and scales."
+        ),
+    )
+
+
+def _cache() -> Rule:
+    rows = ["| model | 2 x layers x width x 2 bytes | computed a token | rule over computed |", "|---|---|---|---|"]
+    for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B", "DeepSeek-V3"):
+        model = _model(name)
+        stack = model.stacks[0]
+        rule, real = 4.0 * stack.num_layers * stack.width, float(kv_bytes_per_token(model, 2.0))
+        rows.append(f"| {name} | {rule / 1024:,.0f} KiB | {real / 1024:,.0f} KiB | {rule / real:.0f} x |")
+    return (
+        "KV cache = 2 x layers x hidden size x bytes, a token",
+        "Right is 2 x layers x key-value heads x head size x bytes.",
+        rows,
+        (
+            "**Outdated**: true of multi-head attention only. Grouped queries divide it by query heads over key-value "
+            "heads, latent attention (MLA) keeps one small vector, and windows stop its growth."
+        ),
+    )
+
+
+def _utilisation() -> Rule:
+    rows = ["| model | machines | MFU, to the nearest 5 % |", "|---|---|---|"]
+    for name, gpu, gpus, seq in (
+        ("gpt2", "h100", 8, 1024),
+        ("Llama-3.1-8B", "h100", 64, 8192),
+        ("Llama-3.1-8B", "a100-80gb", 64, 8192),
+        ("Llama-3.1-405B", "h100", 16_384, 8192),
+        ("Mixtral-8x7B", "h100", 128, 4096),
+    ):
+        found = flopwise.train(name, gpu=gpu, gpus=gpus, seq=seq).estimate.mfu_frac
+        rows.append(f"| {name}, {seq:,} tokens | {gpus:,} x {gpu} | {5 * round(20 * float(found))} % |")
+    return (
+        "MFU of 40 to 50 %",
+        "Time = 6 N D / (GPUs x peak x 0.4 to 0.5).",
+        rows,
+        (
+            "**Right for large dense models** in bf16 on well connected machines with a tuned stack. Small models, "
+            "mixtures of experts, slow links, small batches per GPU and fp8 (against its own, doubled peak) are "
+            "below; A100s, whose peak is smaller for their bandwidth, above."
+        ),
+    )
+
+
+def _tokens() -> Rule:
+    rows = ["| 8.03 B parameters trained on | tokens a parameter | expected loss, nats a token |", "|---|---|---|"]
+    count = float(parameters(_model("Llama-3.1-8B")))
+    for tokens in (float(optimal_tokens(count)), 1e12, 15e12):
+        loss = float(predicted_loss(count, tokens))
+        rows.append(f"| {tokens / 1e9:,.0f} billion | {tokens / count:,.0f} | {loss:.2f} |")
+    return (
+        "20 tokens a parameter",
+        "Compute-optimal tokens = 20 N (Hoffmann et al. 2022, table 3).",
+        rows,
+        (
+            "**Right for what it says**, the least training compute for a loss; **outdated as advice**: who serves a "
+            "model pays for its size every day, so published models are smaller and see a hundred times that."
+        ),
+    )
