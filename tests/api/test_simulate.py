@@ -203,3 +203,18 @@ def test_replicas_are_paid_until_the_last_answer() -> None:
     same = vertical(MODEL, replicas=3, traffic=Traffic(rate=2.0, requests=20, inputs="512", outputs="64"), gpu="h100")
     assert same[0].provision is not None
     assert same[0].provision.replica_hours == run.summary.replica_hours
+
+
+@pytest.mark.parametrize(
+    ("policy", "column", "values"), [("priority", "priority", "12"), ("deadline", "deadline_s", "98")]
+)
+def test_a_policy_that_orders_nothing_is_told(tmp_path: Path, policy: str, column: str, values: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"arrival_s,prompt_tokens,output_tokens,{column}\n0,10,5,{values[0]}\n0,10,5,{values[1]}\n")
+    told, none = (
+        [text for text in simulate(MODEL, gpu="h100", policy=policy, **said).assumptions if "first served" in text]
+        for said in ({"rate": 1.0, "requests": 3}, {"trace": path})
+    )
+    assert len(told) == 1
+    assert column in told[0]
+    assert not none

@@ -330,7 +330,7 @@ def answered(
         cost_usd=None if each is None else each * hours,
         intervals=intervals,
         settings=_settings(made, flow, how, replicas),
-        assumptions=(*made.assumptions, *_told(made, flow)),
+        assumptions=(*made.assumptions, *_told(made, flow, how)),
     )
 
 
@@ -343,15 +343,24 @@ def _least_tpot_s(job: ServeJob) -> float:
     return float(runner(job).step(alone, job.layout).floor_s)
 
 
-def _told(made: Simulation, flow: Traffic) -> tuple[str, ...]:
+def _told(made: Simulation, flow: Traffic, how: Scheduling) -> tuple[str, ...]:
     limits = made.limits
     wave = "requests come from midnight on; their rate is the mean of whole days" if flow.arrivals == "diurnal" else ""
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     return (
         f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens",
         "a run repeats exactly with its seed; its intervals are those of the step times that it is made of",
-        *filter(None, (wave,)),
+        *filter(None, (wave, _idle_policy(how.policy, made.trace))),
     )
+
+
+def _idle_policy(policy: str, trace: Trace) -> str:
+    """That a policy orders by what the requests do not have."""
+    if policy == "priority" and trace.priority.min() == trace.priority.max():
+        return "all requests have one priority (a trace file's column priority): first come, first served"
+    if policy == "deadline" and trace.deadline_ps.max() < 0:
+        return "no request has a deadline (a trace file's column deadline_s): first come, first served"
+    return ""
 
 
 def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -> tuple[tuple[str, str], ...]:
