@@ -27,7 +27,7 @@ from flopwise.cli.progress import Progress
 @click.option("--seed", type=options.WHOLE_OR_ZERO, default=0, help="Of the draws.")
 @options.facts_option
 def command(**given: Any) -> None:
-    """The GPU strategy of a platform: where each workload runs, how it is bought, what a month costs.
+    """The GPU strategy of a platform: many workloads, one bill.
 
     FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). With -o a folder gets report.html,
     report.md, assessment.json and the plan of each workload. The exit code is 1 where a workload, or the policies
