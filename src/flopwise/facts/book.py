@@ -26,6 +26,20 @@ usd = tables.number(units.parse_usd, "US dollars above 0 and below 1e9", high=1e
 usd_or_nothing = tables.number(units.parse_usd, "US dollars from 0 to 1e9", high=1e9, zero=True)
 
 
+Stamp = tuple[tuple[Path, int], ...]
+"""The files of a table and when they changed, in ns; 0 of what is shipped."""
+
+
+def stamp(file: str, folder: Path | None = None) -> Stamp:
+    """Which files a table is read from: what is looked up in it holds while this stays the same."""
+    if folder is None:
+        return ((DATA / file, 0),)
+    try:
+        return ((DATA / file, 0), (folder / file, (folder / file).stat().st_mtime_ns))
+    except OSError:
+        return ((DATA / file, 0),)
+
+
 def rows(
     file: str, columns: Mapping[str, tables.Reader], keys: tuple[str, ...], folder: Path | None = None
 ) -> Iterator[tables.Row]:
@@ -34,9 +48,8 @@ def rows(
     Raises:
         SpecError: a row is wrong; names file, row and column.
     """
-    for path in (DATA / file, *([folder / file] if folder is not None else [])):
-        if path.is_file():
-            yield from _read(path, path.stat().st_mtime_ns, tuple(columns.items()), keys)
+    for path, changed in stamp(file, folder):
+        yield from _read(path, changed, tuple(columns.items()), keys)
 
 
 @lru_cache(maxsize=32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 from flopwise import units
@@ -43,6 +44,12 @@ def grid_record(provider: str, region: str, folder: Path | None = None) -> GridR
     Raises:
         SpecError: a row is wrong.
     """
+    return _record(provider, region, folder, book.stamp(FILE, folder))
+
+
+@lru_cache(maxsize=1024)
+def _record(provider: str, region: str, folder: Path | None, state: book.Stamp) -> GridRecord:
+    del state
     best: tuple[bool, int] = (False, -1)
     found: tables.Row | None = None
     for row in book.rows(FILE, COLUMNS, KEYS, folder):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +97,12 @@ def purchase_terms(provider: str, instance: str, folder: Path | None = None) -> 
     Raises:
         SpecError: a row is wrong.
     """
+    return _terms(provider, instance, folder, book.stamp(TERMS, folder))
+
+
+@lru_cache(maxsize=4096)
+def _terms(provider: str, instance: str, folder: Path | None, state: book.Stamp) -> PurchaseTerms | None:
+    del state
     keys = ("provider", "instances", "billing_unit_s", "minimum_s", "source", "date")
     best: PurchaseTerms | None = None
     for row in book.rows(TERMS, TERMS_COLUMNS, keys, folder):
@@ -112,6 +119,12 @@ def volume_price(provider: str, kind: Kind, folder: Path | None = None) -> Volum
     Raises:
         SpecError: a row is wrong, or the tiers do not begin at 0 and rise.
     """
+    return _volume(provider, kind, folder, book.stamp(VOLUMES, folder))
+
+
+@lru_cache(maxsize=256)
+def _volume(provider: str, kind: Kind, folder: Path | None, state: book.Stamp) -> VolumePrice | None:
+    del state
     keys = ("provider", "kind", "from_gb", "usd_per_gb", "gb_bytes", "source", "date")
     by_file: dict[str, list[tables.Row]] = {}
     for row in book.rows(VOLUMES, VOLUME_COLUMNS, keys, folder):

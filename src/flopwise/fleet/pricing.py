@@ -8,13 +8,15 @@ stays unknown. Every function but `effective` and `volume_usd` takes arrays too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts.reliability import SpotRecord, spot_record
+from flopwise.facts import book
+from flopwise.facts.reliability import SPOT, SpotRecord, spot_record
 from flopwise.facts.terms import Kind, purchase_terms, volume_price
 from flopwise.ops.types import Floats
 from flopwise.training.checkpoint import daly_interval_s
@@ -217,11 +219,18 @@ def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tu
     """(rate of one instance an hour, what is said of it)."""
     if given is not None:
         return given, ""
-    record: SpotRecord | None = spot_record(offer.provider, offer.accelerator, folder)
+    record = _spot(offer.provider, offer.accelerator, folder, book.stamp(SPOT, folder))
     if record is None:
         return 0.0, f"how often {offer.provider} takes {offer.accelerator} back is not known; no interruptions counted"
     rate = record.interruptions_per_s * HOUR_S
     return rate, f"one interruption in {1 / rate:,.0f} h of an instance ({record.source}, {record.date})"
+
+
+@lru_cache(maxsize=1024)
+def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stamp) -> SpotRecord | None:
+    """The record of spot interruptions, looked up once while the files stay as they are."""
+    del state
+    return spot_record(provider, accelerator, folder)
 
 
 def _sustained_note(terms: PurchaseTerms, share: float) -> list[str]:
