@@ -181,6 +181,7 @@ def assumptions(solved: Solved, drawn: bool) -> list[str]:
             f"drawn months: demand varies by {100 * DEMAND_SPREAD:.0f} %, spot prices by {100 * SPOT_SPREAD:.0f} %, "
             f"others by {100 * ON_DEMAND_SPREAD:.0f} % (standard deviations), predictions by their measured errors"
         )
+    told += dict.fromkeys(note for item in solved.items for note in item.notes)
     if solved.made.kept < KEPT:
         told.append(f"of each provider and purchase the {solved.made.kept} cheapest instance types were weighed")
     by_text: dict[str, list[str]] = {}

@@ -17,8 +17,8 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet.hours import starts_per_month
 from flopwise.fleet.places import offers_of
 from flopwise.fleet.pricing import effective
+from flopwise.fleet.searches import Key, Search, Searched, searched
 from flopwise.search.answer import Candidate, Plan
-from flopwise.search.plan import plan
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -88,15 +88,44 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
     Raises:
         SpecError, UnknownNameError: a workload names what does not exist.
     """
-    known: dict[bytes, tuple[Resolved, Plan | None, tuple[str, ...]]] = {}
-    found = []
-    for index, placed in enumerate(platform.workloads):
-        if advance is not None:
-            advance(index, len(platform.workloads))
-        found.append(_one(index, placed, platform, facts, known))
-    if advance is not None:
-        advance(len(platform.workloads), len(platform.workloads))
-    return tuple(found)
+    asked: dict[Key, Search] = {}
+    places = _Places(platform, facts)
+    keys = [_asked(placed, platform, places, asked) for placed in platform.workloads]
+    answers = searched(asked, advance or (lambda _done, _whole: None))
+    return tuple(
+        _one(index, placed, places, None if key is None else (asked[key].wanted, answers[key]))
+        for index, (placed, key) in enumerate(zip(platform.workloads, keys, strict=True))
+    )
+
+
+class _Places:
+    """The offers that workloads may use, kept for those with the same residency and tags."""
+
+    def __init__(self, platform: Platform, facts: Facts) -> None:
+        self.platform, self.facts = platform, facts
+        self._known: dict[tuple[tuple[str, ...], ...], tuple[Facts, dict[str, int]]] = {}
+
+    def key(self, placed: Placed) -> tuple[tuple[str, ...], ...]:
+        """What tells workloads apart here."""
+        return tuple(placed.job.residency), tuple(placed.job.tags)
+
+    def of(self, placed: Placed) -> tuple[Facts, dict[str, int]]:
+        """The facts with only those offers, and how many fell for which reason."""
+        key = self.key(placed)
+        if key not in self._known:
+            self._known[key] = offers_of(placed, self.platform, self.facts)
+        return self._known[key]
+
+
+def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key, Search]) -> Key | None:
+    """Note the search that a workload needs; None where it needs none."""
+    offered, _ = places.of(placed)
+    if placed.wanted is None or not offered.offers or not purchases(placed):
+        return None
+    wanted = searched_as(placed, platform)
+    key = msgspec.json.encode([wanted, places.key(placed)])
+    asked.setdefault(key, Search(wanted=wanted, facts=offered))
+    return key
 
 
 def window_s(placed: Placed, platform: Platform) -> float:
@@ -126,47 +155,39 @@ def purchases(placed: Placed) -> list[str]:
     return [p for p in placed.purchase if p != "spot" or placed.interruptible]
 
 
-def _one(
-    index: int,
-    placed: Placed,
-    platform: Platform,
-    facts: Facts,
-    known: dict[bytes, tuple[Resolved, Plan | None, tuple[str, ...]]],
-) -> Carried:
-    offered, fell = offers_of(placed, platform, facts)
+def _one(index: int, placed: Placed, places: _Places, found: tuple[Resolved, Searched] | None) -> Carried:
+    offered, fell = places.of(placed)
     told = [f"{count} offers: {reason}" for reason, count in fell.items()]
     buys = purchases(placed)
     if not offered.offers or not buys:
         why = told if buys else ["spot is the only way to buy, and it may not be interrupted"]
         return Carried(index=index, placed=placed, wanted=None, plan=None, ways=(), reasons=tuple(why))
-    if placed.wanted is None:
+    if found is None:
         machines = _workstations(index, placed, offered, buys)
         told = [] if machines else [_no_machine(placed, offered)]
         return Carried(index=index, placed=placed, wanted=None, plan=None, ways=machines, reasons=tuple(told))
-    wanted = searched_as(placed, platform)
-    places = sorted({o.region for o in offered.offers} | {o.provider for o in offered.offers})
-    key = msgspec.json.encode([wanted, places])
-    if key not in known:
-        known[key] = (wanted, *_searched(wanted, offered))
-    _, answer, reasons = known[key]
-    if answer is None or not answer.plans:
+    wanted, answer = found
+    if answer.plan is None or not answer.plan.plans:
+        why = list(answer.reasons) if answer.plan is None else _missing(answer.plan, wanted)
         return Carried(
-            index=index, placed=placed, wanted=wanted, plan=answer, ways=(), reasons=(*reasons, *told) or ("unknown",)
+            index=index,
+            placed=placed,
+            wanted=wanted,
+            plan=answer.plan,
+            ways=(),
+            reasons=tuple(why + told) or ("unknown",),
         )
     offers = {(o.provider, o.instance, o.region): o for o in offered.offers}
-    ways = [way(index, placed, c, offers[c.provider, c.instance, c.region], folder=facts.folder) for c in answer.plans]
+    ways = [
+        way(index, placed, c, offers[c.provider, c.instance, c.region], folder=offered.folder)
+        for c in answer.plan.plans
+    ]
     ways.sort(key=lambda w: w.usd)
-    return Carried(index=index, placed=placed, wanted=wanted, plan=answer, ways=tuple(ways), reasons=())
-
-
-def _searched(wanted: Resolved, facts: Facts) -> tuple[Plan | None, tuple[str, ...]]:
-    try:
-        answer = plan(wanted, facts, alone=False)
-    except InfeasibleError as error:
-        return None, (str(error), *error.reasons)
-    if answer.plans:
-        return answer, ()
-    return answer, tuple(_missing(answer, wanted))
+    few = f"only the {answer.few} most promising kinds of machines were searched: the fleet is large"
+    notes = () if answer.few is None else (few,)
+    return Carried(
+        index=index, placed=placed, wanted=wanted, plan=answer.plan, ways=tuple(ways), reasons=(), notes=notes
+    )
 
 
 def _missing(answer: Plan, wanted: Resolved) -> list[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
+QUANTISED = 30
+"""Workloads, the dearest, whose formats are weighed."""
 FEWER_BITS = ("fp8", "awq")
 SIXTEEN_BITS = ("bf16", "fp16", "fp32")
 
@@ -33,9 +35,10 @@ def savings(chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts) -
         if row.role == "primary":
             found += _bought(row, by_name[row.workload])
     known: dict[tuple[int, int], list[Saving]] = {}
+    dearest = {id(c) for c in sorted(chosen, key=lambda c: -c.way.usd)[:QUANTISED]}
     for held in chosen:
         found += _sized(held, facts)
-        if held.item.plan is not None and "weights" in held.way.candidate.layout:
+        if id(held) in dearest and held.item.plan is not None and "weights" in held.way.candidate.layout:
             key = (id(held.item.plan), id(held.way.candidate))
             if key not in known:
                 known[key] = list(_quantised(held, facts))

@@ -1,0 +1,153 @@
+"""Many searches at once: shared between processes where there are several cores, bounded in work for large fleets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flopwise.errors import InfeasibleError
+from flopwise.search.answer import Plan
+from flopwise.search.plan import plan
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.search.workload import Resolved
+
+Advance = Callable[[int, int], None]
+Key = bytes
+MANY = 40
+"""Searches beyond which each looks at fewer kinds of machines."""
+KINDS_IN_ALL = 1600
+"""Kinds of machines that all searches of a large fleet look at together: what keeps it under a minute."""
+LEAST_KINDS = 4
+WORTH_SHARING = 4
+"""Searches from which other processes are worth starting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One question to `plan`: a workload over the offers that it may use."""
+
+    wanted: Resolved
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Its answer; `reasons` where the constraints leave nothing. `few`: only so many kinds of machines were seen."""
+
+    plan: Plan | None
+    reasons: tuple[str, ...] = ()
+    few: int | None = None
+
+
+def searched(asked: Mapping[Key, Search], advance: Advance) -> dict[Key, Searched]:
+    """The answers of all searches; `advance(done, whole)` is called as they come.
+
+    Raises:
+        SpecError, UnknownNameError: a workload names what does not exist.
+    """
+    kinds = None if len(asked) <= MANY else max(LEAST_KINDS, KINDS_IN_ALL // len(asked))
+    keys, todo = list(asked), [(s, kinds) for s in asked.values()]
+    found: dict[Key, Searched] = {}
+    for done, (key, answer) in enumerate(zip(keys, _answers(todo), strict=True), start=1):
+        found[key] = answer
+        advance(done, len(keys))
+    return found
+
+
+def _answers(todo: Sequence[tuple[Search, int | None]]) -> Iterator[Searched]:
+    """In order; by forked processes where that is safe and pays."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threaded = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon
+    if cores < 2 or threaded or len(todo) < WORTH_SHARING:
+        yield from (_one(*entry) for entry in todo)
+        return
+    global _TODO  # noqa: PLW0603 - what forked processes find in place: facts need not be sent to them
+    _TODO = todo
+    try:
+        with multiprocessing.get_context("fork").Pool(min(cores, len(todo))) as pool:
+            for data in pool.imap(_encoded, range(len(todo))):
+                yield msgspec.msgpack.decode(data, type=_Sent).searched()
+    finally:
+        _TODO = ()
+
+
+_TODO: Sequence[tuple[Search, int | None]] = ()
+
+
+class _Sent(msgspec.Struct):
+    """A `Searched` between processes."""
+
+    plan: Plan | None
+    reasons: list[str]
+    few: int | None
+
+    def searched(self) -> Searched:
+        return Searched(plan=self.plan, reasons=tuple(self.reasons), few=self.few)
+
+
+def _encoded(number: int) -> bytes:
+    found = _one(*_TODO[number])
+    return msgspec.msgpack.encode(_Sent(found.plan, list(found.reasons), found.few))
+
+
+def _one(asked: Search, kinds: int | None) -> Searched:
+    """One search; with only `kinds` of machines first, and with all where those do not do."""
+    if kinds is not None:
+        fewer = replace(asked.facts, offers=promising(asked.facts, kinds))
+        try:
+            answer = plan(asked.wanted, fewer, alone=False)
+        except InfeasibleError:
+            answer = None
+        if answer is not None and answer.plans:
+            return Searched(plan=answer, few=kinds)
+    try:
+        return Searched(plan=plan(asked.wanted, asked.facts, alone=False))
+    except InfeasibleError as error:
+        return Searched(plan=None, reasons=(str(error), *error.reasons))
+
+
+def promising(facts: Facts, kinds: int) -> tuple[Offer, ...]:
+    """Offers of the kinds of machines (device and count) with most speed, bandwidth and memory for the money.
+
+    Each measure in turn gives its next best kind, of every provider in turn, so that shares can be held.
+    """
+    rated: dict[tuple[str, str, int, float], tuple[float, float, float, float]] = {}
+    for offer in facts.offers:
+        cheapest = offer.cheapest()
+        if cheapest is None:
+            continue
+        device, usd = facts.accelerators[offer.accelerator], cheapest[1]
+        devices = offer.count * offer.accelerator_share
+        peak = max((device.peak.get(d, 0.0) for d in ("bf16", "fp16")), default=0.0)
+        own = (
+            peak * devices / usd,
+            device.hbm_bytes_per_s * devices / usd,
+            device.hbm_bytes * devices / usd if peak else 0.0,
+            1 / usd,
+        )
+        key = (offer.provider, offer.accelerator, offer.count, offer.accelerator_share)
+        rated[key] = max(own, rated.get(key, own))
+    providers = sorted({key[0] for key in rated})
+    order = [
+        iter(sorted((k for k in rated if k[0] == provider), key=lambda k: -rated[k][measure]))
+        for measure in range(4)
+        for provider in providers
+    ]
+    kept: set[tuple[str, str, int, float]] = set()
+    most = max(kinds, len(providers))
+    while len(kept) < min(most, len(rated)):
+        for ranked in order:
+            kept.update([n] if (n := next((k for k in ranked if k not in kept), None)) is not None else [])
+            if len(kept) >= most:
+                break
+    return tuple(o for o in facts.offers if (o.provider, o.accelerator, o.count, o.accelerator_share) in kept)

@@ -1,0 +1,157 @@
+"""An assessment is what its parts say: bills add up, policies cost, more traffic is never cheaper, names are checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwise.errors import InfeasibleError, UnknownNameError
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.assess import assess
+from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.candidates import carried, scaled
+from flopwise.fleet.file import fleet_from, load_fleet
+from flopwise.fleet.problem import problem
+from flopwise.fleet.searches import promising
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
+CHAT: dict[str, Any] = {
+    "name": "chat", "task": "serve", "model": "Llama-7B",
+    "traffic": {"requests_per_s": 20, "input_tokens": 256, "output_tokens": 16}, "targets": {"latency": {"p95": "1s"}},
+}  # fmt: skip
+TUNE: dict[str, Any] = {
+    "name": "tune", "task": "finetune", "model": "Llama-7B", "method": {"kind": "lora"},
+    "data": {"tokens": "50M", "seq_len": 2048}, "runs_per_month": 4,
+}  # fmt: skip
+DESKS: dict[str, Any] = {
+    "name": "desks", "task": "develop", "environment": "development", "machines": {"count": 2, "gpus": ["T4"]},
+}  # fmt: skip
+POLICIES: dict[str, Any] = {"purchase": ["on_demand", "spot", "reserved_1y"], "budget_per_month": "$20k"}
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    """A small catalog: what three clouds sell of a few devices."""
+    whole = load_facts(None)
+    gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80", "A100-PCIe-80", "H100-SXM-80"}
+    kept = [o for o in whole.offers if o.accelerator in gpus and o.provider in {"aws", "gcp", "azure"}]
+    return replace(whole, offers=tuple(kept))
+
+
+@pytest.fixture(scope="module")
+def answer(facts: Facts) -> Assessment:
+    """The assessment of three workloads with shares."""
+    shares = POLICIES | {"providers": {"aws": 0.6, "gcp": 0.4}, "share_tolerance": 0.1}
+    fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE, DESKS], "policies": shares})
+    return assess(fleet, facts, scenarios=300, today="2026-11-21")
+
+
+def test_the_bill_adds_up(answer: Assessment) -> None:
+    bill = answer.usd_per_month
+    assert bill.total == pytest.approx(
+        sum(row.usd_per_month for row in answer.allocation) + bill.storage + bill.traffic
+    )
+    for sums in (bill.by_provider, bill.by_environment, bill.by_workload):
+        assert sum(sums.values()) == pytest.approx(bill.total)
+    assert bill.low <= bill.total <= bill.high
+    assert {w.name for w in answer.workloads} == set(bill.by_workload)
+
+
+def test_shares_are_held(answer: Assessment) -> None:
+    bill = answer.usd_per_month
+    assert 0.5 - 1e-6 <= bill.by_provider["aws"] / bill.compute <= 0.7 + 1e-6
+
+
+def test_development_machines_cost_what_arithmetic_says(facts: Facts) -> None:
+    """Issue's golden figure: 2 x g4dn.xlarge x 8 h x 22 d at $0.526 = $185."""
+    desks = DESKS | {"constraints": {"instances": ["g4dn.xlarge"]}, "residency": ["us-east-1"]}
+    found = assess(fleet_from({"name": "f", "workloads": [desks]}), facts, scenarios=0)
+    assert found.usd_per_month.total == pytest.approx(2 * 0.526 * 8 * 22)
+    assert found.scenarios is None
+
+
+def test_a_policy_never_saves_money(facts: Facts, answer: Assessment) -> None:
+    free = assess(fleet_from({"name": "f", "workloads": [CHAT, TUNE, DESKS], "policies": POLICIES}), facts, scenarios=0)
+    assert free.usd_per_month.total <= answer.usd_per_month.total * (1 + 2e-3)
+    assert all(row.usd_per_month > 0 for row in answer.binding)
+
+
+def test_alone_a_workload_takes_its_cheapest_way(facts: Facts) -> None:
+    """Without policies nothing couples workloads that share no reserved machine: brute force over all ways."""
+    fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
+    items = carried(fleet, facts)
+    assert problem(fleet, items).solved(gap=0.0).usd == pytest.approx(sum(min(w.usd for w in i.ways) for i in items))
+
+
+def test_more_traffic_is_never_cheaper(facts: Facts) -> None:
+    fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
+    items = carried(fleet, facts)
+    bills = [problem(fleet, [scaled(i, f) for i in items]).solved(gap=0.0).usd for f in (1.0, 1.5, 2.0, 7.0)]
+    assert bills == sorted(bills)
+    assert bills[2] <= 2 * bills[0] * (1 + 1e-9) + 1  # twice the machines always do
+
+
+def test_scenarios_are_seeded(facts: Facts, answer: Assessment) -> None:
+    drawn = answer.scenarios
+    assert drawn is not None
+    assert drawn.p10 <= drawn.p50 <= drawn.p90 <= drawn.p95
+    assert sum(drawn.drivers.values()) == pytest.approx(1.0)
+    assert drawn.over_budget == 0.0
+    del facts
+
+
+def test_what_nothing_runs_is_named(facts: Facts) -> None:
+    slow = CHAT | {"name": "impossible", "targets": {"latency": {"p95": "1ms"}}}
+    with pytest.raises(InfeasibleError, match="1 of the 2 workloads: impossible") as error:
+        assess(fleet_from({"name": "f", "workloads": [TUNE, slow]}), facts)
+    assert any("nearest" in reason for reason in error.value.reasons)
+
+
+def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
+    fleet = fleet_from({"name": "f", "workloads": [DESKS], "policies": {"budget_per_month": 1}})
+    with pytest.raises(InfeasibleError, match=r"costs \$[0-9,]+ at least.*budget is \$1"):
+        assess(fleet, facts)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"policies": {"regions": ["us-eats-1"]}}, r"policies\.regions\.0.*nearest: us-east-1"),
+        ({"policies": {"providers": {"awss": 1.0}}}, r"policies\.providers\.awss.*nearest: aws"),
+        ({"policies": {"quotas": [{"instance": "p9.48xlarge", "most": 1}]}}, r"policies\.quotas\.0"),
+        ({"workloads": [DESKS | {"tags": ["hippa"]}]}, r"workload desks.*nearest: hipaa"),
+    ],
+)
+def test_unknown_names_come_with_the_nearest(facts: Facts, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(UnknownNameError, match=told):
+        assess(fleet_from({"name": "f", "workloads": [DESKS]} | change), facts)
+
+
+def test_residency_and_tags_choose_the_place(facts: Facts) -> None:
+    here = DESKS | {"residency": ["eu-*", "europe-*"], "tags": ["sagemaker"]}
+    found = assess(fleet_from({"name": "f", "workloads": [here]}), facts, scenarios=0)
+    assert {(r.provider, r.region[:3]) for r in found.allocation} == {("aws", "eu-")}
+
+
+def test_spot_only_where_it_may_be_interrupted(facts: Facts) -> None:
+    steady = TUNE | {"interruptible": False}
+    fleet = fleet_from({"name": "f", "workloads": [steady], "policies": {"purchase": ["on_demand", "spot"]}})
+    assert {r.purchase for r in assess(fleet, facts, scenarios=0).allocation} == {"on_demand"}
+
+
+def test_promising_machines_are_of_every_provider() -> None:
+    whole = load_facts(None)
+    few = promising(whole, 24)
+    kinds = {(o.provider, o.accelerator, o.count, o.accelerator_share) for o in few}
+    assert len(kinds) == max(24, len({o.provider for o in whole.offers}))
+    assert {o.provider for o in few if o.cheapest()} >= {"aws", "gcp", "azure"}
+
+
+def test_the_example_is_a_fleet() -> None:
+    fleet = load_fleet(EXAMPLE)
+    assert {p.job.task for p in fleet.workloads} == {
+        "pretrain", "finetune", "serve", "encode", "batch", "validate", "develop",
+    }  # fmt: skip
