@@ -18,6 +18,11 @@ TOP = 3
 """Workloads, savings and risks that the summary names."""
 
 
+def bought_better(found: Assessment) -> float:
+    """Savings that are in the plan, USD a month; a smaller machine than one might have taken is none of the sum."""
+    return sum(s.usd_per_month for s in found.savings if s.taken and s.what != "right-sizing")
+
+
 def document(found: Assessment, before: Assessment | None = None) -> Document:
     """The whole report; with `before`, an earlier assessment, also what changed since."""
     sections = [
@@ -53,7 +58,7 @@ def _summary(found: Assessment) -> Iterator[Block]:
     tiles = [
         Tile("a month", usd(cost.total), f"{between(cost.low, cost.high)} in 8 of 10 cases"),
         Tile("instances", f"{count:,}", f"with {len({a.provider for a in found.allocation}):,} providers"),
-        Tile("savings in it", usd(sum(s.usd_per_month for s in found.savings if s.taken)), "against on demand all day"),
+        Tile("savings in it", usd(bought_better(found)), "against on demand all day"),
         Tile("carbon", f"{kg:,.0f} kg", "CO2 a month"),
     ]
     if budget is not None:

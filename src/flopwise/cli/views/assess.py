@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.report.blocks import Bullets, Table, Text
 from flopwise.report.changes import changes
+from flopwise.report.content import bought_better
 from flopwise.report.money import between, usd
 from flopwise.units import format_percent
 
@@ -53,7 +54,7 @@ def blocks(
 
 def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
-    taken = sum(s.usd_per_month for s in found.savings if s.taken)
+    taken = bought_better(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
         ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
@@ -91,8 +92,8 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {b.text}" for b in binding)
-    for note in found.price_notes[:MOST]:
-        yield f"  - {note}"
+    if found.price_notes:
+        yield "Prices:\n" + "\n".join(f"  - {note}" for note in found.price_notes[:MOST])
 
 
 def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:
