@@ -41,8 +41,8 @@ from flopwise.training.frozen import training_passes
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
-from flopwise.training.stages import FULL, Partial
-from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table
+from flopwise.training.stages import FULL
+from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
 from flopwise.training.table import MemoryTable
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def evaluated(space: Space, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, 
 Known = dict[tuple[str, float, float], StepTable]
 
 
-def node_table(job: Searched, built: Cluster, known: Known, partials: tuple[Partial, ...] = ()) -> StepTable:
+def node_table(job: Searched, built: Cluster, known: Known) -> StepTable:
     """The step table of the space on one kind of node; `known` keeps those of the job by device.
 
     Raises:
@@ -158,7 +158,6 @@ def node_table(job: Searched, built: Cluster, known: Known, partials: tuple[Part
         job.space.degrees,
         kernels=None if same is None else same.kernels,
         like=next(iter(known.values()), None),
-        partials=partials,
     )
     known.setdefault(device, table)
     return table if job.moved_bytes is None else replace(table, moved_bytes=job.moved_bytes)
@@ -229,8 +228,8 @@ def timed(
         found.append(_finite(columns) if every else _fastest(columns))
         best.met(found[-1][3], found[-1][1])
         left += unsettled(job.space, family, columns, fits, whole_s, every=every)
-    if (rest := open_rows(found, left, every=every)).size:
-        table = node_table(job, node.cluster, known, PARTIALS)
+    if table is not None and (rest := open_rows(found, left, every=every)).size:
+        table = with_partials(table, job.model, PARTIALS)
         found += with_some_blocks(job, table, capacity, rest)
     merged = _merged(found, every=every)
     return Timed(

@@ -8,7 +8,7 @@ is a table with one entry: the same formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial as with_first
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,7 @@ class StepTable:
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
+    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 2, n): what the stages are summed from
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved.moved_bytes`, where activations move
 
     @property
@@ -152,8 +153,6 @@ def step_table(
         degrees=degrees,
         inner=inner,
         seq_tokens=np.broadcast_to(recipe.computed(inner.micro_batch)[0], inner.micro_batch.shape),
-        stage_parts=parts[:-1],
-        stage_weight_s=parts[-1],
         memory_s=most(rows_of(kernels[-1], "memory_s")),
         host_s=host,
         dense_params=dense,
@@ -164,18 +163,34 @@ def step_table(
         ),
         kernels=kernels,
         partials=partials,
-        **_whole_model(stack, model_parts, kernels[0]),
+        lines_by_block=lines,
+        **_summed(stack, parts, model_parts, kernels[0]),
     )
 
 
-def _whole_model(stack: Stack, parts: NDArray[np.float64], kernels: list[Kernels]) -> dict[str, NDArray[np.float64]]:
-    """Sums over all blocks: seconds and operations of one micro-batch; `parts` as `mode_parts` has them."""
+def with_partials(table: StepTable, model: Model, partials: tuple[Partial, ...]) -> StepTable:
+    """The same table with modes of partial recompute; every stage as even as layers allow."""
+    stack = split_model(model, table.recipe.frozen).model.stacks[0]
+    parts, model_parts = mode_parts(stack, table.degrees, (), partials, table.lines_by_block)
+    summed = _summed(stack, parts, model_parts, table.kernels[0])
+    return replace(table, partials=partials, **summed)  # type: ignore[arg-type]  # fields by name
+
+
+def _summed(
+    stack: Stack, stages: NDArray[np.float64], whole: NDArray[np.float64], kernels: list[Kernels]
+) -> dict[str, NDArray[np.float64]]:
+    """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
+
+    `stages` and `whole`: as `mode_parts` has them.
+    """
     times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
     return {
-        "model_parts": parts[:, :-2],
-        "model_s": parts[:, :-2].sum(axis=1),
-        "weight_s": parts[0, -2],
-        "again_flops": parts[:, -1],
+        "stage_parts": stages[:-1],
+        "stage_weight_s": stages[-1],
+        "model_parts": whole[:, :-2],
+        "model_s": whole[:, :-2].sum(axis=1),
+        "weight_s": whole[0, -2],
+        "again_flops": whole[:, -1],
         **{name: np.tensordot(times, rows_of(kernels, name), 1) for name in ("model_flops", "forward_flops")},
     }
 
