@@ -1,4 +1,4 @@
-"""An assessment is what its parts say: bills add up, policies cost, more traffic is never cheaper, names are checked."""
+"""An assessment is what its parts say: bills add up, policies cost, more traffic is never cheaper, names are known."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ from flopwise.cli.progress import Progress
 
 @options.command(
     "assess",
-    "flopwise assess examples/textnlp.yaml",
-    "flopwise assess examples/textnlp.yaml -o report/",
-    "flopwise assess examples/textnlp.yaml --json",
+    "flopwise assess examples/textnlp.yaml -o build/textnlp-report",
 )
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report into this folder.")
