@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo test test-all lint types imports bench clean help
+.PHONY: setup dev oracle demo plans test test-all lint types imports bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -60,8 +60,12 @@ $(VENV)/.oracle: $(VENV)/.created pyproject.toml
 	$(PIP) --group oracle
 	@touch $@
 
-demo: setup ## plan the workloads in examples/
-	@for workload in examples/*.yaml; do \
+demo: setup ## assess the platform of examples/textnlp.yaml: the bill, clouds, savings, risks; build/textnlp-report
+	@echo "\$$ flopwise assess examples/textnlp.yaml -o build/textnlp-report"; mkdir -p build
+	@$(BIN)/flopwise assess examples/textnlp.yaml -o build/textnlp-report
+
+plans: setup ## plan the other workloads in examples/
+	@for workload in examples/[0-9]*.yaml; do \
 	  echo; echo "\$$ flopwise plan $$workload"; $(BIN)/flopwise plan "$$workload"; \
 	done
 

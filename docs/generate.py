@@ -1,10 +1,12 @@
 """Write what documentation is made from code: `python docs/generate.py` (a test compares the pages with it).
 
-docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py.
+docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet.schema.json from
+the structs of a fleet file.
 """
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import click
 
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import Command
+from flopwise.fleet.spec import schema
 
 PAGE = Path(__file__).parent / "cli.md"
 HEAD = """# The command line
@@ -80,3 +83,5 @@ if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     rules = runpy.run_path(str(PAGE.parent / "rules.py"))
     rules["PAGE"].write_text(rules["page"](), encoding="utf-8")
+    fleet = json.dumps(schema(), indent=2) + "\n"
+    (PAGE.parent / "fleet.schema.json").write_text(fleet, encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,13 @@ def test_what_is_no_fleet_is_refused(text: str) -> None:
 def test_the_schema_names_every_key() -> None:
     job = schema()["$defs"]["Job"]["properties"]
     assert {"name", "task", "traffic", "residency", "tags", "backup", "volumes"} <= set(job)
+
+
+def test_the_published_schema_is_this_one_and_the_page_s_example_is_a_fleet() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    published = json.loads((docs / "fleet.schema.json").read_text(encoding="utf-8"))
+    assert published == schema(), "run: python docs/generate.py"
+    [example] = re.findall(
+        r"```yaml\n(.*?)```", (docs / "questions" / "fleet.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert parse_fleet(example).fleet.name == "Two services"

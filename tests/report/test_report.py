@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -149,3 +150,13 @@ def test_what_changed_is_told() -> None:
     assert "$1,200 a month on 2026-11-21, now $1,500: +$300" in text
     assert "| workload | new | - | $300 | +$300 |" in text
     assert "Nothing else changed" in markdown(document(old, old))
+
+
+def test_pictures_show_sections_that_the_report_has() -> None:
+    shots = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "screenshots.py"))
+    page = html(document(assessment()))
+    for titles, header, _ in shots["SHOTS"].values():
+        style = shots["only"](page, titles, header=header).split("<style>")[-1].split("</style>")[0]
+        assert style.count("#s") == len(titles)
+    with pytest.raises(ValueError, match="no section 'Nothing'"):
+        shots["only"](page, ("Nothing",), header=True)
