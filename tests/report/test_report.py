@@ -17,6 +17,7 @@ from flopwise.report import write
 from flopwise.report.content import document
 from flopwise.report.html import html
 from flopwise.report.markdown import escaped, markdown
+from flopwise.report.money import usd
 from flopwise.report.write import plan_file, read_assessment, write_report
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -73,6 +74,10 @@ def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     loaded = [v for name, v in page.attributes if name in {"src", "href"} and not (v or "").startswith("#")]
     assert loaded == []
+
+
+def test_money_is_signed_before_the_dollar() -> None:
+    assert [usd(v) for v in (None, 0.5, -0.5, 1234.5, -104.4)] == ["-", "$0.50", "-$0.50", "$1,234", "-$104"]
 
 
 @pytest.mark.parametrize("place", ["name", "workload", "reason", "assumption"])

@@ -169,8 +169,11 @@ def _performance(w: WorkloadResult) -> str:
 def _costs(found: Assessment) -> Iterator[Block]:
     cost = found.usd_per_month
     ends: dict[str, tuple[float, float]] = {}
-    for a in found.allocation:
-        low, high = ends.get(a.workload, (0.0, 0.0))
+    for a in found.allocation:  # storage and traffic are known as they are
+        fixed = cost.by_workload.get(a.workload, 0.0) - sum(
+            b.usd_per_month for b in found.allocation if b.workload == a.workload
+        )
+        low, high = ends.get(a.workload, (fixed, fixed))
         ends[a.workload] = low + a.usd_low, high + a.usd_high
     yield Bars(
         "By workload, with the interval that holds in 8 of 10 cases",

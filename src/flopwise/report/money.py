@@ -7,7 +7,8 @@ def usd(value: float | None) -> str:
     """Dollars, whole from a hundred on."""
     if value is None:
         return "-"
-    return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"
+    size = f"${abs(value):,.0f}" if abs(value) >= 100 else f"${abs(value):,.2f}"
+    return f"-{size}" if value < 0 else size
 
 
 def between(low: float | None, high: float | None) -> str:
