@@ -25,6 +25,7 @@ from flopwise.cli.app import COMMANDS
 ROOT = Path(__file__).parent.parent
 REPORT = Path(__file__).parent / "REPORT.md"
 SEARCH = Path(__file__).parent / "search_speed.py"
+FLEET = Path(__file__).parent / "fleet_speed.py"
 SIMULATOR = Path(__file__).parent / "simulator_speed.py"
 MEMORY_TARGET_BYTES = 500e6
 LAYOUTS_PER_S_TARGET = 5e6
@@ -97,6 +98,8 @@ def cases() -> list[Case]:
     every.extend(Case(f"plan {name}", ("plan", *argv, "--json"), 3.0, 5) for name, argv in LARGE.items())
     every.append(Case("plan serving, whole catalog, simulated", ("plan", *SERVED, "--json"), 10.0, 5))
     every.append(Case("plan serving, whole catalog, estimated", ("plan", *SERVED, "--no-simulate", "--json"), 2.0, 5))
+    fleet = ("assess", str(ROOT / "examples" / "textnlp.yaml"), "-o", str(Path(tempfile.gettempdir()) / "textnlp-report"))
+    every.append(Case("assess textnlp", fleet, 30.0, 3))
     known = {name for section in COMMANDS.values() for name in section}
     return [case for case in every if case.argv[0] in known | {"--help"}]
 
@@ -172,6 +175,8 @@ def report(timings: list[Timing]) -> str:
         ]
     lines += ["", "Serving simulator, one core; target 3 M requests/s of a trace of a million:", ""]
     lines += runpy.run_path(str(SIMULATOR))["table"]()
+    lines += ["", "Allocation of a fleet by mixed-integer programming, one core; target 10 s for 50 x 400:", ""]
+    lines += runpy.run_path(str(FLEET))["table"]()
     return "\n".join(lines) + "\n"
 
 
