@@ -98,8 +98,8 @@ def cases() -> list[Case]:
     every.extend(Case(f"plan {name}", ("plan", *argv, "--json"), 3.0, 5) for name, argv in LARGE.items())
     every.append(Case("plan serving, whole catalog, simulated", ("plan", *SERVED, "--json"), 10.0, 5))
     every.append(Case("plan serving, whole catalog, estimated", ("plan", *SERVED, "--no-simulate", "--json"), 2.0, 5))
-    fleet = ("assess", str(ROOT / "examples" / "textnlp.yaml"), "-o", str(Path(tempfile.gettempdir()) / "textnlp-report"))
-    every.append(Case("assess textnlp", fleet, 30.0, 3))
+    into = str(Path(tempfile.gettempdir()) / "textnlp-report")
+    every.append(Case("assess textnlp", ("assess", str(ROOT / "examples" / "textnlp.yaml"), "-o", into), 30.0, 3))
     known = {name for section in COMMANDS.values() for name in section}
     return [case for case in every if case.argv[0] in known | {"--help"}]
 

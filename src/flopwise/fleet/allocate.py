@@ -17,6 +17,7 @@ import numpy as np
 
 from flopwise.errors import InfeasibleError
 from flopwise.fleet.milp import Program, solved
+from flopwise.fleet.prune import undominated
 
 if TYPE_CHECKING:
     from flopwise.fleet.file import Rules
@@ -112,11 +113,13 @@ def allocate(
     `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`.
 
     Source: the program stands in this module's text; solved by HiGHS.
-    Assumes: an instance of a choice carries its share of the workload; runs that may be put anywhere fill what fixed
+    Assumes: an instance of a choice carries its share of the workload; of thousands of choices those of `undominated`
+    do; runs that may be put anywhere fill what fixed
     schedules leave of a pool, in three slots of the week.
     Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
     """
     _check_choices(choices, demands)
+    choices = undominated(choices, rules)
     made = _Built(choices, demands, rules, without)
     found, objective, left = solved(made.program, gap, seconds)
     if found is None:
