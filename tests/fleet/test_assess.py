@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flopwise.errors import InfeasibleError, UnknownNameError
+from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
@@ -128,6 +128,11 @@ def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
 def test_unknown_names_come_with_the_nearest(facts: Facts, change: dict[str, Any], told: str) -> None:
     with pytest.raises(UnknownNameError, match=told):
         assess(fleet_from({"name": "f", "workloads": [DESKS]} | change), facts)
+
+
+def test_growth_without_end_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"growth_per_month: 1000% is out of range; allowed: 0 to 1"):
+        fleet_from({"name": "f", "workloads": [DESKS], "policies": {"growth_per_month": "1000%"}})
 
 
 def test_residency_and_tags_choose_the_place(facts: Facts) -> None:

@@ -16,6 +16,10 @@ from flopwise.search.workload_file import document, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
 
 
+MOST_GROWTH = 1.0
+"""A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
     """A quota in plain numbers; None: any."""
@@ -182,7 +186,7 @@ def _rules(fleet: Fleet) -> Rules:
         backup_share=share(backup.share, "policies.backup.share"),
         backup_on=backup.on,
         backup_hours=_between(backup.hours, "policies.backup.hours", 0, 744),
-        growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=10),
+        growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=MOST_GROWTH),
         carbon_usd_per_kg=_between(policies.carbon_usd_per_kg, "policies.carbon_usd_per_kg", 0, 1e6),
         max_price_age_days=_between(policies.max_price_age_days, "policies.max_price_age_days", 1, 36500),
     )
@@ -223,7 +227,7 @@ def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
         runs_per_month=runs,
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
         purchase=_purchases(job, rules, where),
-        growth_per_month=rules.growth_per_month if own is None else share(own, f"{where}.growth_per_month", most=10),
+        growth_per_month=rules.growth_per_month if own is None else share(own, f"{where}.growth_per_month", most=MOST_GROWTH),
         storage_bytes=volumes["storage"],
         egress_bytes=volumes["egress"],
         inter_zone_bytes=volumes["inter_zone"],
