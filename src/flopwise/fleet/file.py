@@ -15,7 +15,6 @@ from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
 
-
 MOST_GROWTH = 1.0
 """A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
 
@@ -227,7 +226,9 @@ def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
         runs_per_month=runs,
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
         purchase=_purchases(job, rules, where),
-        growth_per_month=rules.growth_per_month if own is None else share(own, f"{where}.growth_per_month", most=MOST_GROWTH),
+        growth_per_month=rules.growth_per_month
+        if own is None
+        else share(own, f"{where}.growth_per_month", most=MOST_GROWTH),
         storage_bytes=volumes["storage"],
         egress_bytes=volumes["egress"],
         inter_zone_bytes=volumes["inter_zone"],
