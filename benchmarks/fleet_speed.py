@@ -1,4 +1,4 @@
-"""Seconds of the allocation of a fleet: workloads x offers under every kind of policy, to a gap of 0.1 %, or ten seconds."""
+"""Seconds of the allocation of a fleet: workloads x offers under all policies, to a gap of 0.1 %, or ten seconds."""
 
 from __future__ import annotations
 
