@@ -75,7 +75,7 @@ def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[
     asked, best = trace(arrival, *lengths(count, rng)), np.inf
     for _ in range(3 if engine == "fast" else 1):
         start = time.process_time()
-        simulate(asked, deployed.cost, deployed.limits, engine=engine, **how)  # type: ignore[arg-type]
+        simulate(asked, deployed.cost, deployed.limits, engine=engine, **how)  # type: ignore[arg-type]  # mixed types
         best = min(best, time.process_time() - start)
     return float(best)
 

@@ -63,7 +63,7 @@ class Features:
             hit_frac=self.prefix_hit or 0.0,
             kept_frac=1.0 if self.kv_keep is None else self.kv_keep,
             speculation=self._speculation(model, asked, how),
-            offload=self._offload(model, asked, chip, how.get("facts")),  # type: ignore[arg-type]
+            offload=self._offload(model, asked, chip, how.get("facts")),  # type: ignore[arg-type]  # a path or None
             prefill_gpus=self.prefill_gpus or 0,
             expert_skew=1.0 if self.expert_skew is None else self.expert_skew,
         )
@@ -127,7 +127,7 @@ class Features:
         from flopwise.api.recipes import check_tensor_parallel
         from flopwise.serving.techniques import Speculation
 
-        found = described(loaded(draft, **how))  # type: ignore[arg-type]
+        found = described(loaded(draft, **how))  # type: ignore[arg-type]  # options of mixed types
         tp = asked.tp
         try:
             check_tensor_parallel(found, tp)

@@ -52,7 +52,7 @@ def _rows() -> dict[str, Support]:
                 name=cells["name"],
                 formats=frozenset(cells["formats"].split()),
                 custom_all_reduce={"true": True, "false": False}[cells["custom_all_reduce"]],
-                offload=OFFLOADS[OFFLOADS.index(cells["offload"])],  # type: ignore[arg-type]
+                offload=OFFLOADS[OFFLOADS.index(cells["offload"])],  # type: ignore[arg-type]  # words of the literal
                 bootstrap_s=float(cells["bootstrap_s"]),
                 warmup_s=float(cells["warmup_s"]),
                 compile_s_per_layer=float(cells["compile_s_per_layer"]),

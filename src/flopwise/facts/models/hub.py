@@ -35,6 +35,7 @@ def _quiet() -> Iterator[None]:
     """The client says nothing of its own: no retries, no progress bars."""
     import logging  # noqa: PLC0415 - a third of this module's start-up
 
+    # Only a model by its hub id needs the library; the same below.
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars  # noqa: PLC0415
 
     log, shown = logging.getLogger("huggingface_hub"), not are_progress_bars_disabled()
@@ -55,7 +56,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
     Raises: SpecError: not cached and offline, no network, no such model, a gated model, or no `config.json`.
     """
     # the hub's client is slow to import and needed by nobody who asks for a known model
-    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415
+    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 - as above
 
     here_only = offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
     instead = "give a catalog name (flopwise models), a folder or a config.json instead"
@@ -78,7 +79,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
         raise SpecError(f"{model_id}: the model has no config.json; {instead}") from problem
     except errors.HFValidationError as problem:
         raise SpecError(f"{model_id}: not a valid hub id ({str(problem)[:120]})") from problem
-    except Exception as problem:
+    except Exception as problem:  # transports raise classes of their own; what is not theirs goes on
         if not isinstance(problem, OSError | errors.HfHubHTTPError) and _library(problem) not in TRANSPORTS:
             raise
         raise SpecError(f"{model_id}: the hub cannot be reached ({type(problem).__name__}); {instead}") from problem
@@ -89,7 +90,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
 
 def _downloaded(model_id: str) -> str:
     """Where the configuration lies after it was fetched."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url  # noqa: PLC0415 - as above
 
     get_hf_file_metadata(hf_hub_url(model_id, "config.json"), timeout=PATIENCE_S)  # asks once, where a download insists
     with _quiet():

@@ -80,6 +80,7 @@ class StepCost:
         """One step in seconds: `chunk` tokens of one prompt of which `start` are cached; rest as `step_ps`."""
         tables = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps)
         pairs = seen_pairs(start, chunk, 0), seen_pairs(start, chunk, self.window) if self.window else 0
+        # Arrays stand for the sequences of integers that the reference passes: mypy knows them as no `Sequence`.
         return int(step_ps(*tables, self.prefill, batch, cached, windowed, chunk, *pairs)) / PS  # type: ignore[arg-type]
 
 
