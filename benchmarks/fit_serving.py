@@ -11,7 +11,6 @@ first token count where memory holds all requests: beyond that they are waiting,
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 from collections import defaultdict
@@ -35,7 +34,7 @@ from flopwise.facts.software import Engine, engine, engine_names
 from flopwise.serving.estimate import ServeJob, check, job_memory, runner, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.memory import ServingMemory, generates
-from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told
+from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
 LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "serving_left_out.csv"
@@ -199,17 +198,7 @@ def write(model: Model, point: Array, columns: Mapping[str, Array]) -> None:
                     row |= {"value": float(f"{value:.4g}"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         if json.dumps(rows) != before:
             file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    table = DATA / "engines.csv"
-    with table.open(encoding="utf-8", newline="") as source:
-        cells = list(csv.DictReader(source))
-    for knob, value in values.items():
-        for cell in cells:
-            if knob.column and cell["name"] in knob.scopes:
-                cell[knob.name] = f"{value:.3g}"
-    with table.open("w", encoding="utf-8", newline="") as target:
-        writer = csv.DictWriter(target, list(cells[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(cells)
+    write_cells(DATA / "engines.csv", [(k.name, k.scopes, f"{value:.3g}") for k, value in values.items() if k.column])
 
 
 def now(knob: Knob) -> float:

@@ -12,7 +12,6 @@ that one that only a single source knows goes back there when that source is lef
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 from collections import Counter, defaultdict
@@ -34,6 +33,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Stack, stack, stack_names
 from flopwise.training.estimate import TrainJob, single_parts, single_table
+from robust_fit import write_cells
 
 Array = NDArray[np.float64]
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
@@ -232,17 +232,7 @@ def write(model: Model, point: Array, unseen: Array) -> None:
             if not knob.column and row["name"] == knob.name and row["scope"] in knob.scopes:
                 row |= {"value": float(f"{value:.4g}"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    table = DATA / "stacks.csv"
-    with table.open(encoding="utf-8", newline="") as source:
-        cells = list(csv.DictReader(source))
-    for knob, value in values.items():
-        for cell in cells:
-            if knob.column and cell["name"] in knob.scopes:
-                cell[knob.name] = f"{value:.4g}"
-    with table.open("w", encoding="utf-8", newline="") as target:
-        writer = csv.DictWriter(target, list(cells[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(cells)
+    write_cells(DATA / "stacks.csv", [(k.name, k.scopes, f"{value:.4g}") for k, value in values.items() if k.column])
 
 
 def main() -> None:

@@ -6,10 +6,12 @@ its prior, so that one that only a left-out group knows goes back there. All con
 
 from __future__ import annotations
 
+import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,20 @@ class Knob:
 def prior(knobs: Sequence[Knob]) -> Array:
     """Logarithms of the priors."""
     return np.log([k.prior for k in knobs])
+
+
+def write_cells(table: Path, cells: Iterable[tuple[str, Collection[str], str]]) -> None:
+    """Write (column, names of rows, text) into a CSV table whose rows are told apart by `name`."""
+    with table.open(encoding="utf-8", newline="") as source:
+        rows = list(csv.DictReader(source))
+    for column, names, text in cells:
+        for row in rows:
+            if row["name"] in names:
+                row[column] = text
+    with table.open("w", encoding="utf-8", newline="") as target:
+        writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def loss(knobs: Sequence[Knob], errors: Array, weight: Array, point: Array) -> float:
