@@ -65,7 +65,7 @@ def test_more_workers_are_earlier_and_likelier_in_time() -> None:
 def test_the_provider_s_interruptions_and_prices_are_taken() -> None:
     known = {key: HOW[key] for key in ("gpu", "workers", "inputs", "outputs", "trials")}
     found = batch(MODEL, 1_000_000, provider="aws", **known)
-    assert found.queue.interruptions_per_s == pytest.approx(-np.log1p(-0.175) / (30 * 86400), rel=0.05)
+    assert found.queue.interruptions_per_s == pytest.approx(-np.log1p(-0.10) / (30 * 86400), rel=0.05)
     assert 0 < found.queue.spot_usd_per_hour < found.queue.on_demand_usd_per_hour
     assert any("Spot Instance Advisor" in told for told in found.assumptions)
     with pytest.raises(MissingFactError, match="spot-interruptions"):

@@ -10,6 +10,7 @@ import flopwise
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.reliability import (
+    ANY,
     FailureRecord,
     SpotRecord,
     failure_record,
@@ -35,8 +36,8 @@ def test_rows_have_a_source_and_name_what_is_known() -> None:
     assert all(r.source and r.date and r.confidence for r in every)
     assert all(r.accelerator in chips for r in every if r.accelerator)
     providers = {offer.provider for offer in load_facts().offers}
-    assert {r.provider for r in spot_records()} <= providers
-    assert all(0 < r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in spot_records())
+    assert {r.provider for r in spot_records()} <= {*providers, ANY}
+    assert all(0 <= r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in spot_records())
 
 
 def test_a_share_a_month_is_a_rate_that_leaves_the_rest() -> None:
@@ -45,13 +46,17 @@ def test_a_share_a_month_is_a_rate_that_leaves_the_rest() -> None:
     assert 2 ** -(row.interruptions_per_s * month / 0.6931471805599453) == pytest.approx(0.5)
 
 
-def test_what_is_not_known_stays_unknown() -> None:
+def test_every_spot_offer_has_a_rate_and_says_how_sure_it_is() -> None:
     aws, google = spot_record("aws", "H100-SXM-80"), spot_record("gcp", "L4")
-    assert aws is not None
-    assert google is not None
     assert google.interruptions_per_s > aws.interruptions_per_s
-    assert spot_record("aws", "T4") is None
-    assert spot_record("lambda", "H100-SXM-80") is None
+    assert spot_record("aws", "T4").accelerator is None, "of the provider, where its machine has none"
+    assert spot_record("aws", "A10G").accelerator == "A10G"
+    other = spot_record("lambda", "H100-SXM-80")
+    assert other.provider == ANY
+    assert "assumed" in other.text
+    assert "low confidence" in other.text
+    for offer in load_facts().offers:
+        assert spot_record(offer.provider, offer.accelerator).interruptions_per_s > 0
     with pytest.raises(UnknownNameError, match="rsc-1"):
         failure_record("rsc-9")
 
@@ -62,8 +67,14 @@ def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     assert failure_record("Ours", tmp_path).mtbf_gpu_s == 512 * 5 * 86400
     assert failure_record("llama-3", tmp_path) == failure_record("llama3")
     row = spot_record("aws", "H100-SXM-80", tmp_path)
-    assert row is not None
     assert row.period == "day"
+    (tmp_path / "spot.csv").write_text(SPOT + "any,,0.5,0.5,hour,logs,2026-01-01\naws,,0.1,0.1,day,logs,2026-01-01\n")
+    assert (
+        spot_record("vast", "L4", tmp_path).text
+        == "50 to 50 % of instances are taken back an hour (logs, 2026-01-01, medium confidence)"
+    )
+    assert spot_record("aws", "B200", tmp_path).least_frac == 0.1
+    assert spot_record("aws", "L4", tmp_path) == spot_record("aws", "L4"), "the shipped row of the accelerator stands"
     asked = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
     run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run
     assert run is not None

@@ -67,11 +67,14 @@ def test_spot_is_not_for_what_may_not_be_interrupted() -> None:
     assert effective(offer(on_demand_usd_per_hour=2.0), "spot", 100) is None
 
 
-def test_unknown_interruptions_are_said_to_be_unknown() -> None:
-    found = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100)
+def test_unknown_interruptions_are_assumed_not_left_out() -> None:
+    found = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, checkpoint_s=60)
     assert found is not None
-    assert any("not known; no interruptions counted" in note for note in found.notes)
-    assert found.usd_per_hour_effective == pytest.approx(1.0)
+    assert any("assumed" in note and "low confidence" in note for note in found.notes)
+    assert found.usd_per_hour_effective > 1.001
+    said = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, interruptions_per_hour=0.0)
+    assert said is not None
+    assert said.usd_per_hour_effective == pytest.approx(1.0), "of those who say that there are none"
     known = effective(offer(spot_usd_per_hour=1.0), "spot", 100, checkpoint_s=60)
     assert known is not None
     assert known.usd_per_hour_effective > 1.0

@@ -178,16 +178,20 @@ def test_runs_that_cannot_be(said: dict[str, Any], match: str) -> None:
         flopwise.train("Llama-3.1-8B", **(asked | said))
 
 
-def test_unknown_spot_interruptions_are_said_to_be_unknown() -> None:
+def test_spot_interruptions_are_counted_and_named() -> None:
     asked: dict[str, Any] = {"gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "purchase": "spot"}
     known = flopwise.train("Llama-3.1-8B", gpu="h100", provider="aws", **asked)
-    assert any("15 to 20 %" in sentence for sentence in known.assumptions)
+    assert any("0 to 20 %" in sentence for sentence in known.assumptions)
     unknown = flopwise.train("Llama-3.1-8B", gpu="h100", **asked)
-    assert any("not known" in sentence and "interruptions" in sentence for sentence in unknown.assumptions)
+    assert any("assumed" in sentence and "interruptions" in sentence for sentence in unknown.assumptions)
+    never = flopwise.train("Llama-3.1-8B", gpu="h100", interruptions=0, **asked)
     told = flopwise.train("Llama-3.1-8B", gpu="h100", interruptions=1e-4, **asked)
     assert told.estimate.run is not None
     assert unknown.estimate.run is not None
-    assert told.estimate.run.interruptions > 10 * unknown.estimate.run.interruptions
+    assert never.estimate.run is not None
+    counted = [made.estimate.run.interruptions for made in (never, known, unknown, told) if made.estimate.run]
+    assert counted == sorted(counted)
+    assert len(set(counted)) == 4
 
 
 def test_storage_sets_the_time_of_a_checkpoint() -> None:

@@ -220,7 +220,7 @@ def _interruptions(asked: Batch, cheap: Cluster, place: Machines) -> tuple[float
     """The rate at which a spot instance is taken back, and what to say of it.
 
     Raises:
-        MissingFactError: it is not given, and nothing is known of the provider.
+        MissingFactError: it is not given, and neither is a provider.
     """
     from flopwise.facts.reliability import spot_record
 
@@ -228,17 +228,13 @@ def _interruptions(asked: Batch, cheap: Cluster, place: Machines) -> tuple[float
         return asked.interruptions_per_s, ()
     provider = cheap.offer.provider if cheap.offer is not None else place.provider
     folder = Path(place.facts) if place.facts is not None else None
-    record = None if provider is None else spot_record(provider, cheap.accelerator.name, folder)
-    if record is None:
-        whose = provider or "machines without a --provider"
+    if provider is None:
         raise MissingFactError(
-            f"how often spot instances of {whose} are taken back is not known; give --spot-interruptions, such as "
-            "0.1/day (0: never), or a --provider of whom it is known"
+            "how often spot instances of machines without a --provider are taken back is not known; give "
+            "--spot-interruptions, such as 0.1/day (0: never), or a --provider"
         )
-    share = f"{100 * record.least_frac:.0f} to {100 * record.most_frac:.0f} % of instances a {record.period}"
-    return record.interruptions_per_s, (
-        f"spot interruptions: {share} ({record.source}, {record.date}, {record.confidence} confidence)",
-    )
+    record = spot_record(provider, cheap.accelerator.name, folder)
+    return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
 
 
 def _queue(

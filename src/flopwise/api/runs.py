@@ -138,20 +138,16 @@ class Surroundings:
 
     def _spot(self, cluster: Cluster, folder: Path | None) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
         """The rate at which an instance is taken back, and what to say of it."""
-        from flopwise.facts.reliability import spot_record
+        from flopwise.facts.reliability import ANY, spot_record
 
         if self.interruptions is not None:
             return (self.interruptions, "given"), ()
         if cluster.purchase != "spot":
             return None, ()
-        provider = cluster.offer.provider if cluster.offer is not None else None
-        record = None if provider is None else spot_record(provider, cluster.accelerator.name, folder)
-        if record is None:
-            whose = provider or "the cheapest offer (--provider names one)"
-            return None, (f"spot interruptions of {whose} are not known: none are counted; give --interruptions",)
-        why = f"{record.source}, {record.date}, {record.confidence} confidence"
-        share = f"{100 * record.least_frac:.0f} to {100 * record.most_frac:.0f} % of instances a {record.period}"
-        return (record.interruptions_per_s, why), (f"spot interruptions: {share} ({why})",)
+        provider = cluster.offer.provider if cluster.offer is not None else ANY
+        record = spot_record(provider, cluster.accelerator.name, folder)
+        whose = "" if cluster.offer is not None else " of whoever offers it at the least (--provider names one)"
+        return (record.interruptions_per_s, record.text), (f"spot interruptions{whose}: {record.text}",)
 
 
 def _writes(name: str, folder: Path | None) -> dict[str, tuple[Any, str]]:

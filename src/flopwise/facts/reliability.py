@@ -1,7 +1,8 @@
 """How often machines fail or are taken away: published records of large runs, and of spot capacity.
 
 What a record says is kept as published (failures in so many days on so many GPUs, a share of instances a month); rates
-follow from it. A provider without a row is unknown: nobody has written down how often it reclaims spot capacity.
+follow from it. Of spot capacity every provider has a rate: its accelerator's, else that of all of its machines, else
+the one assumed of those who publish none. None of these is zero, for a rate of zero is a price that is too good.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from flopwise.errors import UnknownNameError, fold
 from flopwise.facts import tables
 
 FAILURES, SPOT = "failures.csv", "spot.csv"
-PERIODS_S = {"day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
+ANY = "any"
+PERIODS_S = {"hour": units.HOUR_S, "day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
 _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)
 _ORIGIN: dict[str, tables.Reader] = {
     "source": tables.text,
@@ -68,7 +70,10 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotRecord:
-    """The share of a provider's spot instances that it takes back within a period; accelerator None: of all kinds."""
+    """The share of a provider's spot instances that it takes back within a period; accelerator None: of all kinds.
+
+    `provider` ANY: what is assumed of those who publish no rate.
+    """
 
     provider: str
     least_frac: float
@@ -84,6 +89,13 @@ class SpotRecord:
     def interruptions_per_s(self) -> float:
         """Rate of one instance, from the middle of the published range: -ln(1 - share) / period."""
         return -math.log1p(-(self.least_frac + self.most_frac) / 2) / PERIODS_S[self.period]
+
+    @property
+    def text(self) -> str:
+        """What is taken for granted, and how sure it is."""
+        share = f"{100 * self.least_frac:.0f} to {100 * self.most_frac:.0f} % of instances are taken back"
+        each = "an hour" if self.period == "hour" else f"a {self.period}"
+        return f"{share} {each} ({self.source}, {self.date}, {self.confidence} confidence)"
 
 
 def failure_records(folder: Path | None = None) -> Mapping[str, FailureRecord]:
@@ -122,10 +134,10 @@ def spot_records(folder: Path | None = None) -> tuple[SpotRecord, ...]:
     return tuple(held.values())
 
 
-def spot_record(provider: str, accelerator: str, folder: Path | None = None) -> SpotRecord | None:
-    """The record of this provider's accelerator, else of all of its machines; None where nothing is known."""
-    held = [r for r in spot_records(folder) if r.provider == provider and r.accelerator in (accelerator, None)]
-    return next((r for r in held if r.accelerator is not None), held[0] if held else None)
+def spot_record(provider: str, accelerator: str, folder: Path | None = None) -> SpotRecord:
+    """The record of this provider's accelerator, else of all of its machines, else what is assumed of any provider."""
+    held = [r for r in spot_records(folder) if r.provider in (provider, ANY) and r.accelerator in (accelerator, None)]
+    return max(held, key=lambda r: (r.provider != ANY, r.accelerator is not None))
 
 
 def _places(folder: Path | None, file: str) -> list[Path]:

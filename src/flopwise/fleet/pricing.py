@@ -220,14 +220,12 @@ def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tu
     if given is not None:
         return given, ""
     record = _spot(offer.provider, offer.accelerator, folder, book.stamp(SPOT, folder))
-    if record is None:
-        return 0.0, f"how often {offer.provider} takes {offer.accelerator} back is not known; no interruptions counted"
     rate = record.interruptions_per_s * HOUR_S
-    return rate, f"one interruption in {1 / rate:,.0f} h of an instance ({record.source}, {record.date})"
+    return rate, f"one interruption in {1 / rate:,.0f} h of an instance: {record.text}"
 
 
 @lru_cache(maxsize=1024)
-def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stamp) -> SpotRecord | None:
+def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stamp) -> SpotRecord:
     """The record of spot interruptions, looked up once while the files stay as they are."""
     del state
     return spot_record(provider, accelerator, folder)

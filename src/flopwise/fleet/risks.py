@@ -96,17 +96,9 @@ def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[R
             continue
         record = spot_record(row.provider, row.gpu, folder)
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
-        if record is None:
-            score, evidence = (
-                UNKNOWN * min(1.0, hours / 100),
-                f"how often {row.provider} takes {row.gpu} back is not known",
-            )
-        else:
-            expected = record.interruptions_per_s * HOUR_S * hours
-            score, evidence = (
-                -math.expm1(-expected),
-                f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month",
-            )
+        expected = record.interruptions_per_s * HOUR_S * hours
+        score = -math.expm1(-expected)
+        evidence = f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.text}"
         yield Risk(
             kind="interruption", workload=row.workload, score=score, evidence=evidence,
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",

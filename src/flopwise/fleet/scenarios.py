@@ -96,8 +96,10 @@ def _draws(
 
 def _interruptions(row: Allotment, folder: Path | None) -> float:
     """Expected a month, of all instances."""
-    record = spot_record(row.provider, row.gpu, folder) if row.purchase == "spot" else None
-    return 0.0 if record is None else record.interruptions_per_s * HOUR_S * row.hours_per_month * row.count
+    if row.purchase != "spot":
+        return 0.0
+    rate = spot_record(row.provider, row.gpu, folder).interruptions_per_s
+    return rate * HOUR_S * row.hours_per_month * row.count
 
 
 def _bill(rows: Sequence[Allotment], draws: dict[str, Draws], drawn: set[str]) -> Draws:

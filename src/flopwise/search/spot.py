@@ -1,4 +1,4 @@
-"""Spot capacity in a plan: runs are longer by what taking instances back costs, where that is known."""
+"""Spot capacity in a plan: runs are longer by what taking instances back costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flopwise.facts.reliability import SpotRecord, spot_record
+from flopwise.facts.reliability import spot_record
 from flopwise.training.goodput import DEFAULT_RELIABILITY, goodput_frac
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def conditions(purchase: str, provider: str, accelerator: str, count: int, folder: Path | None = None) -> Conditions:
-    """The conditions of a run on instances of `count` accelerators bought so; the default where nothing is known."""
-    record = spot_record(provider, accelerator, folder) if purchase == "spot" else None
-    if record is None:
+    """The conditions of a run on instances of `count` accelerators bought so; the default but for spot."""
+    if purchase != "spot":
         return DEFAULT_CONDITIONS
+    record = spot_record(provider, accelerator, folder)
     held = replace(DEFAULT_RELIABILITY, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
-    return Conditions(reliability=held, origins=(("interruptions_per_s", _origin(record)),))
+    return Conditions(reliability=held, origins=(("interruptions_per_s", record.text),))
 
 
 def interrupted(job: Searched, node: NodeKind, result: Timed, priced: Priced, folder: Path | None = None) -> Timed:
@@ -47,14 +47,5 @@ def sentences(plans: Iterable[Candidate], folder: Path | None = None) -> list[st
     for chosen in plans:
         if chosen.purchase == "spot":
             record = spot_record(chosen.provider, chosen.gpu, folder)
-            whose = f"spot {chosen.gpu} of {chosen.provider}"
-            if record is None:
-                told.append(f"{whose}: how often it is taken back is not known; no interruptions are counted")
-            else:
-                told.append(f"{whose}: {_origin(record)}")
+            told.append(f"spot {chosen.gpu} of {chosen.provider}: {record.text}")
     return list(dict.fromkeys(told))
-
-
-def _origin(record: SpotRecord) -> str:
-    share = f"{100 * record.least_frac:.0f} to {100 * record.most_frac:.0f} % of instances are taken back a"
-    return f"{share} {record.period} ({record.source}, {record.date}, {record.confidence} confidence)"
