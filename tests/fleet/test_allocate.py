@@ -112,10 +112,15 @@ def test_runs_share_a_reserved_machine_where_that_is_cheaper() -> None:
 def test_what_is_on_at_the_same_hours_needs_machines_of_its_own() -> None:
     """Two teams in office hours do not share; a night run does."""
     reserved = [choice(w, "aws", 1000, hours=176, purchase="reserved_1y") for w in range(2)]
-    office = [demand(f"w{w}", slots=(0,)) for w in range(2)]
+    office = [demand(f"w{w}", slots=(40 / 168, 0, 0)) for w in range(2)]
     assert allocate(reserved, office, RULES).pools[reserved[0].machine] == 2
     night = [choice(2, "aws", 1000, hours=300, purchase="reserved_1y")]
-    assert allocate(reserved + night, [*office, demand("n", flexible=True)], RULES).pools[reserved[0].machine] == 2
+    assert (
+        allocate(
+            reserved + night, [*office, demand("n", flexible=True, slots=(40 / 168, 80 / 168, 48 / 168))], RULES
+        ).pools[reserved[0].machine]
+        == 2
+    )
 
 
 def test_a_service_all_month_needs_a_whole_reserved_machine() -> None:

@@ -18,13 +18,11 @@ import numpy as np
 from flopwise.errors import InfeasibleError
 from flopwise.fleet.milp import Program, solved
 from flopwise.fleet.prune import undominated
+from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.fleet.file import Rules
 
-SLOTS = ("office hours", "weekday nights", "weekends")
-SLOT_SHARES = (40 / 168, 80 / 168, 48 / 168)
-"""Parts of a week that schedules distinguish: Monday to Friday 9 to 17 h, the other hours of those days, the rest."""
 ALWAYS_BUSY = 0.999
 """Share of the month from which a schedule covers all slots."""
 BIG = 1e7
@@ -69,8 +67,8 @@ class Demand:
 
     name: str
     splittable: bool
-    flexible: bool  # runs that may be put anywhere in the week; others are on in `slots`
-    slots: tuple[int, ...] = (0, 1, 2)
+    flexible: bool  # runs that may be put anywhere in their slots; others are on in all of them
+    slots: tuple[float, ...] = ()  # share of the week of each slot it is on in, else 0 (`week.slots`); (): on in all
     backup: bool = False
 
 
@@ -115,7 +113,7 @@ def allocate(
     Source: the program stands in this module's text; solved by HiGHS.
     Assumes: an instance of a choice carries its share of the workload; of thousands of choices those of `undominated`
     do; runs that may be put anywhere fill what fixed
-    schedules leave of a pool, in three slots of the week.
+    schedules leave of a pool, in slots of the week.
     Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
     """
     _check_choices(choices, demands)
@@ -181,25 +179,31 @@ class _Built:
 
     def _pools(self) -> None:
         """Reserved machines hold what uses them in each slot of the week."""
+        week = _week(self.demands)
         use: dict[tuple[str, str, str, str], list[dict[int, float]]] = {
-            machine: [{column: -1.0} for _ in SLOTS] for machine, column in self.pool_column.items()
+            machine: [{column: -1.0} for _ in week] for machine, column in self.pool_column.items()
         }
-        month = 730.0
         for index, choice in enumerate(self.choices):
             if not choice.pooled:
                 continue
             demand, each = self.demands[choice.workload], self._instances(index)
             column = self.own[index]
             self.program.row({column: each, self.pool_column[choice.machine]: -1.0}, -np.inf, 0.0, "pool holds it")
-            if not demand.flexible or choice.busy_hours >= ALWAYS_BUSY * month:
-                for slot in demand.slots if choice.busy_hours < ALWAYS_BUSY * month else range(len(SLOTS)):
-                    use[choice.machine][slot][column] = each
+            always = choice.busy_hours >= ALWAYS_BUSY * HOURS_PER_MONTH
+            parts = week if always or not demand.slots else demand.slots
+            if always or not demand.flexible:
+                for slot, part in enumerate(parts):
+                    if part:
+                        use[choice.machine][slot][column] = each
                 continue
-            spread = {column: -each * choice.busy_hours}
-            for slot, part in enumerate(SLOT_SHARES):
-                hours = self.program.column(0.0, BIG, whole=False)
-                spread[hours] = 1.0
-                use[choice.machine][slot][hours] = 1.0 / (part * month)
+            busy = min(choice.busy_hours, sum(parts) * HOURS_PER_MONTH)
+            spread = {column: -each * busy}
+            for slot, part in enumerate(parts):
+                if part:  # no more at once than it has machines
+                    most = choice.instances * part * HOURS_PER_MONTH
+                    hours = self.program.column(0.0, most, whole=False)
+                    spread[hours] = 1.0
+                    use[choice.machine][slot][hours] = 1.0 / (part * HOURS_PER_MONTH)
             self.program.row(spread, 0.0, np.inf, "runs find their hours")
         for machine, slots in use.items():
             for terms in slots:
@@ -302,6 +306,13 @@ class _Built:
             gap=gap,
             dropped=without,
         )
+
+
+def _week(demands: Sequence[Demand]) -> tuple[float, ...]:
+    """The share of the week that each slot is; the last is what no schedule has."""
+    parts = [max(own) for own in zip(*(d.slots for d in demands if d.slots), strict=True)]
+    left = 1.0 - sum(parts)
+    return (*parts, left) if left > MARGIN else tuple(parts)
 
 
 def _less(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:

@@ -36,6 +36,7 @@ class WorkloadResult(_Plain, frozen=True):
     carbon_kg_per_month: float | None
     plan_file: str | None = None
     starts: str | None = None
+    schedule: dict[str, Any] | None = None  # start, stop, days, hours_per_day, days_per_month; None: on all the time
 
 
 class Allotment(_Plain, frozen=True):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.hours import starts_per_month
 from flopwise.fleet.places import offers_of
 from flopwise.fleet.pricing import effective
 from flopwise.fleet.searches import Key, Search, Searched, searched
@@ -239,7 +238,7 @@ def way(
         busy,
         interruptible=placed.interruptible,
         interruptions_per_hour=counted,
-        starts_per_month=runs if placed.ends else starts_per_month(placed.job.hours, placed.environment),
+        starts_per_month=runs if placed.ends else placed.schedule.starts_per_month,
         folder=folder,
     )
     assert price is not None, "the search takes what has a price"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.fleet.hours import hours_per_month
+from flopwise.fleet.hours import Schedule, schedule
 from flopwise.fleet.spec import INTERRUPTIBLE, PURCHASES, RUNS, Fleet, Job, Quota
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, located, place, read_text
@@ -54,7 +54,7 @@ class Placed:
     job: Job
     wanted: Resolved | None
     environment: str
-    hours_per_month: float  # that its machines are on, or may be: runs that end are on as long as they take
+    schedule: Schedule  # when its machines are on, or may be: runs that end are on as long as they take
     runs_per_month: float | None
     interruptible: bool
     purchase: tuple[str, ...]
@@ -70,6 +70,11 @@ class Placed:
     def name(self) -> str:
         """As the fleet calls it."""
         return self.job.name
+
+    @property
+    def hours_per_month(self) -> float:
+        """Of its schedule."""
+        return self.schedule.hours_per_month
 
     @property
     def ends(self) -> bool:
@@ -207,7 +212,7 @@ def _between(value: object, what: str, low: float, high: float) -> float:
 def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
     environment = job.environment or ("training" if job.task in {"pretrain", "finetune"} else "production")
     hours = job.hours or fleet.environments.get(environment)
-    named = where if job.hours is not None else f"environments.{environment}"
+    named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     wanted, machines = _wanted(job, where), job.machines
     runs = None
     if job.task in RUNS:
@@ -222,7 +227,7 @@ def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
         job=job,
         wanted=wanted,
         environment=environment,
-        hours_per_month=hours_per_month(hours, environment, named if hours is not None else f"{where}.environment"),
+        schedule=schedule(hours, environment, named if hours is not None else f"{where}.environment"),
         runs_per_month=runs,
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
         purchase=_purchases(job, rules, where),

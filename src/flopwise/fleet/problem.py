@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from flopwise.fleet.allocate import Allocation, Choice, Demand, Taken, allocate
 from flopwise.fleet.assessment import Allotment, MonthlyCost
 from flopwise.fleet.candidates import KEPT, Carried, Way, chosen_few
-from flopwise.fleet.hours import slots
 from flopwise.fleet.money import carbon_kg, volumes_usd
+from flopwise.fleet.week import slots
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flopwise.fleet.file import Platform, Rules
+    from flopwise.fleet.hours import Schedule
 
 Factor = Callable[[Way], float]
 """What a way's price is multiplied by."""
@@ -64,7 +65,8 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
         few = [chosen_few(item, most) for item in items]
     ways = tuple(w for group in few for w in group)
     choices = tuple(_choice(n, w, folder) for n, w in enumerate(ways))
-    demands = tuple(_demand(item) for item in items)
+    week = slots([_schedule(item) for item in items])
+    demands = tuple(_demand(item, shares) for item, shares in zip(items, week, strict=True))
     return Problem(items=tuple(items), ways=ways, choices=choices, demands=demands, rules=platform.rules, kept=most)
 
 
@@ -85,13 +87,20 @@ def _choice(number: int, found: Way, folder: Path | None) -> Choice:
     )
 
 
-def _demand(item: Carried) -> Demand:
+def _schedule(item: Carried) -> Schedule | None:
+    """What bounds it in the week where it may share machines; runs only where their place in the week was stated."""
+    when = item.placed.schedule
+    shares = any(w.purchase.startswith("reserved") for w in item.ways)
+    return when if shares and (when.fixed or not item.placed.ends) else None
+
+
+def _demand(item: Carried, shares: tuple[float, ...]) -> Demand:
     placed = item.placed
     return Demand(
         name=placed.name,
         splittable=item.splittable,
         flexible=placed.ends,
-        slots=slots(placed.job.hours, placed.environment),
+        slots=shares,
         backup=placed.job.backup,
     )
 

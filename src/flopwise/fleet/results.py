@@ -79,6 +79,7 @@ def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
         energy_kwh_per_month=energy,
         carbon_kg_per_month=carbon,
         starts=placed.job.starts,
+        schedule=placed.schedule.plain(),
     )
 
 

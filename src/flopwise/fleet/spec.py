@@ -30,12 +30,20 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
 
 
 class Hours(_Strict, frozen=True):
-    """When machines are on: so many hours a day on so many days a month, or all the time."""
+    """When machines are on: from start to stop on days of the week, so many hours a day on so many days, or always.
+
+    Times are of one clock for the whole fleet, whichever: what counts is how long, and what overlaps.
+    """
 
     always: bool = False
+    start: Quantity | None = None
+    """Time of day, 08:00, that machines are turned on."""
+    stop: Quantity | None = None
+    """Time of day, 16:00, that they are turned off; the next day where it is before start; 24:00 is the day's end."""
     per_day: Quantity | None = None
-    days: Quantity | None = None
-    """Days a month: 22 working days, 4.35 for once a week."""
+    """Hours a day, where start and stop do not matter."""
+    days: Quantity | list[Name] | None = None
+    """Days of the week ([mon, wed], mon-fri, weekdays, weekends, daily) or how many a month (22, 4.35: weekly)."""
 
 
 class Volumes(_Strict, frozen=True):
