@@ -86,7 +86,7 @@ def _composed(
 ) -> Assessment:
     platform, facts, made, chosen = solved.platform, solved.facts, solved.made, solved.chosen
     folder, rules = facts.folder, platform.rules
-    bill, notes = monthly_cost(platform, solved.rows, folder)
+    bill, notes = monthly_cost(made, solved.found, solved.rows)
     told(STAGES[2], 0, 3)
     binding = bindings(made, solved.found)
     told(STAGES[2], 1, 3)

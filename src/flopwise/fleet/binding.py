@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import Allocation, constraints
 from flopwise.fleet.assessment import Binding
+from flopwise.fleet.policies import constraints, said
 
 if TYPE_CHECKING:
-    from flopwise.fleet.file import Rules
+    from flopwise.fleet.allocate import Allocation
     from flopwise.fleet.problem import Problem
 
 MATTERS = 1e-3
@@ -17,29 +17,28 @@ MATTERS = 1e-3
 
 
 def bindings(made: Problem, found: Allocation, *, seconds: float = 3.0) -> list[Binding]:
-    """Every policy that costs something, dearest first; re-solves the program once for each."""
+    """Every policy that costs something, dearest first; re-solves the program once for each.
+
+    Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
+    together.
+    """
+    named = constraints(made.rules, made.demands)
+    shares = [name for name in named if name.startswith("share of")]
+    groups = {name: (frozenset({name}), f"{said(name, made.rules)} costs") for name in named}
+    if len(shares) > 1:
+        groups[SHARES] = (frozenset(shares), f"the shares of {', '.join(made.rules.providers)} together cost")
+    if len(named) > max(1, len(shares)):
+        groups[ALL] = (frozenset(named), "all policies together cost")
     rows = []
-    for name in constraints(made.rules, made.demands):
+    for name, (dropped, words) in groups.items():
         try:
-            free = made.solved(frozenset({name}), seconds=seconds)
+            free = made.solved(dropped, seconds=seconds)
         except InfeasibleError:
             continue
         cost = found.objective - free.objective
         if cost > max(MATTERS * found.objective, 0.5):
-            text = f"{said(name, made.rules)} costs ${cost:,.0f} a month"
-            rows.append(Binding(constraint=name, usd_per_month=cost, text=text))
+            rows.append(Binding(constraint=name, usd_per_month=cost, text=f"{words} ${cost:,.0f} a month"))
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
 
-def said(name: str, rules: Rules) -> str:
-    """A constraint in words."""
-    if name.startswith("share of "):
-        provider = name.removeprefix("share of ")
-        return f"the {100 * rules.providers[provider]:g} % {provider} share"
-    if name.startswith("quota "):
-        cap = rules.caps[int(name.removeprefix("quota "))]
-        what = " ".join(part for part in (cap.provider, cap.instance) if part)
-        return f"the quota of {cap.most} x {what}"
-    if name == "spot share":
-        return f"the limit of {100 * rules.max_spot_share:g} % on spot"
-    return {"backup": "capacity in a second provider", "budget": "the budget"}.get(name, name)
+SHARES, ALL = "all shares", "all policies"

@@ -258,11 +258,16 @@ def way(
 
 
 def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:
-    """The workload with `factor` times the traffic or runs, on the same layouts."""
+    """The workload with `factor` times the traffic or runs, on the same layouts.
+
+    Assumes: what it sends grows with its traffic or runs; what it stores does not.
+    """
     if factor == 1.0 or item.placed.wanted is None:
         return item
-    few = chosen_few(item)
-    return replace(item, ways=tuple(way(item.index, item.placed, w.candidate, w.offer, factor, folder) for w in few))
+    placed, few = item.placed, chosen_few(item)
+    more = replace(placed, egress_bytes=placed.egress_bytes * factor, inter_zone_bytes=placed.inter_zone_bytes * factor)
+    ways = tuple(way(item.index, placed, w.candidate, w.offer, factor, folder) for w in few)
+    return replace(item, placed=more, ways=ways)
 
 
 def _workstations(index: int, placed: Placed, facts: Facts, buys: list[str]) -> tuple[Way, ...]:

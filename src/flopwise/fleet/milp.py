@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from flopwise.ops.types import Array
 
 FEASIBLE = 2
 """What HiGHS calls a feasible point."""
@@ -34,29 +37,55 @@ class Program:
         self.rows.append((terms, low, high, name))
 
 
-def solved(program: Program, gap: float, seconds: float) -> tuple[Any, float, float]:
-    """(columns, objective, relative gap), or (None, 0, 0) where nothing satisfies the rows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best columns, None where there are none; of a relaxation what each row costs (`duals`)."""
+
+    columns: Array | None
+    objective: float = 0.0
+    gap: float = 0.0
+    duals: Array | None = None
+
+
+def solved(program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False) -> Found:
+    """The columns that cost least, to a relative `gap` or after `seconds`; `start`: columns to begin from.
+
+    `relaxed`: as if nothing had to be whole.
+    """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
     for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
         solver.setOptionValue(name, value)
+    solver.passModel(_model(program, highspy, relaxed=relaxed))
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = [float(v) for v in start]
+        solver.setSolution(solution)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != FEASIBLE:
+        return Found(columns=None)
+    held = solver.getSolution()
+    columns, objective = np.array(held.col_value), float(info.objective_function_value)
+    if relaxed:
+        return Found(columns=columns, objective=objective, duals=np.array(held.row_dual))
+    return Found(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+
+
+def _model(program: Program, highspy: Any, *, relaxed: bool) -> Any:
     lp = highspy.HighsLp()
     columns, rows = len(program.costs), len(program.rows)
     lp.num_col_, lp.num_row_ = columns, rows
     lp.col_cost_ = np.array(program.costs)
     lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    lp.integrality_ = [kinds[whole] for whole in program.whole]
+    if not relaxed:
+        lp.integrality_ = [kinds[whole] for whole in program.whole]
     lp.row_lower_ = np.array([low for _, low, _, _ in program.rows])
     lp.row_upper_ = np.array([high for _, _, high, _ in program.rows])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for terms, *_ in program.rows)])
     lp.a_matrix_.index_ = np.array([c for terms, *_ in program.rows for c in terms], dtype=np.int32)
     lp.a_matrix_.value_ = np.array([v for terms, *_ in program.rows for v in terms.values()])
-    solver.passModel(lp)
-    solver.run()
-    info = solver.getInfo()
-    if info.primal_solution_status != FEASIBLE:
-        return None, 0.0, 0.0
-    return np.array(solver.getSolution().col_value), float(info.objective_function_value), max(0.0, float(info.mip_gap))
+    return lp

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flopwise.fleet.allocate import Allocation, Choice, Demand, Taken, allocate
+from flopwise.fleet.allocate import Allocation, Choice, Demand, Machine, Taken, allocate, rented
 from flopwise.fleet.assessment import Allotment, MonthlyCost
 from flopwise.fleet.candidates import KEPT, Carried, Way, chosen_few
-from flopwise.fleet.money import carbon_kg, volumes_usd
+from flopwise.fleet.formulation import VOLUMES
+from flopwise.fleet.money import VolumeBill, carbon_kg, volume_bills
 from flopwise.fleet.week import slots
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from flopwise.fleet.file import Platform, Rules
     from flopwise.fleet.hours import Schedule
 
-Factor = Callable[[Way], float]
-"""What a way's price is multiplied by."""
 MANY = 4000
 """Choices beyond which fewer of each workload are weighed."""
 GAP, SECONDS = 1e-3, 10.0
@@ -28,12 +27,13 @@ GAP, SECONDS = 1e-3, 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The columns of one fleet: choice `n` buys `ways[n]`."""
+    """The columns of one fleet: choice `n` buys `ways[n]`; `volumes`: by the workload's number and provider."""
 
     items: tuple[Carried, ...]
     ways: tuple[Way, ...]
     choices: tuple[Choice, ...]
     demands: tuple[Demand, ...]
+    volumes: dict[tuple[int, str], VolumeBill]
     rules: Rules
     kept: int
 
@@ -50,10 +50,14 @@ class Problem:
         choices = tuple(replace(self.choices[n], candidate=i) for i, n in enumerate(left))
         return replace(self, ways=ways, choices=choices)
 
-    def priced(self, factor: Factor) -> Problem:
-        """The problem with other prices."""
-        choices = [replace(c, usd_each=c.usd_each * factor(w)) for c, w in zip(self.choices, self.ways, strict=True)]
-        return replace(self, choices=tuple(choices))
+    def raised(self, providers: Container[str], factor: float) -> Problem:
+        """The problem with the prices of some providers, for machines and volumes, times `factor`."""
+        choices = [replace(c, usd_each=c.usd_each * (factor if c.provider in providers else 1)) for c in self.choices]
+        demands = [
+            replace(d, volumes_usd={p: usd * (factor if p in providers else 1) for p, usd in d.volumes_usd.items()})
+            for d in self.demands
+        ]
+        return replace(self, choices=tuple(choices), demands=tuple(demands))
 
 
 def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = None) -> Problem:
@@ -65,9 +69,17 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
         few = [chosen_few(item, most) for item in items]
     ways = tuple(w for group in few for w in group)
     choices = tuple(_choice(n, w, folder) for n, w in enumerate(ways))
+    providers = [{w.offer.provider: rented(w.purchase) for w in group} for group in few]
+    volumes = volume_bills([item.placed for item in items], providers, folder)
     week = slots([_schedule(item) for item in items])
-    demands = tuple(_demand(item, shares) for item, shares in zip(items, week, strict=True))
-    return Problem(items=tuple(items), ways=ways, choices=choices, demands=demands, rules=platform.rules, kept=most)
+    demands = tuple(
+        _demand(item, week[n], {name: volumes[n, name].usd for name in providers[n] if (n, name) in volumes})
+        for n, item in enumerate(items)
+    )
+    return Problem(
+        items=tuple(items), ways=ways, choices=choices, demands=demands, volumes=volumes, rules=platform.rules,
+        kept=most,
+    )  # fmt: skip
 
 
 def _choice(number: int, found: Way, folder: Path | None) -> Choice:
@@ -94,7 +106,7 @@ def _schedule(item: Carried) -> Schedule | None:
     return when if shares and (when.fixed or not item.placed.ends) else None
 
 
-def _demand(item: Carried, shares: tuple[float, ...]) -> Demand:
+def _demand(item: Carried, shares: tuple[float, ...], volumes_usd: dict[str, float]) -> Demand:
     placed = item.placed
     return Demand(
         name=placed.name,
@@ -102,32 +114,26 @@ def _demand(item: Carried, shares: tuple[float, ...]) -> Demand:
         flexible=placed.ends,
         slots=shares,
         backup=placed.job.backup,
+        volumes_usd=volumes_usd,
     )
 
 
 def allotments(made: Problem, found: Allocation) -> list[Allotment]:
-    """The machines of an allocation, one row for each workload and kind; reserved pools are shared out by use."""
-    used: dict[tuple[str, str, str, str], float] = defaultdict(float)
+    """The machines of an allocation, one row for each workload and kind."""
+    sharers: dict[Machine, set[int]] = defaultdict(set)
     for taken in found.taken:
-        if taken.choice.pooled and taken.role == "primary":
-            used[taken.choice.machine] += taken.count * taken.choice.busy_hours
-    return [_allotment(made, found, taken, used) for taken in found.taken]
+        if taken.choice.pooled:
+            sharers[taken.choice.machine].add(taken.choice.workload)
+    return [_allotment(made, taken, len(sharers[taken.choice.machine]) > 1) for taken in found.taken]
 
 
-def _allotment(
-    made: Problem, found: Allocation, taken: Taken, used: dict[tuple[str, str, str, str], float]
-) -> Allotment:
+def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
     choice, held = taken.choice, made.ways[taken.choice.candidate]
     item, rules = made.items[choice.workload], made.rules
-    busy, paid, pool, usd = held.busy_hours, held.paid_hours, "", choice.usd_each * taken.count
+    busy, paid, usd = held.busy_hours, held.paid_hours, taken.usd
+    pool = f"{choice.instance} {choice.purchase}" if shared and choice.pooled else ""
     if taken.role == "backup":
         paid = busy = 730.0 if rules.backup_on else rules.backup_hours
-        usd = choice.usd_each * min(1.0, paid / max(held.busy_hours, 1e-9)) * taken.count
-    elif choice.pooled:
-        share = taken.count * choice.busy_hours / used[choice.machine]
-        usd = share * found.pools[choice.machine] * choice.usd_each
-        sharers = sum(t.choice.machine == choice.machine for t in found.taken)
-        pool = f"{choice.instance} {choice.purchase}" if sharers > 1 else ""
     work = max(busy * taken.count, 1e-12)
     return Allotment(
         workload=item.placed.name,
@@ -150,10 +156,8 @@ def _allotment(
     )
 
 
-def monthly_cost(
-    platform: Platform, rows: Sequence[Allotment], folder: Path | None = None
-) -> tuple[MonthlyCost, list[str]]:
-    """The bill by what it is for, and what is not known of it. Storage and traffic follow the main provider."""
+def monthly_cost(made: Problem, found: Allocation, rows: Sequence[Allotment]) -> tuple[MonthlyCost, list[str]]:
+    """The bill by what it is for, and what is to be said of its prices. Storage and traffic go with the machines."""
     by: dict[str, dict[str, float]] = {
         name: defaultdict(float) for name in ("provider", "environment", "workload", "purchase")
     }
@@ -163,17 +167,13 @@ def monthly_cost(
     compute = sum(row.usd_per_month for row in rows)
     storage = traffic = 0.0
     notes: list[str] = []
-    for placed in platform.workloads:
-        mine = [row for row in rows if row.workload == placed.name and row.role == "primary"]
-        if not mine or not (placed.storage_bytes or placed.egress_bytes or placed.inter_zone_bytes):
-            continue
-        main = max(mine, key=lambda row: row.usd_per_month)
-        kept, moved, told = volumes_usd(placed, main.provider, folder)
-        notes += told
-        storage, traffic = storage + kept, traffic + moved
-        by["provider"][main.provider] += kept + moved
-        by["environment"][placed.environment] += kept + moved
-        by["workload"][placed.name] += kept + moved
+    for (number, provider), share in found.volumes.items():
+        placed, held = made.items[number].placed, made.volumes[number, provider]
+        storage, traffic = storage + share * held.storage, traffic + share * held.traffic
+        keys = {"provider": provider, "environment": placed.environment, "workload": placed.name, "purchase": VOLUMES}
+        for name, key in keys.items():
+            by[name][key] += share * held.usd
+        notes += held.notes
     total = compute + storage + traffic
     low = sum(row.usd_low for row in rows) + storage + traffic
     high = sum(row.usd_high for row in rows) + storage + traffic

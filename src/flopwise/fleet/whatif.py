@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.candidates import scaled
 from flopwise.fleet.problem import Problem, problem
@@ -31,42 +32,35 @@ def whatifs(
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the bill is told, and what it exceeds."""
     free = replace(made, rules=replace(made.rules, budget_per_month=None))
-    main = max(found_by(found), key=lambda p: found_by(found)[p])
+    paid = sorted(found.by_provider, key=lambda p: -found.by_provider[p])
+    clouds = [p for p in paid if any(t.choice.provider == p and rented(t.choice.purchase) for t in found.taken)]
     rows = [
         _asked(
-            f"prices of {main} rise {100 * PRICE_RISE:.0f} %",
-            lambda: free.priced(lambda w: 1 + PRICE_RISE * (w.offer.provider == main)),
-            found, made.rules, seconds, "with machines chosen anew",
-        )
+            f"prices of {p} rise {100 * PRICE_RISE:.0f} %", partial(free.raised, {p}, 1 + PRICE_RISE),
+            found, made.rules, seconds, "machines, storage and traffic, with machines chosen anew",
+        ) for p in clouds[:1]
     ]  # fmt: skip
-    rows.append(
-        WhatIf(
-            name=f"all prices rise {100 * PRICE_RISE:.0f} %", feasible=True, usd_per_month=found.usd * (1 + PRICE_RISE),
-            change_usd=found.usd * PRICE_RISE,
-            text=_text(found.usd * (1 + PRICE_RISE), found.usd, made.rules, "wherever machines are bought"),
-        )
-    )  # fmt: skip
+    rows.append(_all_dearer(found, made.rules))
     rows += [
         _asked(
             f"{p} is lost", partial(_lost, free, p), found, made.rules, seconds, "its share is spread over the others"
         )
-        for p in sorted(found_by(found))
+        for p in sorted(paid)
     ]
     rows += _without_spot(free, found, made.rules)
     rows += _more(platform, made.items, found, folder, seconds)
     return rows
 
 
-def found_by(found: Allocation) -> dict[str, float]:
-    """USD a month of each provider's machines, without those that stand by."""
-    paid: dict[str, float] = {}
-    for taken in found.taken:
-        own = 0.0 if taken.choice.pooled or taken.role == "backup" else taken.count * taken.choice.usd_each
-        paid[taken.choice.provider] = paid.get(taken.choice.provider, 0.0) + own
-    each = {t.choice.machine: t.choice.usd_each for t in found.taken}
-    for machine, count in found.pools.items():
-        paid[machine[0]] = paid.get(machine[0], 0.0) + count * each[machine]
-    return paid
+def _all_dearer(found: Allocation, rules: Rules) -> WhatIf:
+    """Everything that is rented, and what goes with it, at once: the same machines stay the cheapest."""
+    kept = sum(t.usd for t in found.taken if not rented(t.choice.purchase))
+    usd = found.usd + PRICE_RISE * (found.usd - kept)
+    how = "machines, storage and traffic, wherever they are bought" + (", but for own machines" if kept else "")
+    return WhatIf(
+        name=f"all prices rise {100 * PRICE_RISE:.0f} %", feasible=True, usd_per_month=usd,
+        change_usd=usd - found.usd, text=_text(usd, found.usd, rules, how),
+    )  # fmt: skip
 
 
 def _asked(name: str, ask: Callable[[], Problem], found: Allocation, rules: Rules, seconds: float, how: str) -> WhatIf:
@@ -134,7 +128,7 @@ def _more(
 ) -> list[WhatIf]:
     """Twice the traffic, and the fleet's own growth."""
     free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
-    how = "at most: on the same layouts, more of them"
+    how = "at most: on the same layouts, more of them; what is sent grows alike, what is stored stays"
     rows = [
         _asked(
             "traffic and runs x 2", lambda: problem(free, [scaled(i, 2.0, folder) for i in items], folder), found,

@@ -1,0 +1,290 @@
+"""The allocation as columns and rows of a mixed-integer program, and how a solution of it is read.
+
+Bounds are as tight as what they stand for (no large constants), and shared machines are columns of their own only where
+two workloads could share them: both make the relaxation close to the answer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.fleet.milp import Program
+from flopwise.units import HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.fleet.allocate import Choice, Demand
+    from flopwise.fleet.file import Cap, Rules
+    from flopwise.ops.types import Array
+
+ALWAYS_BUSY = 0.999
+"""Share of the month from which a machine has no hours left for others."""
+MARGIN = 1e-6
+"""By how much less than an instance is less."""
+Machine = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A column that costs money: USD a month of one unit of it, to whom and how bought."""
+
+    column: int
+    usd: float
+    provider: str
+    purchase: str
+
+
+class Formulation:
+    """The program of one fleet; `without` names policies to leave out."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        demands: Sequence[Demand],
+        rules: Rules,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        self.choices, self.demands, self.rules, self.without = choices, demands, rules, without
+        self.program = Program()
+        self.paid: list[Paid] = []
+        self.of: dict[int, list[int]] = defaultdict(list)
+        for index, choice in enumerate(choices):
+            self.of[choice.workload].append(index)
+        self.sharers = _sharers(choices)
+        self.own: list[int] = []
+        self.pools: dict[Machine, int] = {}
+        self.spare: dict[int, int] = {}
+        self.volumes: dict[tuple[int, str], int] = {}
+        self._columns()
+        self._carry()
+        self._volumes()
+        self._pools()
+        if "backup" not in without:
+            self._backups()
+        self._policies()
+
+    def scale(self, index: int) -> int:
+        """Instances that one unit of a choice's column stands for."""
+        choice = self.choices[index]
+        return choice.unit if self.demands[choice.workload].splittable else choice.instances
+
+    def part(self, index: int) -> float:
+        """Share of its workload that one unit of a choice's column carries."""
+        return self.scale(index) / self.choices[index].instances
+
+    def shared(self, choice: Choice) -> bool:
+        """Whether the choice's machines may be shared with another workload."""
+        return choice.workload in self.sharers.get(choice.machine, ())
+
+    def _columns(self) -> None:
+        for index, choice in enumerate(self.choices):
+            scale = self.scale(index)
+            usd = 0.0 if self.shared(choice) else choice.usd_each * scale
+            if not self.demands[choice.workload].splittable:
+                usd += self.demands[choice.workload].volumes_usd.get(choice.provider, 0.0)
+            kg = self.rules.carbon_usd_per_kg * choice.kg_each * scale
+            self.own.append(self._bought(usd, -(-choice.instances // scale), choice, kg))
+
+    def _bought(self, usd: float, upper: float, choice: Choice, more: float = 0.0) -> int:
+        """A column of so many units of a choice; `more` counts in the objective and is not paid."""
+        column = self.program.column(usd + more, upper)
+        self.paid.append(Paid(column, usd, choice.provider, choice.purchase))
+        return column
+
+    def _carry(self) -> None:
+        """Every workload is carried whole, and no share of the bill is met by machines that nobody needs.
+
+        What is not split is carried once; of what is, less than one instance of the coarsest kind is left over.
+        """
+        for number, mine in self.of.items():
+            terms = {self.own[i]: self.part(i) for i in mine}
+            spare = max(terms.values()) - MARGIN if self.demands[number].splittable else 0.0
+            self.program.row(terms, 1.0, 1.0 + spare, f"workload {self.demands[number].name}")
+
+    def _by_provider(self, number: int) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for i in self.of[number]:
+            found[self.choices[i].provider].append(i)
+        return found
+
+    def _volumes(self) -> None:
+        """What a split workload stores and sends goes with its machines: no provider has more than they carry."""
+        for number, demand in enumerate(self.demands):
+            if not demand.splittable or not any(demand.volumes_usd.values()):
+                continue
+            whole: dict[int, float] = {}
+            for provider, mine in self._by_provider(number).items():
+                usd = demand.volumes_usd.get(provider, 0.0)
+                column = self.program.column(usd, 1.0, whole=False)
+                self.paid.append(Paid(column, usd, provider, VOLUMES))
+                self.volumes[number, provider] = column
+                whole[column] = 1.0
+                terms = {self.own[i]: -self.part(i) for i in mine} | {column: 1.0}
+                self.program.row(terms, -np.inf, 0.0, f"volumes of {demand.name}")
+            self.program.row(whole, 1.0, 1.0, f"volumes of {demand.name}")
+
+    def _pools(self) -> None:
+        """Machines paid all month that several workloads may share: those that are there hold what uses them."""
+        of: dict[Machine, list[int]] = defaultdict(list)
+        for index, choice in enumerate(self.choices):
+            if self.shared(choice):
+                of[choice.machine].append(index)
+        week = _week(self.demands)
+        for machine, mine in of.items():
+            first = self.choices[mine[0]]
+            self.pools[machine] = self._bought(first.usd_each, sum(self.choices[i].instances for i in mine), first)
+            self._pool(machine, mine, week)
+
+    def _pool(self, machine: Machine, mine: Sequence[int], week: tuple[float, ...]) -> None:
+        """A pool holds its users in each slot of the week and in all hours, and no more machines than are used.
+
+        Workloads with a schedule use their slots whole; runs fill the hours that are left, those that are bound to
+        slots there, at no time on more machines than they have.
+        """
+        name, column = f"pool {machine[2]}", self.pools[machine]
+        slots: list[dict[int, float]] = [{column: -1.0} for _ in week]
+        hours, held = {column: -1.0}, {column: 1.0}
+        by_run: dict[int, dict[int, float]] = defaultdict(dict)
+        for i in mine:
+            choice, each, own = self.choices[i], float(self.scale(i)), self.own[i]
+            demand = self.demands[choice.workload]
+            parts = demand.slots or week
+            held[own] = -each
+            if not demand.flexible:
+                hours[own] = each * sum(parts)
+                for slot in (s for s, part in enumerate(parts) if part):
+                    slots[slot][own] = each
+                continue
+            by_run[choice.workload][own] = each
+            hours[own] = each * min(choice.busy_hours / HOURS_PER_MONTH, sum(parts))
+            if sum(parts) < 1 - MARGIN:
+                placed = {own: -hours[own]}
+                for slot, part in enumerate(parts):
+                    if part:
+                        there = self.program.column(0.0, choice.instances * part, whole=False)
+                        placed[there], slots[slot][there] = 1.0, 1.0 / part
+                self.program.row(placed, 0.0, np.inf, "runs find their hours")
+        self.program.row(hours, -np.inf, 0.0, name)
+        self.program.row(held, -np.inf, 0.0, name)
+        for terms in [t for t in slots if len(t) > 1]:
+            self.program.row(terms, -np.inf, 0.0, name)
+        for terms in by_run.values():
+            self.program.row({column: -1.0} | terms, -np.inf, 0.0, name)
+
+    def _backups(self) -> None:
+        """Workloads that ask for it have capacity with a provider that carries nothing of them."""
+        rules = self.rules
+        for number, demand in enumerate(self.demands):
+            if not demand.backup:
+                continue
+            name, ready = f"backup of {demand.name}", dict[int, float]()
+            main: dict[int, float] = {}
+            for mine in self._by_provider(number).values():
+                here = self.program.column(0.0, 1)
+                main[here] = 1.0
+                terms = {self.own[i]: self.part(i) for i in mine}
+                over = max(terms.values()) if demand.splittable else 0.0
+                self.program.row(terms | {here: -(1.0 + over)}, -np.inf, 0.0, name)
+                away: dict[int, float] = {}
+                for i in mine:
+                    choice = self.choices[i]
+                    if choice.purchase != "on_demand":
+                        continue
+                    most = float(-(-round(rules.backup_share * choice.instances * 1e6) // 10**6))
+                    self.spare[i] = self._bought(backup_usd(choice, rules), most, choice)
+                    ready[self.spare[i]] = away[self.spare[i]] = 1.0 / choice.instances
+                if away:
+                    most = rules.backup_share + max(away.values())
+                    self.program.row(away | {here: most}, -np.inf, most, name)
+            self.program.row(main, 1.0, 1.0, name)
+            self.program.row(ready, rules.backup_share, np.inf, "backup")
+
+    def money(self, wanted: Callable[[Paid], bool] = lambda _paid: True) -> dict[int, float]:
+        """USD a month of one unit of each column, of those `wanted`."""
+        return {p.column: p.usd for p in self.paid if p.usd and wanted(p)}
+
+    def _policies(self) -> None:
+        rules, without = self.rules, self.without
+        whole = self.money()
+        if rules.budget_per_month is not None and "budget" not in without:
+            self.program.row(whole, -np.inf, rules.budget_per_month, "budget")
+        if rules.max_spot_share < 1 and "spot share" not in without:
+            spot = self.money(lambda paid: paid.purchase == "spot")
+            self.program.row(_less(spot, whole, rules.max_spot_share), -np.inf, 0.0, "spot share")
+        for name, share in rules.providers.items():
+            if f"share of {name}" in without:
+                continue
+            mine = self.money(lambda paid, name=name: paid.provider == name)  # type: ignore[misc]  # a bound name
+            low, high = share - rules.share_tolerance, share + rules.share_tolerance
+            if low > 0:
+                self.program.row(_less(mine, whole, low), 0.0, np.inf, f"share of {name}")
+            if high < 1:
+                self.program.row(_less(mine, whole, high), -np.inf, 0.0, f"share of {name}")
+        for number, cap in enumerate(rules.caps):
+            if f"quota {number}" not in without:
+                self.program.row(self.counted(cap), -np.inf, cap.most, f"quota {number}")
+
+    def counted(self, cap: Cap) -> dict[int, float]:
+        """Instances under a quota: of one's own, of shared machines once, and those that stand by."""
+        terms: dict[int, float] = {}
+        for i, choice in enumerate(self.choices):
+            if not covers(cap, choice):
+                continue
+            if self.shared(choice):
+                terms[self.pools[choice.machine]] = 1.0
+            else:
+                terms[self.own[i]] = float(self.scale(i))
+            if i in self.spare:
+                terms[self.spare[i]] = 1.0
+        return terms
+
+    def counts(self, found: Array) -> Array:
+        """Instances of each choice."""
+        scales = np.array([self.scale(i) for i in range(len(self.choices))])
+        counts: Array = np.rint(found[self.own]) * scales
+        return counts
+
+
+VOLUMES = "storage and traffic"
+"""What volumes are bought as, beside machines."""
+
+
+def _sharers(choices: Sequence[Choice]) -> dict[Machine, set[int]]:
+    """The workloads that leave hours of a pooled machine to others, where there are several."""
+    found: dict[Machine, set[int]] = defaultdict(set)
+    for choice in choices:
+        if choice.pooled and choice.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH:
+            found[choice.machine].add(choice.workload)
+    return {machine: workloads for machine, workloads in found.items() if len(workloads) > 1}
+
+
+def _week(demands: Sequence[Demand]) -> tuple[float, ...]:
+    """The share of the week that each slot is; the last is what no schedule has."""
+    parts = [max(own) for own in zip(*(d.slots for d in demands if d.slots), strict=True)]
+    left = 1.0 - sum(parts)
+    return (*parts, left) if left > MARGIN else tuple(parts)
+
+
+def backup_usd(choice: Choice, rules: Rules) -> float:
+    """USD a month of one instance that stands by: the hours that it is expected to be used, or all of its schedule."""
+    if rules.backup_on:
+        return choice.usd_each
+    return choice.usd_each * min(1.0, rules.backup_hours / max(choice.busy_hours, 1e-9))
+
+
+def covers(cap: Cap, choice: Choice) -> bool:
+    """Whether a quota counts a choice's machines."""
+    return all(
+        pattern is None or fnmatchcase(name.lower(), pattern.lower())
+        for pattern, name in ((cap.provider, choice.provider), (cap.instance, choice.instance))
+    )
+
+
+def _less(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:
+    """`part - share * whole`, so that a share of the bill is linear."""
+    return {column: part.get(column, 0.0) - share * usd for column, usd in whole.items()}
