@@ -76,6 +76,32 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, says: str) -> 
         read(GOOD.replace(old, new))
 
 
+def test_growth_follows_another_workload() -> None:
+    text = GOOD.replace("requests_per_s: 5}", "requests_per_s: 5}\n    growth_per_month: 7%")
+    followed = text.replace("runs_per_month: 4", "runs_per_month: 4, grows_with: desks").replace(
+        "count: 2, memory: 16GB}", "count: 2, memory: 16GB}, grows_with: chat"
+    )
+    assert [w.growth_per_month for w in read(followed).workloads] == [0.07, 0.07, 0.07]
+    assert [w.growth_per_month for w in read(text).workloads] == [0.07, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("tune", "desks", "says"),
+    [
+        ("desks", "tune", r"fleet.yaml:13: workloads.2.grows_with: .*circle: tune -> desks -> tune;"),
+        ("tune", "chat", r"fleet.yaml:12: workloads.1.grows_with: .*circle: tune -> tune;"),
+        ("chta", "chat", r"fleet.yaml:12: workloads.1.grows_with: unknown workload 'chta'; nearest: chat"),
+        ("chat, growth_per_month: 3%", "chat", r"fleet.yaml:12: .*growth_per_month says it already"),
+    ],
+)
+def test_growth_that_leads_nowhere_is_refused(tune: str, desks: str, says: str) -> None:
+    text = GOOD.replace("runs_per_month: 4", f"runs_per_month: 4, grows_with: {tune}").replace(
+        "memory: 16GB}", f"memory: 16GB}}, grows_with: {desks}"
+    )
+    with pytest.raises(SpecError, match=says):
+        read(text)
+
+
 @pytest.mark.parametrize("text", ["", "- x", "name: [", "a: &x 1\nb: *x", "name: x\nname: y", "\0"])
 def test_what_is_no_fleet_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"fleet\.yaml"):

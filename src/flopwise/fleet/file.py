@@ -15,6 +15,8 @@ from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
 
+MOST_SHOWN = 12
+"""Names of a circle that a message holds."""
 MOST_GROWTH = 1.0
 """A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
 
@@ -142,13 +144,39 @@ def resolved(fleet: Fleet) -> Platform:
         SpecError: starts with the path of what is wrong.
     """
     rules = _rules(fleet)
-    names = set[str]()
+    names = dict[str, int]()
     for number, job in enumerate(fleet.workloads):
         if job.name in names:
             raise SpecError(f"workloads.{number}.name: {job.name[:60]!r} is used twice; each workload needs its own")
-        names.add(job.name)
-    placed = tuple(_placed(fleet, rules, job, f"workloads.{n}") for n, job in enumerate(fleet.workloads))
+        names[job.name] = number
+    growth = [_growth(fleet, rules, names, n) for n in range(len(fleet.workloads))]
+    placed = tuple(_placed(fleet, rules, n, growth[n]) for n in range(len(fleet.workloads)))
     return Platform(fleet=fleet, rules=rules, workloads=placed)
+
+
+def _growth(fleet: Fleet, rules: Rules, names: dict[str, int], number: int) -> float:
+    """Of workload `number` a month: its own, the fleet's, or that of the one it follows."""
+    chain, at = dict[int, None](), number
+    while (followed := fleet.workloads[at].grows_with) is not None:
+        where = f"workloads.{at}.grows_with"
+        if followed not in names:
+            raise SpecError(f"{where}: {UnknownNameError('workload', followed, names)}")
+        if fleet.workloads[at].growth_per_month is not None:
+            raise SpecError(f"{where}: growth_per_month says it already; leave out one of them")
+        chain[at], at = None, names[followed]
+        if at in chain:
+            raise SpecError(
+                f"{where}: growth in a circle: {_circle(fleet, list(chain), at)}; one needs growth_per_month"
+            )
+    own = fleet.workloads[at].growth_per_month
+    where = f"workloads.{at}.growth_per_month"
+    return rules.growth_per_month if own is None else share(own, where, most=MOST_GROWTH)
+
+
+def _circle(fleet: Fleet, chain: list[int], start: int) -> str:
+    """The names of a circle, from where it starts back to there; of a long one the first and the last."""
+    names = [fleet.workloads[n].name[:60] for n in (*chain[chain.index(start) :], start)]
+    return " -> ".join(names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "...", names[-1]])
 
 
 def share(value: object, what: str, *, most: float = 1.0) -> float:
@@ -209,7 +237,8 @@ def _between(value: object, what: str, low: float, high: float) -> float:
     return found
 
 
-def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
+def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
+    job, where = fleet.workloads[number], f"workloads.{number}"
     environment = job.environment or ("training" if job.task in {"pretrain", "finetune"} else "production")
     hours = job.hours or fleet.environments.get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
@@ -219,7 +248,6 @@ def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
         runs = _between(1 if job.runs_per_month is None else job.runs_per_month, f"{where}.runs_per_month", 1e-3, 1e6)
     elif job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
-    own = job.growth_per_month
     sizes = {name: getattr(job.volumes, name) for name in ("storage", "egress", "inter_zone")}
     volumes = {name: 0.0 if v is None else parse_bytes(v, f"{where}.volumes.{name}") for name, v in sizes.items()}
     memory = None if machines is None or machines.memory is None else machines.memory
@@ -231,9 +259,7 @@ def _placed(fleet: Fleet, rules: Rules, job: Job, where: str) -> Placed:
         runs_per_month=runs,
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
         purchase=_purchases(job, rules, where),
-        growth_per_month=rules.growth_per_month
-        if own is None
-        else share(own, f"{where}.growth_per_month", most=MOST_GROWTH),
+        growth_per_month=growth,
         storage_bytes=volumes["storage"],
         egress_bytes=volumes["egress"],
         inter_zone_bytes=volumes["inter_zone"],

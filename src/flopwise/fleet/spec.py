@@ -101,6 +101,8 @@ class Job(_Strict, frozen=True):
     """Capacity stands ready in a second provider, as the policy says."""
     growth_per_month: Quantity | None = None
     """Of its traffic or runs, instead of the fleet's: 5%."""
+    grows_with: Name | None = None
+    """The workload whose growth it follows, by name, instead of a growth of its own."""
     starts: Month | None = None
     volumes: Volumes = Volumes()
 
