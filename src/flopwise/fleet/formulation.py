@@ -143,9 +143,11 @@ class Formulation:
     def _pool(self, machine: Machine, mine: Sequence[int], week: tuple[float, ...]) -> None:
         """A pool holds its users in each slot of the week and in all hours, and no more machines than are used.
 
-        Workloads with a schedule use their slots whole; runs fill the hours that are left, those that are bound to
-        slots there, at no time on more machines than they have.
+        Workloads with a schedule use their slots whole; runs fill the hours that are left, at no time on more machines
+        than they have. Where nothing is bound to slots, that they fit into all hours is enough (McNaughton 1959,
+        doi:10.1287/mnsc.6.1.1).
         """
+        bound = any(self._bound(i) for i in mine)
         name, column = f"pool {machine[2]}", self.pools[machine]
         slots: list[dict[int, float]] = [{column: -1.0} for _ in week]
         hours, held = {column: -1.0}, {column: 1.0}
@@ -162,7 +164,7 @@ class Formulation:
                 continue
             by_run[choice.workload][own] = each
             hours[own] = each * min(choice.busy_hours / HOURS_PER_MONTH, sum(parts))
-            if sum(parts) < 1 - MARGIN:
+            if bound:
                 placed = {own: -hours[own]}
                 for slot, part in enumerate(parts):
                     if part:
@@ -175,6 +177,11 @@ class Formulation:
             self.program.row(terms, -np.inf, 0.0, name)
         for terms in by_run.values():
             self.program.row({column: -1.0} | terms, -np.inf, 0.0, name)
+
+    def _bound(self, index: int) -> bool:
+        """Whether a choice's workload may not be put anywhere in the week."""
+        demand = self.demands[self.choices[index].workload]
+        return not demand.flexible or sum(demand.slots or (1.0,)) < 1 - MARGIN
 
     def _backups(self) -> None:
         """Workloads that ask for it have capacity with a provider that carries nothing of them."""
