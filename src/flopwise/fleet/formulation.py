@@ -83,15 +83,16 @@ class Formulation:
 
     def _columns(self) -> None:
         for index, choice in enumerate(self.choices):
-            scale = self.scale(index)
+            scale, demand = self.scale(index), self.demands[choice.workload]
             usd = 0.0 if self.shared(choice) else choice.usd_each * scale
-            if not self.demands[choice.workload].splittable:
-                usd += self.demands[choice.workload].volumes_usd.get(choice.provider, 0.0)
+            moved = 0.0 if demand.splittable else demand.volumes_usd.get(choice.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * choice.kg_each * scale
-            self.own.append(self._bought(usd, -(-choice.instances // scale), choice, kg))
+            column = self._bought(usd, -(-choice.instances // scale), choice, moved + kg)
+            self.paid.append(Paid(column, moved, choice.provider, VOLUMES))
+            self.own.append(column)
 
     def _bought(self, usd: float, upper: float, choice: Choice, more: float = 0.0) -> int:
-        """A column of so many units of a choice; `more` counts in the objective and is not paid."""
+        """A column of so many units of a choice; `more` counts in the objective too."""
         column = self.program.column(usd + more, upper)
         self.paid.append(Paid(column, usd, choice.provider, choice.purchase))
         return column
@@ -213,7 +214,11 @@ class Formulation:
 
     def money(self, wanted: Callable[[Paid], bool] = lambda _paid: True) -> dict[int, float]:
         """USD a month of one unit of each column, of those `wanted`."""
-        return {p.column: p.usd for p in self.paid if p.usd and wanted(p)}
+        found: dict[int, float] = {}
+        for paid in self.paid:
+            if paid.usd and wanted(paid):
+                found[paid.column] = found.get(paid.column, 0.0) + paid.usd
+        return found
 
     def _policies(self) -> None:
         rules, without = self.rules, self.without

@@ -1,0 +1,217 @@
+"""Every policy holds on the bill that is reported, and no cheaper bill holds them: all allocations of small fleets."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import InfeasibleError
+from flopwise.fleet.allocate import Allocation, Choice, Demand, allocate
+from flopwise.fleet.file import Cap, Rules
+
+RULES = Rules(
+    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
+    caps=(), backup_share=0.25, backup_on=False, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
+    max_price_age_days=180,
+)  # fmt: skip
+EDGE = 1e-6
+Counts = tuple[tuple[Choice, int], ...]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One allocation by hand: USD by provider, of all, of spot; instances of provider a."""
+
+    by: dict[str, float]
+    spot: float
+    on_a: int
+
+    @property
+    def usd(self) -> float:
+        return sum(self.by.values())
+
+
+def primaries(choices: list[Choice], demand: Demand) -> Iterator[Counts]:
+    """All ways to carry a workload: one choice whole, or instances of several with less than the coarsest over."""
+    if not demand.splittable:
+        yield from (((c, c.instances),) for c in choices)
+        return
+    coarsest = max(1 / c.instances for c in choices)
+    for counts in product(*(range(c.instances + 1) for c in choices)):
+        if 1 - EDGE <= sum(n / c.instances for n, c in zip(counts, choices, strict=True)) < 1 + coarsest - EDGE:
+            yield tuple((c, n) for n, c in zip(counts, choices, strict=True) if n)
+
+
+def backups(choices: list[Choice], demand: Demand, taken: Counts, rules: Rules) -> Iterator[Counts]:
+    """All ways to have enough stand by, and not more, on demand, with providers that carry nothing."""
+    if not demand.backup:
+        yield ()
+        return
+    used = {c.provider for c, _ in taken}
+    if len(used) > 1:
+        return
+    ready = [c for c in choices if c.purchase == "on_demand" and c.provider not in used]
+    for counts in product(*(range(math.ceil(rules.backup_share * c.instances) + 1) for c in ready)):
+        if sum(n / c.instances for n, c in zip(counts, ready, strict=True)) >= rules.backup_share - EDGE:
+            yield tuple((c, n) for n, c in zip(counts, ready, strict=True) if n)
+
+
+def volumes(demand: Demand, taken: Counts) -> list[dict[str, float]]:
+    """Shares of the volumes by provider, on a grid: with the machines, and with no provider more than they carry."""
+    carried: dict[str, float] = defaultdict(float)
+    for c, n in taken:
+        carried[c.provider] += n / c.instances
+    if len(carried) == 1 or not demand.volumes_usd:
+        return [dict.fromkeys(list(carried)[:1], 1.0)]
+    low, high = max(0.0, 1 - carried["b"]), min(1.0, carried["a"])
+    steps = [low + (high - low) * k / 4 for k in range(5)]
+    return [{"a": v, "b": 1 - v} for v in steps]
+
+
+def tried(choices: list[Choice], demands: list[Demand], rules: Rules) -> Iterator[Tried]:
+    """Every allocation of the fleet."""
+    each = []
+    for number, demand in enumerate(demands):
+        mine = [c for c in choices if c.workload == number]
+        each.append(
+            [
+                (taken, spare, split)
+                for taken in primaries(mine, demand)
+                for spare in backups(mine, demand, taken, rules)
+                for split in volumes(demand, taken)
+            ]
+        )
+    for picked in product(*each):
+        by: dict[str, float] = defaultdict(float)
+        spot, on_a = 0.0, 0
+        for demand, (taken, spare, split) in zip(demands, picked, strict=True):
+            for c, n in taken:
+                by[c.provider] += n * c.usd_each
+                spot += n * c.usd_each * (c.purchase == "spot")
+                on_a += n * (c.provider == "a")
+            for c, n in spare:
+                by[c.provider] += n * c.usd_each * rules.backup_hours / 730
+                on_a += n * (c.provider == "a")
+            for provider, share in split.items():
+                by[provider] += share * demand.volumes_usd.get(provider, 0.0)
+        yield Tried(by=dict(by), spot=spot, on_a=on_a)
+
+
+def holds(bill: Tried, rules: Rules, slack: float) -> bool:
+    """Whether a bill is within all policies, by `slack` of it."""
+    room, most = slack * bill.usd, rules.share_tolerance
+    if rules.budget_per_month is not None and bill.usd > rules.budget_per_month + room:
+        return False
+    if bill.spot > rules.max_spot_share * bill.usd + room or any(bill.on_a > cap.most for cap in rules.caps):
+        return False
+    return all(
+        (share - most) * bill.usd - room <= bill.by.get(name, 0.0) <= (share + most) * bill.usd + room
+        for name, share in rules.providers.items()
+    )
+
+
+def reported(found: Allocation, demands: list[Demand]) -> Tried:
+    """The bill of an answer, added up from its parts."""
+    by: dict[str, float] = defaultdict(float)
+    for t in found.taken:
+        by[t.choice.provider] += t.usd
+    for (number, provider), share in found.volumes.items():
+        by[provider] += share * demands[number].volumes_usd[provider]
+    return Tried(
+        by=dict(by), spot=sum(t.usd for t in found.taken if t.choice.purchase == "spot"),
+        on_a=sum(t.count for t in found.taken if t.choice.provider == "a"),
+    )  # fmt: skip
+
+
+PURCHASES = ("on_demand", "spot", "reserved_1y")
+
+
+@st.composite
+def fleets(draw: Any) -> tuple[list[Choice], list[Demand], Rules]:
+    choices, demands = [], []
+    for number in range(draw(st.integers(1, 3))):
+        split = draw(st.booleans())
+        kinds = draw(
+            st.lists(
+                st.tuples(st.sampled_from("ab"), st.sampled_from(PURCHASES), st.integers(1, 3), st.integers(1, 60)),
+                min_size=1, max_size=2 if split else 3, unique_by=lambda k: k[:2],
+            )
+        )  # fmt: skip
+        choices += [
+            Choice(
+                workload=number, provider=provider, region="r", instance=f"{provider}{number}", purchase=purchase,
+                instances=n, usd_each=float(usd), busy_hours=730,
+            )
+            for provider, purchase, n, usd in kinds
+        ]  # fmt: skip
+        stored = {p: float(draw(st.integers(0, 40))) for p in sorted({k[0] for k in kinds})}
+        demands.append(
+            Demand(
+                name=f"w{number}", splittable=split, flexible=False, backup=draw(st.integers(0, 4)) == 0,
+                volumes_usd=stored if draw(st.booleans()) else {},
+            )
+        )  # fmt: skip
+    share = draw(st.sampled_from([None, 0.3, 0.5, 0.8]))
+    rules = replace(
+        RULES,
+        providers={} if share is None else {"a": share, "b": 1 - share},
+        share_tolerance=draw(st.sampled_from([0.05, 0.2])),
+        max_spot_share=draw(st.sampled_from([1.0, 0.3])),
+        caps=(Cap(most=draw(st.integers(1, 4)), provider="a", instance=None),) if draw(st.booleans()) else (),
+        backup_on=False, backup_hours=draw(st.sampled_from([73, 365])),
+        budget_per_month=draw(st.sampled_from([None, None, 60.0])),
+    )  # fmt: skip
+    return choices, demands, rules
+
+
+@settings(max_examples=150, deadline=None)
+@given(fleets())
+def test_the_bill_is_the_least_that_holds_every_policy(fleet: tuple[list[Choice], list[Demand], Rules]) -> None:
+    choices, demands, rules = fleet
+    bills = list(tried(choices, demands, rules))
+    strict = min((b.usd for b in bills if holds(b, rules, -EDGE)), default=None)
+    try:
+        found = allocate(choices, demands, rules, gap=0.0)
+    except InfeasibleError:
+        assert strict is None
+        return
+    bill = reported(found, demands)
+    assert holds(bill, rules, EDGE)
+    assert found.usd == found.objective == pytest.approx(bill.usd)
+    assert found.by_provider == pytest.approx(bill.by)
+    assert strict is None or found.usd <= strict * (1 + 1e-6)
+    if all(len(volumes(d, t)) == 1 for n, d in enumerate(demands) for t in _of(found, n)):
+        loose = min(b.usd for b in bills if holds(b, rules, 1e-4))
+        assert found.usd >= loose * (1 - 1e-6)
+
+
+def _of(found: Allocation, number: int) -> list[Counts]:
+    return [tuple((t.choice, t.count) for t in found.taken if t.choice.workload == number and t.role == "primary")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets())
+def test_the_machines_and_volumes_are_the_workloads(fleet: tuple[list[Choice], list[Demand], Rules]) -> None:
+    """Each is carried whole with less than the coarsest instance over; volumes are nowhere without machines."""
+    choices, demands, rules = fleet
+    try:
+        found = allocate(choices, demands, rules)
+    except InfeasibleError:
+        return
+    for number, demand in enumerate(demands):
+        mine = [c for c in choices if c.workload == number]
+        taken = _of(found, number)[0]
+        assert sorted((c.instance, c.purchase, n) for c, n in taken) in [
+            sorted((c.instance, c.purchase, n) for c, n in way) for way in primaries(mine, demand)
+        ]
+        shares = {provider: share for (own, provider), share in found.volumes.items() if own == number}
+        assert sum(shares.values()) == pytest.approx(1.0 if any(demand.volumes_usd.values()) else sum(shares.values()))
+        assert set(shares) <= {c.provider for c, _ in taken}
