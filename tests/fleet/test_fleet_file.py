@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,22 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("    model: Llama-3.1-8B\n", "", "fleet.yaml:7: workloads.0: needs `model`"),
         ("runs_per_month: 4", "purchase: [reserved_1y]", "is not among the fleet's"),
         ("workloads:", "work:", "fleet.yaml:6: .*unknown key 'work'"),
+        ("gcp: 40%", "gcp: 20%", "fleet.yaml:3: policies.providers: the shares add up to 80 %"),
+        ("gcp: 40%", "gcp: -40%", "fleet.yaml:3: policies.providers.gcp: -40%"),
+        ("gcp: 40%", "7: 40%", "fleet.yaml:3: policies.providers: keys are text"),
+        ("egress: 2TB", "egress: -2TB", "fleet.yaml:11: workloads.0.volumes.egress: -2TB is out of range"),
+        ("egress: 2TB", "egress: 1e300", "fleet.yaml:11: workloads.0.volumes.egress: 1e300 is out of range"),
+        ("egress: 2TB", "egress: .inf", "fleet.yaml:11: workloads.0.volumes.egress"),
+        ("{egress: 2TB}", "5", "fleet.yaml:11: workloads.0.volumes: expected a mapping, got a number"),
+        ("{egress: 2TB}", "{egress: 2TB}\n    starts: 2027-13", "fleet.yaml:12: .*expected a month, such as 2027-01"),
+        ("{egress: 2TB}", "{egress: 2TB}\n    starts: 2027-01-05", "fleet.yaml:12: .*expected a month"),
+        ("name: tune", 'name: "a\\eb"', r"fleet.yaml:12: holds the control character U\+001B"),
+        ("name: tune", 'name: "a\\0b"', r"fleet.yaml:12: holds the control character U\+0000"),
+        ("name: tune", 'name: "\\ud800"', r"fleet.yaml:12: holds the control character U\+D800"),
+        ("name: tune", f"name: {'x' * 201}", "fleet.yaml:12: workloads.1.name: expected text of a length up to 200"),
+        ("name: platform", f"name: p\ndescription: {'x' * 10_000}", "fleet.yaml:3: description: .*up to 5000"),
+        ("name: platform", "name: 7", "fleet.yaml:2: name: expected text, got a number"),
+        ("[on_demand, spot]", "[spotty]", "fleet.yaml:3: policies.purchase.0: not one of on_demand.*nearest: spot"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(old: str, new: str, says: str) -> None:
@@ -102,10 +120,24 @@ def test_growth_that_leads_nowhere_is_refused(tune: str, desks: str, says: str) 
         read(text)
 
 
-@pytest.mark.parametrize("text", ["", "- x", "name: [", "a: &x 1\nb: *x", "name: x\nname: y", "\0"])
+@pytest.mark.parametrize("text", ["", "- x", "name: [", "a: &x 1\nb: *x", "name: x\nname: y", "\0", "null", "- 5"])
 def test_what_is_no_fleet_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"fleet\.yaml"):
         read(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, "x: " + "[" * 60 + "]" * 60])
+def test_brackets_without_end_are_refused_at_once(text: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(SpecError, match=r"fleet\.yaml:1: more than 50 levels deep"):
+        read(text)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_a_bomb_of_aliases_is_refused_at_its_line() -> None:
+    lines = ["a: &a [x, x, x, x]", *(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]" for a, b in pairwise("abcdefghijklmnop"))]
+    with pytest.raises(SpecError, match=r"fleet\.yaml:2: YAML aliases"):
+        read("\n".join(lines))
 
 
 def test_the_schema_names_every_key() -> None:

@@ -12,9 +12,11 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.fleet.hours import Schedule, schedule
 from flopwise.fleet.spec import INTERRUPTIBLE, PURCHASES, RUNS, Fleet, Job, Quota
 from flopwise.search.workload import Resolved, resolve
-from flopwise.search.workload_file import document, located, place, read_text
+from flopwise.search.workload_file import document, kind_of, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
 
+MOST_BYTES = 1e21
+"""Moved or kept in a month: all that the internet carries is less."""
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""
 MOST_GROWTH = 1.0
@@ -110,7 +112,7 @@ def parse_fleet(text: str, where: str = "fleet") -> Platform:
     """
     node, data = document(text, where)
     if not isinstance(data, dict):
-        raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {type(data).__name__}")
+        raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}")
     return _resolved(data, node, where)
 
 
@@ -197,10 +199,10 @@ def _rules(fleet: Fleet) -> Rules:
     shares = {name: share(value, f"policies.providers.{name}") for name, value in policies.providers.items()}
     tolerance = share(policies.share_tolerance, "policies.share_tolerance")
     total = sum(shares.values())
-    if shares and abs(total - 1.0) > tolerance * len(shares) + 1e-9:
+    if shares and abs(total - 1.0) > tolerance + 1e-9:
         raise SpecError(
-            f"policies.providers: the shares add up to {100 * total:g} %; they have to make 100 % (each within the "
-            f"tolerance of {100 * tolerance:g} %)"
+            f"policies.providers: the shares add up to {100 * total:g} %; they have to make 100 %, within the "
+            f"tolerance of {100 * tolerance:g} %"
         )
     budget = policies.budget_per_month
     found = None if budget is None else parse_usd(budget, "policies.budget_per_month")
@@ -249,7 +251,7 @@ def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
     elif job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     sizes = {name: getattr(job.volumes, name) for name in ("storage", "egress", "inter_zone")}
-    volumes = {name: 0.0 if v is None else parse_bytes(v, f"{where}.volumes.{name}") for name, v in sizes.items()}
+    volumes = {name: _volume(v, f"{where}.volumes.{name}") for name, v in sizes.items()}
     memory = None if machines is None or machines.memory is None else machines.memory
     return Placed(
         job=job,
@@ -267,6 +269,14 @@ def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
         gpus_each=1 if machines is None else parse_whole(machines.gpus_each, f"{where}.machines.gpus_each", high=64),
         least_memory_bytes=None if memory is None else parse_bytes(memory, f"{where}.machines.memory"),
     )
+
+
+def _volume(value: object, what: str) -> float:
+    """Bytes a month."""
+    found = 0.0 if value is None else parse_bytes(value, what)
+    if not 0 <= found <= MOST_BYTES:
+        raise SpecError(f"{what}: {value!s:.40} is out of range; allowed: 0 to {MOST_BYTES / 1e18:g} EB")
+    return found
 
 
 def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ class Fleet(_Strict, frozen=True):
     workloads: Annotated[list[Job], msgspec.Meta(min_length=1, max_length=2000)]
     environments: dict[Name, Hours] = {}
     policies: Policies = Policies()
-    description: str = ""
+    description: Annotated[str, msgspec.Meta(max_length=5000)] = ""
 
 
 def schema() -> dict[str, Any]:

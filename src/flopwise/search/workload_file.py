@@ -13,6 +13,8 @@ from flopwise.errors import SpecError, nearest_names
 from flopwise.search.workload import Resolved, Workload, resolve
 
 MAX_FILE_BYTES = 1_000_000
+MAX_DEPTH = 50
+"""Of brackets in brackets: a workload has six, and thousands take a parser hours."""
 
 
 def read_text(path: Path | str) -> str:
@@ -51,7 +53,7 @@ def parse_workload(text: str, where: str = "workload", changes: dict[str, Any] |
     """
     node, data = document(text, where)
     if not isinstance(data, dict):
-        raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {type(data).__name__}")
+        raise SpecError(f"{where}:1: a workload is a mapping with `model` and `task`, not {kind_of(data)}")
     return resolved(merged_onto(data, changes or {}), node, where)
 
 
@@ -100,10 +102,14 @@ def document(text: str, where: str) -> tuple[yaml.Node | None, Any]:
     if "\0" in text:
         raise SpecError(f"{where}: holds null bytes; a workload is YAML text")
     try:
-        alias = _first_alias(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader) if alias is None else None
+        _check_events(text, where)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _check_words(node, where)
         twice = _key_given_twice(node)
-        data = yaml.safe_load(text) if alias is None else None
+        data = loader.construct_document(node) if node is not None else None
+    except SpecError:
+        raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = mark.line + 1 if mark else 1
@@ -111,20 +117,53 @@ def document(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         raise SpecError(f"{where}:{line}: not valid YAML: {problem}") from None
     except (ValueError, RecursionError, TypeError) as error:
         raise SpecError(f"{where}: not valid YAML: {str(error)[:120]}") from None
-    if alias is not None:
-        raise SpecError(f"{where}:{alias}: YAML aliases (*name) are not allowed in a workload")
     if twice is not None:
         raise SpecError(f"{where}:{twice[0]}: the key {twice[1]!r} is given twice; which one is meant?")
     return node, data
 
 
-def _first_alias(text: str) -> int | None:
-    """The line of the first alias: they have no use in a workload, and can make a small file huge."""
+def _check_events(text: str, where: str) -> None:
+    """Refuse aliases, which have no use in a workload and can make a small file huge, and brackets without end."""
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark is not None else 1
         if isinstance(event, yaml.AliasEvent):
-            mark = event.start_mark
-            return int(mark.line) + 1 if mark is not None else 1
-    return None
+            raise SpecError(f"{where}:{line}: YAML aliases (*name) are not allowed in a workload")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise SpecError(f"{where}:{line}: more than {MAX_DEPTH} levels deep; no workload is")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_words(node: yaml.Node | None, where: str) -> None:
+    """Refuse what no text has: control characters, which a name could steer a terminal with."""
+    if isinstance(node, yaml.ScalarNode):
+        found = _CONTROL.search(node.value)
+        if found:
+            line = node.start_mark.line + 1 if node.start_mark is not None else 1
+            raise SpecError(f"{where}:{line}: holds the control character U+{ord(found[0]):04X}; leave it out")
+    elif isinstance(node, yaml.CollectionNode):
+        for below in node.value:
+            for part in below if isinstance(below, tuple) else (below,):
+                _check_words(part, where)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+
+
+def kind_of(data: object) -> str:
+    """What a document is, in words."""
+    names = {
+        type(None): "an empty file",
+        list: "a list",
+        str: "text",
+        bool: "yes or no",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(type(data), type(data).__name__)
 
 
 def _key_given_twice(node: yaml.Node | None) -> tuple[int, str] | None:
@@ -164,8 +203,11 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
 def located(message: str, node: yaml.Node | None, where: str, data: dict[str, Any], root: type[msgspec.Struct]) -> str:
     """Msgspec's message on a document of `root` with file and line in front, the nearest name behind an unknown key."""
     text, _, at = message.partition(" - at `")
+    key = at.startswith("key` in `")
     at = at.removeprefix("key` in `").removeprefix("$")
     path = [p for p in re.split(r"[.\[\]`]+", at.rstrip("`")) if p and p != "..."]
+    if key:
+        text = "keys are text of 1 to 200 letters"
     unknown = re.search(r"unknown field `([^`]*)`", text)
     if unknown:
         struct = _struct_at(root, path)
@@ -180,10 +222,46 @@ def located(message: str, node: yaml.Node | None, where: str, data: dict[str, An
         names = names or _literals(get_type_hints(_struct_at(root, path[:-2])).get(path[-2] if path[1:] else ""))
         near = nearest_names(str(_value_at(data, path)), names)
         text = f"not one of {', '.join(names)}" + (f"; nearest: {near[0]}" if near else "") if names else text
+    else:
+        text = _plainly(text, _hint(root, path))
     given = _value_at(data, path)
     shown = f"{'.'.join(path)}: " if path else ""
     what = "" if given is None or unknown else f" (given: {str(given)[:60]!r})"
     return f"{place(node, where, path)}: {shown}{text}{what}"
+
+
+def _plainly(text: str, hint: Any) -> str:
+    """Msgspec's complaint in the words of someone who writes YAML; what is meant where a type says it."""
+    meant = next((m.description for m in _metas(hint) if m.description and m.pattern), None)
+    if meant is not None and text.startswith("Expected"):
+        return f"expected {meant}"
+    text = re.sub(r"`([^`]*)`", lambda found: _words(found[1]), text)
+    text = text.replace("of length >= 1", "that is not empty").replace("of length <=", "of a length up to")
+    return text[:1].lower() + text[1:] if text.startswith("Expected") else text
+
+
+_WORDS = {
+    "array": "a list", "object": "a mapping", "str": "text", "null": "nothing", "bool": "true or false",
+    "int": "a number", "float": "a number", "date": "a date", "datetime": "a time", "bytes": "binary data",
+}  # fmt: skip
+
+
+def _words(types: str) -> str:
+    """Types of msgspec, `int | float | null`, in words; nothing is mentioned where it stands alone."""
+    parts = types.split(" | ")
+    told = dict.fromkeys(_WORDS.get(part, f"`{part}`") for part in parts if part != "null" or len(parts) == 1)
+    return " or ".join(told)
+
+
+def _hint(root: type[msgspec.Struct], path: list[str]) -> Any:
+    """The type of the field that `path` leads to."""
+    return get_type_hints(_struct_at(root, path[:-1]), include_extras=True).get(path[-1]) if path else None
+
+
+def _metas(hint: Any) -> list[msgspec.Meta]:
+    """All notes on a type and its parts."""
+    own = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
+    return own + [m for part in get_args(hint) if not isinstance(part, str | msgspec.Meta) for m in _metas(part)]
 
 
 def _struct_at(root: type[msgspec.Struct], path: list[str]) -> type[msgspec.Struct]:
