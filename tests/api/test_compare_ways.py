@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from typing import Any
 
 import pytest
 
 import flopwise
 from flopwise.api.compare_ways import Comparison, Traffic, compare
+from flopwise.api.prices import stale_ways
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 
 VOLUME = 1e9
@@ -50,7 +53,8 @@ def test_own_ways_are_the_cheapest_plans(found: Comparison) -> None:
     served, tuned = flopwise.plan(serving).plans[0], flopwise.plan(tuning).plans[0]
     assert ways["open"].usd_per_month == pytest.approx(served.cost_usd + 100.0)
     assert ways["open"].upfront_usd == 0
-    assert ways["finetune"].upfront_usd == pytest.approx(3 * tuned.cost_usd)
+    tuned_s = math.ceil(tuned.seconds)  # billed by the second
+    assert ways["finetune"].upfront_usd == pytest.approx(3 * tuned.usd_per_hour * tuned_s / 3600)
     run = ways["pretrain"].training
     assert run is not None
     assert run.tokens == pytest.approx(20 * 8_030_261_248)
@@ -59,6 +63,86 @@ def test_own_ways_are_the_cheapest_plans(found: Comparison) -> None:
         assert way.cumulative_usd[0] == way.upfront_usd
         assert way.cumulative_usd[-1] == way.total_usd
     assert [way.total_usd for way in found.ways] == sorted(way.total_usd or 0 for way in found.ways)
+
+
+def test_every_figure_has_ends_and_lies_between_them(found: Comparison) -> None:
+    for way in found.ways:
+        for name in ("upfront_usd", "usd_per_month", "last_usd_per_month", "total_usd", "usd_per_million_tokens"):
+            low, value, high = (getattr(way, name + end) for end in ("_low", "", "_high"))
+            assert low <= value <= high, (way.name, name)
+            assert way.kind != "api" or low == high
+        rows = zip(way.cumulative_usd_low, way.cumulative_usd, way.cumulative_usd_high, strict=True)
+        assert all(low <= value <= high for low, value, high in rows)
+        assert way.cumulative_usd_high[-1] == pytest.approx(way.total_usd_high)
+        if way.training is not None:
+            run = way.training
+            assert run.seconds_low < run.seconds < run.seconds_high
+            assert run.cost_usd_low < run.cost_usd < run.cost_usd_high
+            assert way.upfront_usd_high == pytest.approx(run.runs * run.cost_usd_high)
+    for cross in found.break_even:
+        assert cross.tokens_per_month is not None
+        assert cross.tokens_per_month_low is not None
+        assert cross.tokens_per_month_low <= cross.tokens_per_month
+        assert cross.tokens_per_month_high is None or cross.tokens_per_month <= cross.tokens_per_month_high
+
+
+def test_the_verdict_turns_where_it_says(found: Comparison) -> None:
+    """The API's price of the verdict, given back, makes both ways cost the same."""
+    made = found.verdict
+    assert made.cheapest == found.cheapest
+    assert made.chance is not None
+    assert made.settled == (made.chance >= 0.9)
+    assert any("a million tokens of this mix" in why for why in made.because)
+    turns = {turn.input.split(",")[0].split(" over")[0]: turn for turn in made.turns}
+    price = turns["price of the API"]
+    assert price.times is not None
+    assert price.low is not None
+    assert price.high is not None
+    assert price.low <= (price.at or 0.0) <= price.high
+    again = compare(
+        "Llama-3.1-8B",
+        traffic=Traffic(tokens_per_month=VOLUME, input_tokens=800, output_tokens=200),
+        months=6,
+        ways=["api", "open"],
+        api_prices=[(0.15 * price.times, 0.60 * price.times)],
+        upkeep_usd_per_month=100.0,
+        constraints=AWS,
+        simulate=False,
+    )
+    totals = [way.total_usd for way in again.ways]
+    assert totals[0] == pytest.approx(totals[1])
+
+
+def test_machines_cost_what_is_billed_not_what_is_listed() -> None:
+    asked: dict[str, Any] = {
+        "traffic": Traffic(tokens_per_month=VOLUME), "ways": ["open"], "simulate": False,
+        "constraints": {"providers": ["gcp"], "gpus": ["L4"]},
+    }  # fmt: skip
+    [spot] = compare("Llama-3.1-8B", purchase=["spot"], **asked).ways
+    assert spot.serving is not None
+    assert spot.serving.usd_per_hour is not None
+    assert spot.serving.num_instances is not None
+    listed = 730 * spot.serving.usd_per_hour * spot.serving.num_instances
+    assert listed * 1.00001 < (spot.usd_per_month or 0.0) < listed * 1.05
+    assert any("interruption" in note for note in spot.serving.price_notes)
+    [sustained] = compare(
+        "Llama-3.1-8B", traffic=Traffic(tokens_per_month=1e7), ways=["open"], simulate=False,
+        constraints={"providers": ["gcp"], "gpus": ["T4", "V100-SXM2-16"]},
+    ).ways  # fmt: skip
+    assert sustained.serving is not None
+    assert sustained.serving.what.startswith("n1-")
+    assert sustained.serving.usd_per_hour is not None
+    assert sustained.serving.num_instances is not None
+    paid = (sustained.usd_per_month or 0.0) / (730 * sustained.serving.usd_per_hour * sustained.serving.num_instances)
+    assert paid == pytest.approx(0.7, abs=1e-6)
+
+
+def test_old_prices_are_named(found: Comparison) -> None:
+    assert not stale_ways(found, day=dt.date(2026, 1, 1))
+    told = stale_ways(found, day=dt.date(2030, 1, 1))
+    assert all("days old" in note and "flopwise prices" in note for note in told)
+    whole = [part.price_date for way in found.ways for part in (way.training, way.serving) if part is not None]
+    assert 1 <= len(told) <= len([day for day in whole if day]), "a price of one's own has no age"
 
 
 def test_at_the_break_even_volume_the_sums_are_equal(found: Comparison) -> None:
@@ -90,7 +174,7 @@ def test_what_is_not_feasible_is_told_beside_the_others() -> None:
         constraints={"gpus": ["T4"], "max_gpus": 1},
         simulate=False,
     )
-    assert found.cheapest == "API api as given"
+    assert found.cheapest == "API as given"
     failed = [way for way in found.ways if not way.feasible]
     assert {way.kind for way in failed} == {"open", "pretrain"}
     assert all(way.reasons and way.total_usd is None for way in failed)

@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.fleet import pricing
-from flopwise.fleet.pricing import effective
+from flopwise.fleet.pricing import effective, run_usd
 
 OFFERS = {offer.key: offer for offer in load_facts().offers}
 N1_TIERS = ((0.0, 1.0), (0.25, 0.8), (0.5, 0.6), (0.75, 0.4))
@@ -225,3 +225,22 @@ def test_impossible_figures_are_refused(wrong: dict[str, float]) -> None:
         effective(offer(spot_usd_per_hour=1.0), "spot", given.pop("hours_per_month"), **given)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="unknown purchase option"):
         effective(offer(), "lease", 100)
+
+
+def test_a_run_is_paid_from_its_start_to_its_end() -> None:
+    bought = offer(on_demand_usd_per_hour=2.0, spot_usd_per_hour=1.0, reserved_1y_usd_per_hour=1.5)
+    hourly = offer("paperspace", on_demand_usd_per_hour=2.0)
+    asked = [
+        (bought, "on_demand", 10 / 3600, 2.0 * 60 / 3600),  # at least a minute
+        (bought, "on_demand", 1.5, 3.0),
+        (bought, "on_demand", 2000.0, 4000.0),  # over months
+        (bought, "spot", 100.0, 100.0),  # its interruptions are in the hours
+        (bought, "reserved_1y", 10.0, 1.5 * 730),
+        (bought, "reserved_1y", 731.0, 1.5 * 2 * 730),
+        (hourly, "on_demand", 1.01, 4.0),
+    ]
+    for sold, purchase, hours, usd in asked:
+        found = run_usd(sold, purchase, hours)
+        assert found is not None
+        assert found[0] == pytest.approx(usd, rel=1e-6)
+    assert run_usd(hourly, "spot", 1.0) is None

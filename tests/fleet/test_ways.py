@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from flopwise.cost.intervals import ErrorBand
 from flopwise.fleet.ways import (
     Machines,
     break_even_month,
@@ -15,6 +16,7 @@ from flopwise.fleet.ways import (
     cumulative_usd,
     monthly_volumes,
     own_usd,
+    summed_ends,
     unit_of,
 )
 from flopwise.search.answer import Candidate
@@ -107,3 +109,36 @@ def test_the_break_even_volume_is_the_first_of_a_scan(
     assert excess(np.array([found * (1 + 1e-9)]))[0] <= 1e-7 * scale
     below = np.linspace(0.0, found * (1 - 1e-6), 4001)[1:]
     assert (excess(below) > -1e-7 * scale).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(prices, capacities), min_size=1, max_size=3),
+    low=st.floats(0.3, 0.9),
+    high=st.floats(1.1, 3.0),
+    upfront=st.floats(0.0, 1e5),
+    api=st.floats(0.01, 50.0),
+)
+def test_measured_errors_move_sums_and_break_evens_to_both_sides(
+    rows: list[tuple[float, float]], low: float, high: float, upfront: float, api: float
+) -> None:
+    band = ErrorBand(name="x", low=low, median=1.0, high=high, rows=9, source="s", date="2026-01-01")
+    plain = machines(*rows)
+    menu = Machines(plain.usd_per_month, plain.tokens_per_month, (), plain.instances, (band,) * len(rows))
+    assert menu.factor(0.1) == pytest.approx(low, rel=1e-6)
+    assert menu.factor(0.9) == pytest.approx(high, rel=1e-6)
+    volumes = np.geomspace(1.0, 1e6, 40)
+    best, middle, worst = (own_usd(volumes, menu, menu.factor(q)) for q in (0.9, 0.5, 0.1))
+    assert (best <= middle).all()
+    assert (middle <= worst).all()
+    assert middle == pytest.approx(own_usd(volumes, plain))
+    ends = [break_even_volume(upfront, 0.0, 12, api, menu.carrying(menu.factor(q))) for q in (0.9, 0.5, 0.1)]
+    known = [v for v in ends if v is not None]
+    assert known == sorted(known)
+    assert ends == [*known, *[None] * (3 - len(known))], "what never pays at its best never pays at its worst"
+
+
+def test_ends_of_a_sum_are_those_of_its_spread() -> None:
+    low, high = summed_ends(np.array([7.0, 10.0]), (3.0, 0.0, 7.0), (np.array([4.0, 7.0]), 0.0, np.array([7.0, 10.0])))
+    assert low.tolist() == pytest.approx([7 - 5.0, 10 - 58**0.5])
+    assert high.tolist() == pytest.approx([7 + 5.0, 10 + 5.0])

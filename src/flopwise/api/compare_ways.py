@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.fleet.verdict import Verdict
 from flopwise.fleet.ways import Crossing, Kind, Way
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.hosted_prices import HostedPrice
 
 Advance = Callable[[int, int], None]
+GIVEN = "given by the user"
 WAYS: tuple[Kind, ...] = ("api", "open", "finetune", "pretrain")
 
 
@@ -72,7 +74,7 @@ class Goal:
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The ways in the order of their total, what is not feasible last."""
+    """The ways in the order of their total, what is not feasible last, and the verdict on them."""
 
     model: str
     months: int
@@ -81,6 +83,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ways: list[Way]
     break_even: list[Crossing]
     cheapest: str
+    verdict: Verdict
     assumptions: list[str]
 
 
@@ -148,19 +151,23 @@ def _answer(
     goal: Goal, priced: Sequence[tuple[str, HostedPrice, float]], own: OwnWays, assumptions: list[str]
 ) -> Comparison:
     """All ways, cheapest first, and where own ones meet the APIs."""
+    from flopwise.api.ways_verdict import verdict
+
     found = [*(_api_way(goal, *one) for one in priced), *own.ways()]
     if not any(way.feasible for way in found):
         reasons = [f"{way.name}: {reason}" for way in found for reason in way.reasons] or assumptions[-1:]
         raise InfeasibleError("no way of this comparison is feasible", reasons)
     found.sort(key=lambda way: (way.total_usd is None, way.total_usd or 0.0))
+    crossings = own.crossings([(name, usd) for name, _, usd in priced])
     return Comparison(
         model=goal.model.name,
         months=goal.months,
         tokens_per_month=_split(goal.traffic),
         growth_frac=goal.traffic.growth_frac,
         ways=found,
-        break_even=own.crossings([(name, usd) for name, _, usd in priced]),
+        break_even=crossings,
         cheapest=found[0].name,
+        verdict=verdict(found, crossings, own),
         assumptions=assumptions,
     )
 
@@ -223,11 +230,11 @@ def _apis(
         found.append(
             HostedPrice(
                 provider="api", name=label, input_usd_per_mtok=paid_in, output_usd_per_mtok=paid_out,
-                source="given by the user", date="",
+                source=GIVEN, date="",
             )
         )  # fmt: skip
     notes = [] if found else [f"no API: nobody's price of {model.name} is known; name one like it, or give a price"]
-    named = {f"{p.provider} {p.model or p.name}": p for p in found}
+    named = {f"{'' if p.source == GIVEN else p.provider + ' '}{p.model or p.name}": p for p in found}
     return [(f"API {name}", price, mean(price)) for name, price in named.items()], notes
 
 
@@ -258,20 +265,21 @@ def _api_way(goal: Goal, name: str, price: HostedPrice, usd_per_token: float) ->
 
     monthly = monthly_volumes(goal.traffic.tokens_per_month, goal.traffic.growth_frac, goal.months) * usd_per_token
     paid = cumulative_usd(0.0, monthly)
-    each = 1e6 * usd_per_token
+    sums = {
+        "upfront_usd": 0.0, "usd_per_month": float(monthly[0]), "last_usd_per_month": float(monthly[-1]),
+        "total_usd": float(paid[-1]), "usd_per_million_tokens": 1e6 * usd_per_token, "cumulative_usd": paid.tolist(),
+    }  # fmt: skip
+    ends = {f"{name}_{end}": value for name, value in sums.items() for end in ("low", "high")}  # a price list errs not
+    each = {name: value for name, value in (sums | ends).items() if name.startswith("usd_per_million")}
     return Way(
         name=name,
         kind="api",
         model=price.model or price.name,
         feasible=True,
-        upfront_usd=0.0,
-        usd_per_month=float(monthly[0]),
-        last_usd_per_month=float(monthly[-1]),
-        total_usd=float(paid[-1]),
-        usd_per_million_tokens=each,
-        cumulative_usd=paid.tolist(),
         serving=Serving(
             provider=price.provider, what=price.name, num_instances=None, gpu=None, purchase=None,
-            usd_per_million_tokens=each, price_date=price.date,
+            price_date=price.date, price_notes=[price.notes] if price.notes else [], **each,
         ),
+        **sums,
+        **ends,
     )  # fmt: skip

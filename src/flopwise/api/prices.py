@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
+    from flopwise.api.compare_ways import Comparison
     from flopwise.facts.catalog import Facts
     from flopwise.facts.price_age import Age
     from flopwise.facts.price_layouts import Quote, Table
@@ -85,6 +86,20 @@ def stale_notes(
 
     shown = (plan.plans or plan.misses)[:top]
     priced = [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
+    return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
+
+
+def stale_ways(found: Comparison, *, most_days: float | None = None, day: dt.date | None = None) -> list[str]:
+    """A sentence for each price older than `most_days` (180) in the ways of a comparison, oldest first."""
+    from flopwise.facts.price_age import MOST_DAYS, age_notes
+    from flopwise.fleet.ways import Serving
+
+    priced = [
+        (f"{part.provider} {part.what if isinstance(part, Serving) else part.instance}", part.price_date)
+        for way in found.ways
+        for part in (way.training, way.serving)
+        if part is not None and part.price_date
+    ]
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
 

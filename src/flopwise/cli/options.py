@@ -205,3 +205,10 @@ def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]])
         return
     paper = screen()
     write(*text(paper), to=paper)
+
+
+def say_age(notes: Sequence[str]) -> None:
+    """Say on stderr that prices are old: the answer is the same today and tomorrow, their age is not."""
+    if notes:
+        more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
+        click.echo(f"note: {notes[0]}{more}", err=True)

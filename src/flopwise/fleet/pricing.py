@@ -2,11 +2,13 @@
 
 On demand is rounded to the provider's unit of time and may have a discount for staying on; spot pays for checkpoints,
 for work done twice and for starting again; a reservation is paid all month, used or not. A price that is not known
-stays unknown. Every function but `effective` and `volume_usd` takes arrays too.
+stays unknown. Every function but `effective`, `run_usd` and `volume_usd` takes arrays
+too.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -160,6 +162,22 @@ def effective(
         notes += _sustained_note(terms, share)
     month = usd * billed * share
     return _price(offer, purchase, usd, hours_per_month, billed, month, tuple(note for note in notes if note))
+
+
+def run_usd(
+    offer: Offer, purchase: str, hours: float, *, folder: Path | None = None
+) -> tuple[float, EffectivePrice] | None:
+    """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
+
+    A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
+    have the interruptions of spot capacity in them, as the runs of `flopwise plan` have.
+
+    Raises:
+        SpecError: no such purchase option; hours not above 0.
+    """
+    months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
+    price = effective(offer, purchase, hours / months, interruptions_per_hour=0.0, folder=folder)
+    return None if price is None else (price.usd_per_month * months, price)
 
 
 def _check(

@@ -1,12 +1,13 @@
 """Ways to one goal, answering so many tokens a month: an API, open weights, fine-tuned, trained from scratch.
 
 A way is an up-front sum and what each month costs; own machines come whole, an API is paid by the token. Volumes are
-tokens a month, prompts and answers together in the mix of the traffic.
+tokens a month, prompts and answers together in the mix of the traffic. `_low` and `_high` are the ends of what the
+measured errors of training and serving allow, a tenth of all cases beyond each; an API's price has no such error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from flopwise.ops.types import Array
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
+    from flopwise.cost.intervals import ErrorBand
     from flopwise.search.answer import Candidate
 
 Kind = Literal["api", "open", "finetune", "pretrain"]
@@ -24,7 +26,10 @@ LONGEST = 120
 
 
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The cheapest plan of the training that a way starts with; `cost_usd` of one run, of `runs` that are paid."""
+    """The cheapest plan of the training that a way starts with; `cost_usd` of one run, of `runs` that are paid.
+
+    `usd_per_hour` is the list price of all instances, what is paid of it is in `cost_usd` and `price_notes`.
+    """
 
     tokens: float
     method: str
@@ -39,10 +44,19 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float
     runs: int
     price_date: str
+    seconds_low: float
+    seconds_high: float
+    cost_usd_low: float
+    cost_usd_high: float
+    usd_per_hour: float
+    price_notes: list[str] = []
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines of the first month, and of the last where the traffic grows; an API's price where it is one."""
+    """The machines of the first month, and of the last where the traffic grows; an API's price where it is one.
+
+    `filled_frac`: of what the machines of the first month carry; `usd_per_hour` the list price of one instance.
+    """
 
     provider: str
     what: str
@@ -53,6 +67,15 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     price_date: str
     last_num_instances: int | None = None
     last_what: str | None = None
+    usd_per_million_tokens_low: float | None = None
+    usd_per_million_tokens_high: float | None = None
+    num_instances_low: int | None = None
+    num_instances_high: int | None = None
+    filled_frac: float | None = None
+    filled_frac_low: float | None = None
+    filled_frac_high: float | None = None
+    usd_per_hour: float | None = None
+    price_notes: list[str] = []
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +96,18 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     total_usd: float | None = None
     usd_per_million_tokens: float | None = None
     cumulative_usd: list[float] = []
+    upfront_usd_low: float | None = None
+    upfront_usd_high: float | None = None
+    usd_per_month_low: float | None = None
+    usd_per_month_high: float | None = None
+    last_usd_per_month_low: float | None = None
+    last_usd_per_month_high: float | None = None
+    total_usd_low: float | None = None
+    total_usd_high: float | None = None
+    usd_per_million_tokens_low: float | None = None
+    usd_per_million_tokens_high: float | None = None
+    cumulative_usd_low: list[float] = []
+    cumulative_usd_high: list[float] = []
     training: TrainingRun | None = None
     serving: Serving | None = None
     loss: float | None = None
@@ -83,6 +118,7 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
     `month`: from its end on the way has cost no more, None within ten years; `tokens_per_month`: the least steady
     volume at which it costs no more over the horizon, None where the API is cheaper than a full machine; `why` says so.
+    `_low` is where own machines do as well as measured errors allow, `_high` where they do as badly.
     """
 
     way: str
@@ -90,22 +126,46 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
     month: int | None
     tokens_per_month: float | None
     why: str = ""
+    month_low: int | None = None
+    month_high: int | None = None
+    tokens_per_month_low: float | None = None
+    tokens_per_month_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The units that can be rented: USD a month, tokens a month that each carries, and what each is; shape (units,)."""
+    """The units that can be rented: USD a month, tokens a month that each carries, and what each is; shape (units,).
+
+    `bands` are the measured errors of what each carries; without them it carries what is said.
+    """
 
     usd_per_month: Array
     tokens_per_month: Array
     units: tuple[Candidate, ...]
     instances: tuple[int, ...]  # of a unit
+    bands: tuple[ErrorBand, ...] = ()
+
+    def factor(self, probability: float) -> Array:
+        """What a unit carries over what is estimated, of which it carries less with this probability; (units,).
+
+        Source: the measured errors of the throughput. Assumes: all units err alike.
+        """
+        if not self.bands:
+            return np.ones(len(self.usd_per_month))
+        return np.array([band.quantile(probability) for band in self.bands])
+
+    def carrying(self, factor: Array) -> Machines:
+        """The same units where each carries so many times its estimate; `factor` of shape (units,)."""
+        return replace(self, tokens_per_month=self.tokens_per_month * factor)
 
 
-def unit_of(chosen: Candidate, tokens_per_request: float, peak: float, volume: float) -> tuple[float, float, int]:
+def unit_of(
+    chosen: Candidate, tokens_per_request: float, peak: float, volume: float, usd_each: float | None = None
+) -> tuple[float, float, int]:
     """USD a month, tokens a month and instances of the least unit of a plan that can be rented again and again.
 
-    A unit is an instance with as many replicas as it holds, or the instances of one replica.
+    A unit is an instance with as many replicas as it holds, or the instances of one replica; `usd_each` is what an
+    instance costs a month (None: as planned, at its list price).
 
     Source: arithmetic on the plan. Assumes: replicas beside each other do not slow each other; where the plan of
     `volume` takes more machines than their rate alone needs (latency targets), every unit carries as little.
@@ -120,15 +180,20 @@ def unit_of(chosen: Candidate, tokens_per_request: float, peak: float, volume: f
     needed = -(-chosen.num_instances // instances)
     if capacity <= 0 or np.ceil(volume / capacity) < needed:
         capacity = volume / needed
-    return chosen.cost_usd / chosen.num_instances * instances, capacity, instances
+    each_usd = chosen.cost_usd / chosen.num_instances if usd_each is None else usd_each
+    return each_usd * instances, capacity, instances
 
 
-def own_usd(volumes: Array, machines: Machines) -> Array:
-    """What the cheapest machines for each of `volumes` (months,) cost a month, in USD, at least one unit.
+def own_usd(volumes: Array, machines: Machines, factor: Array | None = None) -> Array:
+    """What the machines that are cheapest for each of `volumes` (months,) cost a month, in USD, at least one unit.
+
+    `factor` (units,): what a unit turns out to carry over what it was chosen for; more of the same are then rented.
 
     Source: arithmetic. Assumes: one kind of machine carries a month's traffic; they stay on all month.
     """
-    usd: Array = _each(volumes, machines).min(axis=1)
+    index = _each(volumes, machines).argmin(axis=1)
+    carried = machines.tokens_per_month if factor is None else machines.tokens_per_month * factor
+    usd: Array = _count(volumes, carried[index]) * machines.usd_per_month[index]
     return usd
 
 
@@ -136,6 +201,19 @@ def chosen(volume: float, machines: Machines) -> tuple[int, int]:
     """(index of the cheapest unit for a volume, how many of it)."""
     index = int(_each(np.array([volume]), machines)[0].argmin())
     return index, int(_count(volume, machines.tokens_per_month[index]))
+
+
+def summed_ends(
+    value: Array | float, *parts: tuple[Array | float, Array | float, Array | float]
+) -> tuple[Array, Array]:
+    """(low, high) of a sum of `value` from its parts (value, low, high), in their unit; broadcasts.
+
+    Source: variances of independent parts add up: the distances of the ends from the middle add as their squares.
+    Assumes: parts err independently of each other (a training run and what it is served on).
+    """
+    down = np.sqrt(sum(np.square(np.subtract(middle, low)) for middle, low, _ in parts))
+    up = np.sqrt(sum(np.square(np.subtract(high, middle)) for middle, _, high in parts))
+    return value - down, value + up
 
 
 def _count(volumes: Array | float, capacity: Array | float) -> Array:

@@ -109,11 +109,13 @@ def command(**given: Any) -> None:
     """Fine-tune, train from scratch, or call an API, for the same traffic.
 
     Each way is an up-front sum (the cheapest plan of its training) and what each month costs (whole machines that
-    serve, or tokens at an API); shown with its total, and the month and the volume from which on own machines pay.
+    serve, or tokens at an API); shown with what measured errors allow at either end, the cheapest way and what would
+    change that, and the month and the volume from which on own machines pay.
     """
     import msgspec
 
     from flopwise.api.compare_ways import WAYS, Traffic, compare
+    from flopwise.api.prices import stale_ways
     from flopwise.cli.commands.plan import _latency
     from flopwise.cli.views import ways as view
 
@@ -145,6 +147,7 @@ def command(**given: Any) -> None:
             },
         )  # fmt: skip
     options.answer(lambda: msgspec.to_builtins(found), lambda paper: view.blocks(found, paper))
+    options.say_age(stale_ways(found))
 
 
 def _auto(text: str | None) -> float | None:

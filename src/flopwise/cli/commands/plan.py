@@ -191,6 +191,7 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
 def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: bool) -> None:
     import msgspec
 
+    from flopwise.api.prices import stale_notes
     from flopwise.cli.render import tree
     from flopwise.cli.views import plan as view
 
@@ -216,17 +217,7 @@ def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: boo
         return plain
 
     options.answer(document, text)
-    _say_age(answer, top)
-
-
-def _say_age(answer: Any, top: int) -> None:
-    """Say on stderr that prices are old: the answer is the same today and tomorrow, their age is not."""
-    from flopwise.api.prices import stale_notes
-
-    notes = stale_notes(answer, top)
-    if notes:
-        more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
-        click.echo(f"note: {notes[0]}{more}", err=True)
+    options.say_age(stale_notes(answer, top))
 
 
 def _wanted(workload: str, flags: dict[str, Any]) -> Any:
