@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import flopwise
 from flopwise.api.machines import loaded
 from flopwise.facts.catalog import load_facts
-from flopwise.fleet.hours import monthly_usd
+from flopwise.fleet.pricing import effective
 from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
 
 PAGE = Path(__file__).parent / "rules-of-thumb.md"
+T4_MEMORY_HZ, T4_BUS_BITS = 5001e6, 256
+"""NVIDIA T4 product brief, PB-09256-001, table 2: two transfers a cycle."""
 NEAR = 0.02
 """What lies within it of our figure is right."""
 HEAD = """# Rules of thumb and published figures: right, outdated or wrong?
@@ -73,15 +76,16 @@ def _table(figures: Iterator[Said]) -> Iterator[str]:
 
 
 def _figures() -> Iterator[Said]:
-    for what, name, said in (
-        ("T4, memory bandwidth", "T4", 300.0),
-        ("A100-80 SXM, memory bandwidth", "A100-SXM-80", 1935.0),
-        ("A100-80 PCIe, memory bandwidth", "A100-PCIe-80", 1935.0),
+    clock = 2 * T4_MEMORY_HZ * T4_BUS_BITS / 8 / 1e9
+    for what, name, said, told in (
+        ("T4, memory bandwidth", "T4", 300.0, f"a datasheet rounds so; its clock and bus give {clock:.0f} GB/s, and "),
+        ("A100-80 SXM, memory bandwidth", "A100-SXM-80", 1935.0, ""),
+        ("A100-80 PCIe, memory bandwidth", "A100-PCIe-80", 1935.0, ""),
     ):
         chips = {a.name: a.hbm_bytes_per_s / 1e9 for a in load_facts().accelerators.values()}
         ours = chips[name]
         owners = sorted(n for n, rate in chips.items() if abs(rate / said - 1) < 1e-3 and n in ("L4", "A100-PCIe-80"))
-        why = "" if abs(ours / said - 1) <= 1e-3 else f"that is the {' or '.join(owners)}"
+        why = "" if abs(ours / said - 1) <= 1e-3 else f"{told}{said:,.0f} is the {' or '.join(owners)}"
         verdict = "right" if not why else "wrong"
         yield Said(what, said, ours, "GB/s", verdict, why or "the rate of the datasheet")
     for provider, instance, region, said, once, why in (
@@ -124,8 +128,13 @@ def _bills() -> Iterator[str]:
         (3, "g4dn.2xlarge", 0.752, 720, "720 h"),
         (1, "p4d.24xlarge", 32.77, 4 * 24, "24 h x 4"),
     ):
-        now = _offer("aws", instance, "us-east-1").on_demand_usd_per_hour or 0.0
-        then_usd, now_usd = (monthly_usd(count, price, hours) for price in (each, now))
+        offer = _offer("aws", instance, "us-east-1")
+        now = offer.on_demand_usd_per_hour or 0.0
+        then_usd, now_usd = (
+            count * price.usd_per_month
+            for o in (replace(offer, on_demand_usd_per_hour=each), offer)
+            if (price := effective(o, "on_demand", hours)) is not None
+        )
         yield f"| {count} x {instance}, {told} | ${each:.3f}/h | ${then_usd:,.0f} | ${now:.3f}/h | ${now_usd:,.0f} |"
 
 

@@ -1,34 +1,11 @@
-"""Hours of a month, and monthly costs as people write them down by hand."""
+"""Schedules as they are written, and their hours of a month."""
 
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.facts.catalog import load_facts
 from flopwise.fleet.file import parse_fleet
-from flopwise.fleet.hours import hours_per_month, monthly_usd, schedule
+from flopwise.fleet.hours import hours_per_month, schedule
 from flopwise.fleet.spec import Hours
-
-
-@pytest.mark.parametrize(
-    ("count", "instance", "usd_per_hour", "hours", "stated"),
-    [
-        (2, "g4dn.xlarge", 0.526, 8 * 22, 185),
-        (1, "p3.2xlarge", 3.06, 4 * 22, 269),
-        (3, "g4dn.2xlarge", 0.752, 720, 1_624),
-        (4, "p4d.24xlarge", 32.77, 24, 3_146),
-    ],
-)
-def test_monthly_costs_of_a_published_plan(
-    count: int, instance: str, usd_per_hour: float, hours: float, stated: int
-) -> None:
-    """Instances, list prices of us-east-1 (p4d: before the cut of 2025) and hours as such plans state them."""
-    assert round(monthly_usd(count, usd_per_hour, hours)) == stated
-    offers = [
-        o for o in load_facts().offers if o.provider == "aws" and o.instance == instance and o.region == "us-east-1"
-    ]
-    assert offers
-    if instance != "p4d.24xlarge":
-        assert offers[0].on_demand_usd_per_hour == pytest.approx(usd_per_hour)
 
 
 def test_environments_have_their_usual_hours() -> None:

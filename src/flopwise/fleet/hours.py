@@ -245,8 +245,3 @@ def _clock_text(minutes: int) -> str:
 def _days_text(days: tuple[int, ...]) -> str:
     group = next((name for name, held in GROUPS.items() if held == days), None)
     return group or ", ".join(DAY_NAMES[day][:3] for day in days)
-
-
-def monthly_usd(count: float, usd_per_hour: float, hours: float) -> float:
-    """Cost of `count` instances that are on `hours` a month, in USD. Source: arithmetic."""
-    return count * usd_per_hour * hours

@@ -1,0 +1,46 @@
+"""Monthly bills that people work out by hand, through the whole assessment: file, schedule, price, allocation, bill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import assess
+from flopwise.fleet.file import parse_fleet
+
+FLEET = """
+name: a plan on paper
+policies: {{regions: [us-east-1], purchase: [on_demand]}}
+workloads:
+  - name: machines
+    task: develop
+    hours: {hours}
+    machines: {{count: {count}}}
+    constraints: {{providers: [aws], instances: [{instance}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "instance", "usd_per_hour", "hours", "stated"),
+    [
+        (2, "g4dn.xlarge", 0.526, "{per_day: 8, days: 22}", 185),
+        (1, "p3.2xlarge", 3.06, "{per_day: 4, days: 22}", 269),
+        (3, "g4dn.2xlarge", 0.752, "{per_day: 24, days: 30}", 1_624),  # stated as 1,623
+        (1, "p4d.24xlarge", 32.77, "{per_day: 24, days: 4}", 3_146),
+        (2, "g4dn.xlarge", 0.526, '{start: "09:00", stop: "17:00", days: 22}', 185),
+        (2, "g4dn.xlarge", 0.526, "{start: 09:00, stop: 17:00, days: weekdays}", 183),  # 21.7 working days
+    ],
+)
+def test_a_bill_of_a_published_plan(count: int, instance: str, usd_per_hour: float, hours: str, stated: int) -> None:
+    """Instances and hours as such plans state them; list prices of us-east-1 (p4d: before the cut of 2025)."""
+    facts = load_facts()
+    if instance == "p4d.24xlarge":
+        dear = [replace(o, on_demand_usd_per_hour=usd_per_hour) if o.instance == instance else o for o in facts.offers]
+        facts = replace(facts, offers=tuple(dear))
+    found = assess(parse_fleet(FLEET.format(hours=hours, count=count, instance=instance)), facts, scenarios=0)
+    [row] = found.allocation
+    assert (row.count, row.instance, row.usd_per_hour) == (count, instance, pytest.approx(usd_per_hour))
+    assert round(found.usd_per_month.total) == stated
+    assert found.usd_per_month.total == pytest.approx(sum(found.usd_per_month.by_workload.values()))
