@@ -16,6 +16,7 @@ COLUMNS: dict[str, tables.Reader] = {
     "input_usd_per_mtok": book.usd_or_nothing,
     "output_usd_per_mtok": book.usd,
     "cached_usd_per_mtok": book.usd_or_nothing,
+    "regions": tables.text,
     **book.ORIGIN,
 }
 KEYS = ("provider", "name", "input_usd_per_mtok", "output_usd_per_mtok", "source", "date")
@@ -33,6 +34,7 @@ class HostedPrice:
     date: str
     model: str | None = None
     cached_usd_per_mtok: float | None = None  # of prompt tokens that the provider still holds
+    regions: str | None = None  # where it is answered, as the region of an offer; None: not known
     confidence: str = "medium"
     notes: str = ""
 

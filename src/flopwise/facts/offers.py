@@ -14,6 +14,8 @@ from flopwise.errors import SpecError
 from flopwise.facts import tables
 
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+OWNED = "owned"
+"""How machines of one's own are had: no offer of a provider is."""
 _PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
 
 
@@ -51,11 +53,13 @@ class Offer:
         return (self.provider, self.instance, self.region)
 
     def price_usd_per_hour(self, purchase: str) -> float | None:
-        """Price of one instance in USD per hour for a `purchase` of PURCHASES; None: not known or not sold so.
+        """Price of one instance in USD per hour for a `purchase` of PURCHASES (or OWNED); None: not known, not sold so.
 
         Raises:
             SpecError: no such purchase option.
         """
+        if purchase == OWNED:
+            return None
         field = _PRICE_FIELDS.get(purchase)
         if field is None:
             raise SpecError(f"unknown purchase option {str(purchase)[:40]!r}; allowed: {', '.join(PURCHASES)}")

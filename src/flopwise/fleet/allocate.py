@@ -1,9 +1,9 @@
 """Which machines for which workload, how bought, so that a month costs least: a mixed-integer program.
 
 Each workload has choices (an offer, a way to buy it, the instances that carry all of it). Services and batches may be
-split over several; a training run is all on one. What is reserved is paid all month whoever uses it: such machines are
-pools that workloads share over the week. What a workload stores and sends goes with its machines. Solved with HiGHS
-(Huangfu and Hall 2018, doi:10.1007/s12532-017-0130-5).
+split over several; a training run is all on one. What is reserved, or one's own, is paid all month whoever uses it:
+such machines are pools that workloads share over the week. An API takes a workload whole, or not. What a workload
+stores and sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1007/s12532-017-0130-5).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from flopwise.fleet.conflict import nearest
 from flopwise.fleet.formulation import MARGIN, Formulation, backup_usd
 from flopwise.fleet.milp import solved
 from flopwise.fleet.prune import undominated
+from flopwise.fleet.spec import OWNED
+from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.fleet.file import Rules
@@ -31,6 +33,29 @@ PATIENCE = 0.4
 def rented(purchase: str) -> bool:
     """Whether machines bought so are a cloud's, at a price that it may change."""
     return purchase in {"on_demand", "spot"} or purchase.startswith("reserved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """Own machines of one kind: those that are there, at what using one adds a month, then those to be bought.
+
+    `off_usd`: a month of one that is there, used or not. `hours`: a month that one can be worked.
+    """
+
+    tiers: tuple[tuple[int, float], ...]  # (at most so many, USD a month of each)
+    off_usd: float = 0.0
+    hours: float = HOURS_PER_MONTH
+
+    def used_usd(self, count: int) -> float:
+        """USD a month of so many used machines; beyond the last as it."""
+        left, usd, paid = count, 0.0, min(count, self.tiers[0][0]) * self.off_usd
+        for most, usd in self.tiers:
+            paid, left = paid + min(left, most) * usd, left - min(left, most)
+        return paid + left * usd
+
+    def idle(self, count: int) -> int:
+        """Machines that are there and paid beside `count` used ones."""
+        return max(0, self.tiers[0][0] - count) if self.off_usd else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +77,17 @@ class Choice:
     kg_each: float = 0.0
     candidate: int = 0  # the caller's number of it
     unit: int = 1  # instances of the smallest part that a splittable workload may be split into
+    usd_running: float = 0.0  # that an instance's work adds to `usd_each`: the power of own machines
+    own: Own | None = None  # of own machines: how many there are, and what they cost together
 
     @property
     def pooled(self) -> bool:
         """Whether its machines are paid all month, used or not."""
-        return self.purchase.startswith(("reserved", "owned"))
+        return self.purchase.startswith(("reserved", OWNED))
+
+    def pool_usd(self, machines: int) -> float:
+        """USD a month of so many of its machines, used by whomever."""
+        return machines * self.usd_each if self.own is None else self.own.used_usd(machines)
 
     @property
     def machine(self) -> Machine:
@@ -102,6 +133,7 @@ class Allocation:
 
     taken: tuple[Taken, ...]
     pools: dict[Machine, int]
+    idle: dict[Machine, tuple[int, float]]  # own machines that are paid and not used, and the USD of all of them
     volumes: dict[tuple[int, str], float]
     by_provider: dict[str, float]
     usd: float
@@ -122,7 +154,8 @@ def allocate(
 ) -> Allocation:
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
 
-    `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`.
+    `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`,
+    `own INSTANCE` (how many machines of one's own there can be: more of them cost what the last does).
 
     Source: the program stands in `flopwise.fleet.formulation`; solved by HiGHS.
     Assumes: an instance of a choice carries its share of the workload; of thousands of choices those of `undominated`
@@ -165,23 +198,28 @@ def _answer(made: Formulation, columns: Array, gap: float) -> Allocation:
     for choice, count in primary:
         usd = choice.usd_each * count
         if made.shared(choice):
-            paid = round(columns[made.pools[choice.machine]]) * choice.usd_each
+            paid = choice.pool_usd(round(columns[made.pools[choice.machine]]))
             usd = paid * count * choice.busy_hours / used[choice.machine]
+        usd += choice.usd_running * count
         taken.append(Taken(choice=choice, count=count, usd=usd))
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, choice = round(columns[column]), made.choices[i]
             taken.append(Taken(choice=choice, count=count, usd=count * backup_usd(choice, made.rules), role="backup"))
     volumes = _volumes(made, columns, primary)
+    idle = _idle(made, pools)
     by_provider: dict[str, float] = defaultdict(float)
-    for row in taken:
-        by_provider[row.choice.provider] += row.usd
-    for (number, provider), share in volumes.items():
-        by_provider[provider] += share * made.demands[number].volumes_usd[provider]
+    bills = [(row.choice.provider, row.usd) for row in taken] + [
+        (machine[0], paid) for machine, (_, paid) in idle.items()
+    ]
+    bills += [(p, share * made.demands[number].volumes_usd[p]) for (number, p), share in volumes.items()]
+    for provider, bill in bills:
+        by_provider[provider] += bill
     usd, kg = sum(by_provider.values()), sum(choice.kg_each * count for choice, count in primary)
     return Allocation(
         taken=tuple(taken),
         pools=pools,
+        idle=idle,
         volumes=volumes,
         by_provider=dict(by_provider),
         usd=usd,
@@ -190,6 +228,13 @@ def _answer(made: Formulation, columns: Array, gap: float) -> Allocation:
         gap=gap,
         dropped=made.without,
     )
+
+
+def _idle(made: Formulation, pools: Mapping[Machine, int]) -> dict[Machine, tuple[int, float]]:
+    """Own machines that are there and paid, and not used."""
+    owned = {choice.machine: choice.own for choice in made.choices if choice.own is not None}
+    counts = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
+    return {machine: (count, count * owned[machine].off_usd) for machine, count in counts.items() if count}
 
 
 HALF = 0.5

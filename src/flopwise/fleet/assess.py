@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
-from flopwise.fleet.candidates import KEPT, Carried, Way, carried, unmet
+from flopwise.fleet.candidates import KEPT, Carried, carried, unmet
 from flopwise.fleet.outlook import alerts, roadmap
+from flopwise.fleet.own import with_own
+from flopwise.fleet.own_tables import hosted_rows, own_notes, own_rows
 from flopwise.fleet.places import check_names
-from flopwise.fleet.problem import Problem, allotments, monthly_cost, problem
+from flopwise.fleet.problem import IDLE, Problem, allotments, monthly_cost, problem
 from flopwise.fleet.results import Chosen, chosen_ways, result
 from flopwise.fleet.risks import risks
 from flopwise.fleet.savings import savings
 from flopwise.fleet.scenarios import DEMAND_SPREAD, ON_DEMAND_SPREAD, SPOT_SPREAD, simulated
 from flopwise.fleet.tables import gpu_rows, instance_rows, size_rows
+from flopwise.fleet.way import Way
 from flopwise.fleet.whatif import whatifs
 from flopwise.search.serving import PREFILL_BUSY
 
@@ -68,6 +72,7 @@ def assess(
     """
     started = time.perf_counter()
     told = advance or (lambda _stage, _done, _whole: None)
+    facts = with_own(facts, platform.machines)
     check_names(platform, facts)
     items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole))
     unmet(items)
@@ -94,13 +99,16 @@ def _composed(
     told(STAGES[2], 2, 3)
     saved = savings(chosen, solved.rows, facts)
     told(STAGES[3], 0, 1)
-    fixed = bill.storage + bill.traffic
+    idle = [row for row in solved.rows if row.role == IDLE]
+    fixed = bill.storage + bill.traffic + sum(row.usd_per_month for row in idle)
     drawn = None
     if scenarios:
+        busy = [row for row in solved.rows if row.role != IDLE]
         loads = {c.item.placed.name: _load(c) for c in chosen}
-        drawn = simulated(platform, solved.rows, fixed, loads=loads, runs=scenarios, seed=seed, folder=folder)
+        drawn = simulated(platform, busy, fixed, loads=loads, runs=scenarios, seed=seed, folder=folder)
     told(STAGES[3], 1, 1)
     ages = price_ages(solved.rows, today)
+    own = own_rows(platform, facts, made, solved.found)
     register = risks(chosen, solved.rows, bill, questions, drawn, ages, folder, max_age_days=rules.max_price_age_days)
     return Assessment(
         name=platform.fleet.name,
@@ -118,10 +126,12 @@ def _composed(
         gpus=gpu_rows(platform, facts, chosen),
         sizes=size_rows(chosen),
         instances=instance_rows(made, solved.found),
+        own_machines=own,
+        hosted=hosted_rows(made, chosen),
         optimality_gap=solved.found.gap,
         budget_per_month=rules.budget_per_month,
         assumptions=assumptions(solved, drawn is not None),
-        price_notes=price_notes(solved, ages) + notes,
+        price_notes=price_notes(solved, ages) + notes + own_notes(own),
         elapsed_s=time.perf_counter() - started,
         fleet=msgspec.to_builtins(platform.fleet),
     )
@@ -138,7 +148,7 @@ def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]
     if today is None:
         return {}
     day = dt.date.fromisoformat(today)
-    return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows}
+    return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows if row.price_date}
 
 
 def price_notes(solved: Solved, ages: dict[str, float]) -> list[str]:
@@ -161,7 +171,7 @@ def price_notes(solved: Solved, ages: dict[str, float]) -> list[str]:
 def _too_cheap(found: Way) -> str:
     """A remark on a spot price that is far below the one on demand."""
     rate = found.offer.on_demand_usd_per_hour
-    if rate is None or found.usd_per_hour > SUSPICIOUS * rate:
+    if rate is None or found.usd_per_hour is None or found.usd_per_hour > SUSPICIOUS * rate:
         return ""
     share = 100 * found.usd_per_hour / rate
     return (
@@ -206,9 +216,10 @@ def with_intervals(rows: list[Allotment], chosen: tuple[Chosen, ...]) -> list[Al
     by_name = {c.item.placed.name: c for c in chosen}
     found = []
     for row in rows:
-        held = by_name[row.workload]
-        told = held.figures
-        if told is None or row.role == "backup" or row.purchase.startswith("reserved"):
+        held = by_name.get(row.workload)
+        told = None if held is None else held.figures
+        paid = row.role == "backup" or row.purchase.startswith("reserved") or not rented(row.purchase)
+        if held is None or told is None or paid:
             found.append(row)
             continue
         low, high = told.time_low, told.time_high

@@ -23,7 +23,7 @@ class WorkloadResult(_Plain, frozen=True):
     model: str | None
     parameters: int | None
     size: str  # "small" ... by its parameters
-    memory_bytes: float | None  # of all accelerators of one copy
+    memory_bytes: float | None  # of all accelerators of one copy; None of an API's
     intensity: float | None  # FLOP for each byte of device memory moved
     pattern: str  # what bounds it, in words
     hours_per_month: float  # machines are on
@@ -40,7 +40,7 @@ class WorkloadResult(_Plain, frozen=True):
 
 
 class Allotment(_Plain, frozen=True):
-    """Machines of one kind, bought one way, for one workload."""
+    """Machines of one kind, bought one way, for one workload; of none where own machines are paid and carry nothing."""
 
     workload: str
     environment: str
@@ -51,13 +51,13 @@ class Allotment(_Plain, frozen=True):
     purchase: str
     count: int
     hours_per_month: float  # paid
-    usd_per_hour: float  # of one instance, as listed
-    usd_per_hour_effective: float  # with rework, checkpoints and idle commitments
+    usd_per_hour: float | None  # of one instance, as listed; None of an API, which is paid by the token
+    usd_per_hour_effective: float | None  # with rework, checkpoints and idle commitments
     usd_per_month: float
     usd_low: float
     usd_high: float
-    price_date: str
-    role: str = "primary"  # or "backup"
+    price_date: str  # empty where the fleet file says what machines cost
+    role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
     pool: str = ""  # machines shared with others
 
 
@@ -172,4 +172,6 @@ class Assessment(_Plain, frozen=True):
     price_notes: list[str]
     elapsed_s: float
     fleet: dict[str, Any]  # as written
+    own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
+    hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     version: int = FORMAT

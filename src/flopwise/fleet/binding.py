@@ -22,7 +22,7 @@ def bindings(made: Problem, found: Allocation, *, seconds: float = 3.0) -> list[
     Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
     together.
     """
-    named = constraints(made.rules, made.demands)
+    named = constraints(made.rules, made.demands, made.choices)
     shares = [name for name in named if name.startswith("share of")]
     groups = {name: (frozenset({name}), f"{said(name, made.rules)} costs") for name in named}
     if len(shares) > 1:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.places import offers_of
-from flopwise.fleet.pricing import effective
 from flopwise.fleet.searches import Key, Search, Searched, searched
+from flopwise.fleet.spec import API, OWNED
+from flopwise.fleet.tokens import api_offers
+from flopwise.fleet.way import Way, api_way, way
 from flopwise.search.answer import Candidate, Plan
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
@@ -31,36 +34,6 @@ if TYPE_CHECKING:
 Advance = Callable[[int, int], None]
 KEPT = 5
 """Instance types of one provider, bought one way, that go into the allocation of a workload."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way to carry one workload for a month: `instances` machines, each on `busy_hours` and paid `paid_hours`.
-
-    `kwh`: a month, at the meter, of all instances; None where a power limit is not known.
-    """
-
-    workload: int
-    candidate: Candidate
-    offer: Offer
-    instances: int
-    unit: int  # instances of one replica
-    busy_hours: float
-    paid_hours: float
-    usd_per_hour: float
-    usd_each: float
-    kwh: float | None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def purchase(self) -> str:
-        """How its machines are bought."""
-        return self.candidate.purchase
-
-    @property
-    def usd(self) -> float:
-        """A month of all instances, nothing shared."""
-        return self.instances * self.usd_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +61,13 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
         SpecError, UnknownNameError: a workload names what does not exist.
     """
     asked: dict[Key, Search] = {}
+    facts = with_own(facts, platform.machines)
     places = _Places(platform, facts)
     keys = [_asked(placed, platform, places, asked) for placed in platform.workloads]
     answers = searched(asked, advance or (lambda _done, _whole: None))
     return tuple(
-        _one(index, placed, places, None if key is None else (asked[key].wanted, answers[key]))
-        for index, (placed, key) in enumerate(zip(platform.workloads, keys, strict=True))
+        _one(index, placed, places, [(asked[key].wanted, answers[key]) for key in mine])
+        for index, (placed, mine) in enumerate(zip(platform.workloads, keys, strict=True))
     )
 
 
@@ -116,15 +90,34 @@ class _Places:
         return self._known[key]
 
 
-def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key, Search]) -> Key | None:
-    """Note the search that a workload needs; None where it needs none."""
+def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key, Search]) -> list[Key]:
+    """Note the searches that a workload needs: over what is rented, and over each kind of own machines.
+
+    Own machines are searched apart: there are only so many, and their price must not rule out what could be rented.
+    """
+    if placed.wanted is None:
+        return []
     offered, _ = places.of(placed)
-    if placed.wanted is None or not offered.offers or not purchases(placed):
-        return None
-    wanted = searched_as(placed, platform)
-    key = msgspec.json.encode([wanted, places.key(placed)])
-    asked.setdefault(key, Search(wanted=wanted, facts=offered))
-    return key
+    own = [offer for offer in offered.offers if isinstance(offer, OwnOffer)]
+    parts: list[tuple[list[str], tuple[Offer, ...]]] = []
+    if rented := purchases(placed):
+        parts.append(
+            (rented, tuple(o for o in offered.offers if not isinstance(o, OwnOffer)) if own else offered.offers)
+        )
+    if OWNED in placed.purchase:
+        parts += [([OWNED], (offer,)) for offer in own]
+    keys = []
+    for buys, offers in parts:
+        some = replace(offered, offers=offers) if own else offered
+        whole = searched_as(placed, platform, buys)
+        wanted = narrowed(whole, some) if platform.machines else whole
+        if wanted is None or not offers:
+            continue
+        mine = offers[0].instance if buys == [OWNED] else ""
+        key = msgspec.json.encode([wanted, places.key(placed), mine])
+        asked.setdefault(key, Search(wanted=wanted, facts=some))
+        keys.append(key)
+    return keys
 
 
 def window_s(placed: Placed, platform: Platform) -> float:
@@ -135,12 +128,12 @@ def window_s(placed: Placed, platform: Platform) -> float:
     return hours / (placed.runs_per_month or 1.0) * HOUR_S
 
 
-def searched_as(placed: Placed, platform: Platform) -> Resolved:
+def searched_as(placed: Placed, platform: Platform, buys: list[str]) -> Resolved:
     """The workload that is searched: bought as the fleet allows, each run within its window."""
     assert placed.wanted is not None
     wanted = placed.wanted
     asked = wanted.source.constraints.purchase
-    buys = [p for p in purchases(placed) if not asked or p in asked]
+    buys = [p for p in buys if not asked or p == OWNED or p in asked]
     limits = msgspec.structs.replace(wanted.source.constraints, purchase=buys)
     changes: dict[str, Any] = {"source": msgspec.structs.replace(wanted.source, constraints=limits, name=None)}
     if placed.ends:
@@ -149,44 +142,90 @@ def searched_as(placed: Placed, platform: Platform) -> Resolved:
     return msgspec.structs.replace(wanted, **changes)
 
 
+def narrowed(wanted: Resolved, facts: Facts) -> Resolved | None:
+    """The workload with only those of its constraints' names that these offers have; None where they exclude them all.
+
+    A constraint may name machines of one's own and rented ones alike; of own ones there are only so many.
+    """
+    limits, offers = wanted.source.constraints, facts.offers
+    have: dict[str, Callable[[str], bool]] = {
+        "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
+        "regions": lambda name: any(o.serves(name) for o in offers),
+        "instances": lambda name: any(o.instance.lower() == name.lower() for o in offers),
+        "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
+    }
+    kept = {field: [name for name in getattr(limits, field) if known(name)] for field, known in have.items()}
+    if any(getattr(limits, field) and not names for field, names in kept.items()):
+        return None
+    own = [o for o in offers if isinstance(o, OwnOffer)]
+    most = min([wanted.max_gpus, *(o.most * o.count for o in own)])
+    if most < wanted.min_gpus:
+        return None
+    source = msgspec.structs.replace(wanted.source, constraints=msgspec.structs.replace(limits, **kept))
+    return msgspec.structs.replace(wanted, source=source, max_gpus=most)
+
+
 def purchases(placed: Placed) -> list[str]:
-    """Ways to buy: spot only what may be interrupted."""
-    return [p for p in placed.purchase if p != "spot" or placed.interruptible]
+    """Ways to rent: spot only what may be interrupted."""
+    return [p for p in placed.purchase if p not in {OWNED, API} and (p != "spot" or placed.interruptible)]
 
 
-def _one(index: int, placed: Placed, places: _Places, found: tuple[Resolved, Searched] | None) -> Carried:
+def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved, Searched]]) -> Carried:
     offered, fell = places.of(placed)
-    told = [f"{count} offers: {reason}" for reason, count in fell.items()]
-    buys = purchases(placed)
-    if not offered.offers or not buys:
-        why = told if buys else ["spot is the only way to buy, and it may not be interrupted"]
-        return Carried(index=index, placed=placed, wanted=None, plan=None, ways=(), reasons=tuple(why))
-    if found is None:
-        machines = _workstations(index, placed, offered, buys)
-        told = [] if machines else [_no_machine(placed, offered)]
-        return Carried(index=index, placed=placed, wanted=None, plan=None, ways=machines, reasons=tuple(told))
-    wanted, answer = found
-    if answer.plan is None or not answer.plan.plans:
-        why = list(answer.reasons) if answer.plan is None else _missing(answer.plan, wanted)
-        return Carried(
-            index=index,
-            placed=placed,
-            wanted=wanted,
-            plan=answer.plan,
-            ways=(),
-            reasons=tuple(why + told) or ("unknown",),
-        )
-    offers = {(o.provider, o.instance, o.region): o for o in offered.offers}
-    ways = [
-        way(index, placed, c, offers[c.provider, c.instance, c.region], folder=offered.folder)
-        for c in answer.plan.plans
-    ]
-    ways.sort(key=lambda w: w.usd)
-    few = f"only the {answer.few} most promising kinds of machines were searched: the fleet is large"
-    notes = () if answer.few is None else (few,)
+    folder = offered.folder
+    apis, notes = api_offers(placed, places.platform, folder)
+    ways = [api_way(index, placed, offer) for offer in apis]
+    if placed.wanted is None:
+        buys = [*purchases(placed), *(p for p in placed.purchase if p == OWNED)]
+        ways += _workstations(index, placed, offered, buys)
+    offers = {o.key: o for o in offered.offers}
+    for _, answer in found:
+        plans = [] if answer.plan is None else answer.plan.plans
+        ways += [way(index, placed, c, offers[c.provider, c.instance, c.region], folder=folder) for c in plans]
+        if answer.few is not None:
+            notes.append(f"only the {answer.few} most promising kinds of machines were searched: the fleet is large")
+    reasons = () if ways else _why_none(placed, offered, fell, found, notes)
+    told = [note if note.startswith("only") else f"{placed.name[:60]}: {note}" for note in notes]
     return Carried(
-        index=index, placed=placed, wanted=wanted, plan=answer.plan, ways=tuple(ways), reasons=(), notes=notes
+        index=index,
+        placed=placed,
+        wanted=found[0][0] if found else placed.wanted,
+        plan=_together([answer.plan for _, answer in found if answer.plan is not None]),
+        ways=tuple(sorted(ways, key=lambda w: w.usd)),
+        reasons=tuple(reasons),
+        notes=tuple(told),
     )
+
+
+def _together(plans: list[Plan]) -> Plan | None:
+    """The answers of one workload's searches as one: candidates of all, cheapest first."""
+    if len(plans) < 2:
+        return plans[0] if plans else None
+    ranked = sorted((c for p in plans for c in p.plans), key=lambda c: c.cost_usd)
+    return msgspec.structs.replace(
+        plans[0],
+        plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(ranked, start=1)],
+        misses=[c for p in plans for c in p.misses],
+        ruled_out=[r for p in plans for r in p.ruled_out],
+        assumptions=list(dict.fromkeys(text for p in plans for text in p.assumptions)),
+        evaluated=sum(p.evaluated for p in plans),
+        elapsed_s=sum(p.elapsed_s for p in plans),
+    )
+
+
+def _why_none(
+    placed: Placed, offered: Facts, fell: dict[str, int], found: list[tuple[Resolved, Searched]], notes: list[str]
+) -> list[str]:
+    """Why nothing carries a workload."""
+    told = [f"{count} offers: {reason}" for reason, count in fell.items()] + notes
+    if not found and placed.purchase == ("spot",) and not placed.interruptible:
+        return ["spot is the only way to buy, and it may not be interrupted"]
+    if not found and placed.wanted is None and offered.offers and set(placed.purchase) - {"spot", API}:
+        return [_no_machine(placed, offered)]
+    why: list[str] = []
+    for wanted, answer in found:
+        why += list(answer.reasons) if answer.plan is None else _missing(answer.plan, wanted)
+    return why + told or ["no offer that its constraints name is left"]
 
 
 def _missing(answer: Plan, wanted: Resolved) -> list[str]:
@@ -201,60 +240,6 @@ def _missing(answer: Plan, wanted: Resolved) -> list[str]:
             f"{format_seconds(near.seconds)}: {over or odds or 'beyond a limit'}"
         )
     return told + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in answer.ruled_out]
-
-
-def way(
-    index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: float = 1.0, folder: Path | None = None
-) -> Way:
-    """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
-
-    Services get as many more replicas, so that each has as many requests as planned; runs are as many more.
-    """
-    gpus_each = max(1, candidate.num_gpus // candidate.num_instances)
-    instances, unit, runs = candidate.num_instances, 1, (placed.runs_per_month or 1.0) * factor
-    held = candidate.layout
-    if "replicas" in held:
-        each = held["tp"] * held["pp"] * held["dp"]
-        unit = max(1, -(-each // gpus_each))
-        if factor != 1.0 and not placed.ends:
-            replicas = -(-round(held["replicas"] * factor * 1e6) // 10**6)
-            instances = replicas * unit if each > gpus_each else -(-replicas // max(1, gpus_each // each))
-    if placed.wanted is None:
-        instances = candidate.num_instances
-    if placed.ends:
-        busy = candidate.seconds / HOUR_S * runs
-        at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
-        instances, busy = instances * at_once, busy / at_once
-        energy = None if candidate.energy_joules is None else candidate.energy_joules * runs
-    else:
-        busy = placed.hours_per_month
-        energy = None
-        if candidate.energy_joules is not None:
-            energy = candidate.energy_joules * busy / HOURS_PER_MONTH * instances / candidate.num_instances
-    counted = 0.0 if placed.job.task in {"pretrain", "finetune"} else None  # runs have their interruptions in them
-    price = effective(
-        offer,
-        candidate.purchase,
-        busy,
-        interruptible=placed.interruptible,
-        interruptions_per_hour=counted,
-        starts_per_month=runs if placed.ends else placed.schedule.starts_per_month,
-        folder=folder,
-    )
-    assert price is not None, "the search takes what has a price"
-    return Way(
-        workload=index,
-        candidate=candidate,
-        offer=offer,
-        instances=instances,
-        unit=unit,
-        busy_hours=busy,
-        paid_hours=price.billed_hours,
-        usd_per_hour=price.usd_per_hour_list,
-        usd_each=price.usd_per_month,
-        kwh=None if energy is None else energy / 3.6e6,
-        notes=price.notes,
-    )
 
 
 def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:

@@ -29,7 +29,7 @@ class Elastic:
     def __init__(self, made: Formulation, tie: float = TIE) -> None:
         self.made = made
         self.given: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        program, policies = made.program, set(constraints(made.rules, made.demands))
+        program, policies = made.program, set(constraints(made.rules, made.demands, made.choices))
         scale = max(_free_usd(made), 1.0)
         program.costs = [tie * cost / scale for cost in program.costs]
         for terms, low, high, name in program.rows:
@@ -43,10 +43,16 @@ class Elastic:
                     self.given[name].append((column, weight))
 
     def _weight(self, name: str, scale: float) -> float:
-        """Shares count by parts of the bill, quotas by parts of what they allow, backups by parts of what is asked."""
+        """Shares and own machines count by parts of the bill, quotas and backups by parts of what they allow or ask."""
         if name.startswith("quota "):
             return 1.0 / max(1, self.made.rules.caps[int(name.removeprefix("quota "))].most)
+        if name.startswith("own "):
+            return self._own_usd(name) / scale
         return 1.0 if name == "backup" else 1.0 / scale
+
+    def _own_usd(self, name: str) -> float:
+        """USD a month of one own machine more."""
+        return next(c.own.tiers[-1][1] for c in self.made.choices if c.own and name == f"own {c.instance}")
 
     def gives(self, columns: Array) -> dict[str, float]:
         """By how much each policy gives, weighted; those that do."""
@@ -106,7 +112,7 @@ def _opposed(made: Formulation) -> list[str]:
     if found.columns is None or found.duals is None or not elastic.gives(found.columns):
         return []
     prices = {name for (*_, name), dual in zip(trial.program.rows, found.duals, strict=True) if abs(dual) > NOTHING}
-    return [name for name in constraints(made.rules, made.demands) if name in prices]
+    return [name for name in constraints(made.rules, made.demands, made.choices) if name in prices]
 
 
 def _explained(made: Formulation, gives: dict[str, float], columns: Array) -> InfeasibleError:
@@ -115,7 +121,7 @@ def _explained(made: Formulation, gives: dict[str, float], columns: Array) -> In
     opposed = _opposed(made)
     told = [_gives(made, name, columns) for name in names]
     if opposed:
-        held = [n for n in constraints(made.rules, made.demands) if n in {*names, *opposed}]
+        held = [n for n in constraints(made.rules, made.demands, made.choices) if n in {*names, *opposed}]
         what = f"no allocation holds {' and '.join(said(name, made.rules) for name in held)}"
         what += " together" if len(held) > 1 else ""
         what += WIDEN if any(name.startswith("share of") for name in held) else ""
@@ -133,12 +139,18 @@ def _gives(made: Formulation, name: str, columns: Array) -> str:
     if name.startswith("quota "):
         terms = made.counted(rules.caps[int(name.removeprefix("quota "))])
         return f"{words}: {sum(columns[c] * n for c, n in terms.items()):.0f} are needed"
+    if name.startswith("own "):
+        pool = next(c for c in made.choices if c.own is not None and name == f"own {c.instance}")
+        assert pool.own is not None
+        most = sum(count for count, _ in pool.own.tiers)
+        return f"{words}, {most}: {columns[made.pools[pool.machine]]:.0f} are needed; buy more, or allow other ways"
     if name == "backup":
         return f"{words}: {', '.join(_without_backup(made, columns))} can have too little of it"
     if name == "spot share":
         mine = made.money(lambda paid: paid.purchase == "spot")
     else:
         mine = made.money(lambda paid: paid.provider == name.removeprefix("share of "))
+        whole = sum(columns[column] * usd for column, usd in made.divided().items())
     part = 100 * sum(columns[column] * usd for column, usd in mine.items()) / max(whole, NOTHING)
     tolerance = "" if name == "spot share" else f" (within {100 * rules.share_tolerance:g} %)"
     return f"{words}{tolerance}: {part:.1f} % is as near as it comes"

@@ -10,7 +10,8 @@ import msgspec
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.fleet.hours import Schedule, schedule
-from flopwise.fleet.spec import INTERRUPTIBLE, PURCHASES, RUNS, Fleet, Job, Quota
+from flopwise.fleet.own import Machines, machines
+from flopwise.fleet.spec import API, HOSTABLE, INTERRUPTIBLE, OWNED, PURCHASES, RUNS, Fleet, Job, Quota
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, kind_of, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
@@ -93,6 +94,7 @@ class Platform:
     fleet: Fleet
     rules: Rules
     workloads: tuple[Placed, ...]
+    machines: tuple[Machines, ...] = ()
 
 
 def load_fleet(path: Path | str) -> Platform:
@@ -153,7 +155,7 @@ def resolved(fleet: Fleet) -> Platform:
         names[job.name] = number
     growth = [_growth(fleet, rules, names, n) for n in range(len(fleet.workloads))]
     placed = tuple(_placed(fleet, rules, n, growth[n]) for n in range(len(fleet.workloads)))
-    return Platform(fleet=fleet, rules=rules, workloads=placed)
+    return Platform(fleet=fleet, rules=rules, workloads=placed, machines=machines(fleet.own_machines))
 
 
 def _growth(fleet: Fleet, rules: Rules, names: dict[str, int], number: int) -> float:
@@ -204,6 +206,10 @@ def _rules(fleet: Fleet) -> Rules:
             f"policies.providers: the shares add up to {100 * total:g} %; they have to make 100 %, within the "
             f"tolerance of {100 * tolerance:g} %"
         )
+    ways: list[str] = [*(policies.purchase or ("on_demand",))]
+    if OWNED in ways and not fleet.own_machines:
+        raise SpecError(f"policies.purchase: {OWNED} needs machines; say which under `own_machines`")
+    ways += [OWNED] if fleet.own_machines and OWNED not in ways else []
     budget = policies.budget_per_month
     found = None if budget is None else parse_usd(budget, "policies.budget_per_month")
     if found is not None and found <= 0:
@@ -214,7 +220,7 @@ def _rules(fleet: Fleet) -> Rules:
         providers=shares,
         share_tolerance=tolerance,
         regions=tuple(policies.regions),
-        purchase=tuple(policies.purchase) or ("on_demand",),
+        purchase=tuple(ways),
         max_spot_share=share(policies.max_spot_share, "policies.max_spot_share"),
         caps=tuple(_cap(quota, f"policies.quotas.{n}") for n, quota in enumerate(policies.quotas)),
         backup_share=share(backup.share, "policies.backup.share"),
@@ -280,9 +286,15 @@ def _volume(value: object, what: str) -> float:
 
 
 def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:
-    """Ways to buy: its own among the fleet's, in the usual order."""
+    """Ways to buy: its own among the fleet's, in the usual order. To rent nothing needs no leave of the policies."""
     asked: set[str] = set(job.purchase or rules.purchase)
-    beyond = sorted(asked - set(rules.purchase)) if job.purchase else []
+    if job.purchase and OWNED in asked and OWNED not in rules.purchase:
+        raise SpecError(f"{where}.purchase: {OWNED} needs machines; say which under `own_machines`")
+    if API in job.purchase and job.task not in HOSTABLE:
+        kinds = ", ".join(sorted(HOSTABLE))
+        raise SpecError(f"{where}.purchase: an {API} answers requests ({kinds}); it cannot {job.task}")
+    asked -= {API} if job.task not in HOSTABLE else set()
+    beyond = sorted(asked - {*rules.purchase, API}) if job.purchase else []
     if beyond:
         raise SpecError(
             f"{where}.purchase: {', '.join(beyond)} is not among the fleet's; policies.purchase allows "

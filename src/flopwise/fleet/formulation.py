@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.fleet.milp import Program
+from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Formulation:
     def _columns(self) -> None:
         for index, choice in enumerate(self.choices):
             scale, demand = self.scale(index), self.demands[choice.workload]
-            usd = 0.0 if self.shared(choice) else choice.usd_each * scale
+            usd = choice.usd_running * scale + (0.0 if self.shared(choice) else choice.usd_each * scale)
             moved = 0.0 if demand.splittable else demand.volumes_usd.get(choice.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * choice.kg_each * scale
             column = self._bought(usd, -(-choice.instances // scale), choice, moved + kg)
@@ -100,11 +101,13 @@ class Formulation:
     def _carry(self) -> None:
         """Every workload is carried whole, and no share of the bill is met by machines that nobody needs.
 
-        What is not split is carried once; of what is, less than one instance of the coarsest kind is left over.
+        What is not split is carried once; of what is, less than one instance of the coarsest kind is left over (an API
+        has none).
         """
         for number, mine in self.of.items():
             terms = {self.own[i]: self.part(i) for i in mine}
-            spare = max(terms.values()) - MARGIN if self.demands[number].splittable else 0.0
+            coarsest = max((self.part(i) for i in mine if self.choices[i].purchase != API), default=MARGIN)
+            spare = coarsest - MARGIN if self.demands[number].splittable else 0.0
             self.program.row(terms, 1.0, 1.0 + spare, f"workload {self.demands[number].name}")
 
     def _by_provider(self, number: int) -> dict[str, list[int]]:
@@ -138,8 +141,24 @@ class Formulation:
         week = _week(self.demands)
         for machine, mine in of.items():
             first = self.choices[mine[0]]
-            self.pools[machine] = self._bought(first.usd_each, sum(self.choices[i].instances for i in mine), first)
+            most = sum(self.choices[i].instances for i in mine)
+            own = first.own is not None
+            self.pools[machine] = self._owned(first, most) if own else self._bought(first.usd_each, most, first)
             self._pool(machine, mine, week)
+
+    def _owned(self, choice: Choice, most: int) -> int:
+        """The column of used machines of one's own: there can be only so many; some may be paid used or not."""
+        assert choice.own is not None
+        column, name = self.program.column(0.0, most), f"own {choice.instance}"
+        terms = {column: 1.0}
+        for number, (there, usd) in enumerate(choice.own.tiers, start=1):
+            unlimited = number == len(choice.own.tiers) and name in self.without
+            terms[self._bought(usd, most if unlimited else min(there, most), choice)] = -1.0
+        self.program.row(terms, -np.inf, 0.0, name)
+        if choice.own.off_usd:
+            there = self._bought(choice.own.tiers[0][0] * choice.own.off_usd, 1, choice)
+            self.program.row({there: 1.0}, 1.0, 1.0, "own machines are kept")
+        return column
 
     def _pool(self, machine: Machine, mine: Sequence[int], week: tuple[float, ...]) -> None:
         """A pool holds its users in each slot of the week and in all hours, and no more machines than are used.
@@ -164,7 +183,8 @@ class Formulation:
                     slots[slot][own] = each
                 continue
             by_run[choice.workload][own] = each
-            hours[own] = each * min(choice.busy_hours / HOURS_PER_MONTH, sum(parts))
+            workable = HOURS_PER_MONTH if choice.own is None else choice.own.hours
+            hours[own] = each * min(choice.busy_hours / workable, sum(parts))
             if bound:
                 placed = {own: -hours[own]}
                 for slot, part in enumerate(parts):
@@ -228,18 +248,23 @@ class Formulation:
         if rules.max_spot_share < 1 and "spot share" not in without:
             spot = self.money(lambda paid: paid.purchase == "spot")
             self.program.row(_less(spot, whole, rules.max_spot_share), -np.inf, 0.0, "spot share")
+        divided = self.divided()
         for name, share in rules.providers.items():
             if f"share of {name}" in without:
                 continue
             mine = self.money(lambda paid, name=name: paid.provider == name)  # type: ignore[misc]  # a bound name
             low, high = share - rules.share_tolerance, share + rules.share_tolerance
             if low > 0:
-                self.program.row(_less(mine, whole, low), 0.0, np.inf, f"share of {name}")
+                self.program.row(_less(mine, divided, low), 0.0, np.inf, f"share of {name}")
             if high < 1:
-                self.program.row(_less(mine, whole, high), -np.inf, 0.0, f"share of {name}")
+                self.program.row(_less(mine, divided, high), -np.inf, 0.0, f"share of {name}")
         for number, cap in enumerate(rules.caps):
             if f"quota {number}" not in without:
                 self.program.row(self.counted(cap), -np.inf, cap.most, f"quota {number}")
+
+    def divided(self) -> dict[int, float]:
+        """The bill that providers have shares of: what is rented, and whatever else a share names."""
+        return self.money(lambda p: p.purchase not in {OWNED, API} or p.provider in self.rules.providers)
 
     def counted(self, cap: Cap) -> dict[int, float]:
         """Instances under a quota: of one's own, of shared machines once, and those that stand by."""
@@ -267,12 +292,13 @@ VOLUMES = "storage and traffic"
 
 
 def _sharers(choices: Sequence[Choice]) -> dict[Machine, set[int]]:
-    """The workloads that leave hours of a pooled machine to others, where there are several."""
+    """The workloads that leave hours of a pooled machine to others, where there are several; all of own machines."""
     found: dict[Machine, set[int]] = defaultdict(set)
     for choice in choices:
-        if choice.pooled and choice.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH:
+        if choice.own is not None or (choice.pooled and choice.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH):
             found[choice.machine].add(choice.workload)
-    return {machine: workloads for machine, workloads in found.items() if len(workloads) > 1}
+    owned = {choice.machine for choice in choices if choice.own is not None}
+    return {machine: workloads for machine, workloads in found.items() if len(workloads) > 1 or machine in owned}
 
 
 def _week(demands: Sequence[Demand]) -> tuple[float, ...]:

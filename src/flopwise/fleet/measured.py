@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models import load_model
+from flopwise.fleet.spec import API
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.candidates import Carried, Way
+    from flopwise.fleet.candidates import Carried
+    from flopwise.fleet.way import Way
     from flopwise.training.estimate import TrainEstimate
 
 BOUNDS = {
@@ -52,8 +54,8 @@ class Measured:
 
 
 def measured(item: Carried, found: Way, facts: Facts) -> Measured | None:
-    """The estimate of the way that was chosen; None for machines to work on."""
-    if item.wanted is None:
+    """The estimate of the way that was chosen; None for machines to work on, and for an API's."""
+    if item.wanted is None or found.purchase == API:
         return None
     model = load_model(item.wanted.source.model, facts_folder=facts.folder)
     if item.placed.job.task in {"pretrain", "finetune"}:

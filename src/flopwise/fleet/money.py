@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from flopwise.facts.terms import KINDS, Kind
 from flopwise.fleet.carbon import JOULES_PER_KWH, footprint
+from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import volume_usd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed
 
 
@@ -42,6 +44,15 @@ def carbon_kg(kwh: float, provider: str, region: str, folder: Path | None = None
     Source and assumptions: `flopwise.fleet.carbon.footprint`.
     """
     return footprint(kwh * JOULES_PER_KWH, provider, region, folder).kg
+
+
+def carbon_of(kwh: float | None, offer: Offer, folder: Path | None = None) -> float | None:
+    """The same of an offer, whose own electricity may be known; None where the electricity is not."""
+    if kwh is None:
+        return None
+    if isinstance(offer, OwnOffer) and offer.machines.kg_per_kwh is not None:
+        return kwh * offer.machines.kg_per_kwh
+    return carbon_kg(kwh, offer.provider, offer.region, folder)
 
 
 def volume_bills(

@@ -7,10 +7,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.compliance import providers_with
+from flopwise.facts.compliance import providers_with, tags
+from flopwise.facts.hosted_prices import hosted_prices
+from flopwise.fleet.own import OwnOffer
+from flopwise.fleet.spec import API
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
@@ -24,8 +27,10 @@ def check_names(platform: Platform, facts: Facts) -> None:
         UnknownNameError: says where in the fleet, and the nearest names.
     """
     rules = platform.rules
+    apis = {p.provider for p in hosted_prices(facts.folder)} if _hosted(platform) else frozenset()
     for provider in rules.providers:
-        _known(lambda p=provider: facts.offers_for(provider=p), f"policies.providers.{provider}")
+        if provider not in apis:
+            _known(lambda p=provider: facts.offers_for(provider=p), f"policies.providers.{provider}")
     for number, region in enumerate(rules.regions):
         _known(lambda r=region: facts.offers_for(region=r), f"policies.regions.{number}")
     for number, cap in enumerate(rules.caps):
@@ -34,19 +39,25 @@ def check_names(platform: Platform, facts: Facts) -> None:
         if cap.instance is not None:
             _matched(cap.instance, (o.instance for o in facts.offers), "instance", f"policies.quotas.{number}")
     for placed in platform.workloads:
-        _check_workload(placed, facts)
+        _check_workload(placed, facts, apis)
 
 
-def _check_workload(placed: Placed, facts: Facts) -> None:
+def _hosted(platform: Platform) -> bool:
+    """Whether an API may answer anything."""
+    return any(API in placed.purchase for placed in platform.workloads)
+
+
+def _check_workload(placed: Placed, facts: Facts, apis: Collection[str]) -> None:
     limits, where = placed.job.constraints, f"workload {placed.name[:60]}"
     for region in (*placed.job.residency, *limits.regions):
         _known(lambda r=region: facts.offers_for(region=r), where)
     for provider in limits.providers:
-        _known(lambda p=provider: facts.offers_for(provider=p), where)
+        if provider not in apis or API not in placed.purchase:
+            _known(lambda p=provider: facts.offers_for(provider=p), where)
     for instance in limits.instances:
         _known(lambda i=instance: facts.offers_for(instance=i), where)
     if placed.job.tags:
-        _known(lambda: providers_with(placed.job.tags, facts.folder), where)
+        _known(lambda: tagged(placed, facts), where)
     for gpu in (*limits.gpus, *(placed.job.machines.gpus if placed.job.machines else ())):
         _known(lambda g=gpu: facts.accelerator(g), where)
 
@@ -71,27 +82,48 @@ def _matched(pattern: str, names: Iterable[str], kind: str, where: str) -> None:
         raise _placed_error(UnknownNameError(kind, pattern, held), where)
 
 
-def allowed(offer: Offer, placed: Placed, platform: Platform, tagged: frozenset[str] | None = None) -> str | None:
-    """Why the fleet's policies or the workload's residency forbid an offer; None where they do not."""
-    rules = platform.rules
-    if rules.providers and offer.provider.lower() not in {p.lower() for p in rules.providers}:
+def tagged(placed: Placed, facts: Facts) -> frozenset[str] | None:
+    """Providers that have every tag a workload asks for; none where only own machines have one. None: nothing is asked.
+
+    Raises:
+        UnknownNameError: neither a provider nor an own machine has such a tag.
+    """
+    asked = [tag.strip().lower() for tag in placed.job.tags]
+    known = tags(facts.folder)
+    own = {tag for offer in facts.offers if isinstance(offer, OwnOffer) for tag in offer.machines.tags}
+    if any(tag in own and tag not in known for tag in asked):
+        providers_with([tag for tag in asked if tag not in own], facts.folder)
+        return frozenset()
+    return providers_with(placed.job.tags, facts.folder)
+
+
+def allowed(offer: Offer, placed: Placed, platform: Platform, having: frozenset[str] | None = None) -> str | None:
+    """Why the fleet's policies or the workload's residency forbid an offer; None where they do not.
+
+    Policies on providers and regions are of what is rented; where its own machines stand is the fleet's choice.
+    """
+    rules, own = platform.rules, isinstance(offer, OwnOffer)
+    if not own and rules.providers and offer.provider.lower() not in {p.lower() for p in rules.providers}:
         return "the provider is not among the policies'"
-    if rules.regions and not any(offer.serves(region) for region in rules.regions):
+    if not own and rules.regions and not any(offer.serves(region) for region in rules.regions):
         return "the region is not among the policies'"
     if placed.job.residency and not any(offer.serves(region) for region in placed.job.residency):
         return "its data may not be in that region"
-    if tagged is not None and offer.provider not in tagged:
+    if isinstance(offer, OwnOffer):
+        lacking = [tag for tag in placed.job.tags if tag.strip().lower() not in offer.machines.tags]
+        return f"own machines without {', '.join(lacking)}" if lacking else None
+    if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(placed.job.tags)}"
     return None
 
 
 def offers_of(placed: Placed, platform: Platform, facts: Facts) -> tuple[Facts, dict[str, int]]:
     """The facts with only the offers that a workload may use, and how many others fell for which reason."""
-    tagged = providers_with(placed.job.tags, facts.folder)
+    having = tagged(placed, facts)
     kept: list[Offer] = []
     fell: dict[str, int] = {}
     for offer in facts.offers:
-        reason = allowed(offer, placed, platform, tagged)
+        reason = allowed(offer, placed, platform, having)
         if reason is None:
             kept.append(offer)
         else:

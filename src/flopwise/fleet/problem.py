@@ -7,12 +7,16 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flopwise.fleet.allocate import Allocation, Choice, Demand, Machine, Taken, allocate, rented
+from flopwise.fleet.allocate import Allocation, Choice, Demand, Machine, Own, Taken, allocate, rented
 from flopwise.fleet.assessment import Allotment, MonthlyCost
-from flopwise.fleet.candidates import KEPT, Carried, Way, chosen_few
+from flopwise.fleet.candidates import KEPT, Carried, chosen_few
 from flopwise.fleet.formulation import VOLUMES
-from flopwise.fleet.money import VolumeBill, carbon_kg, volume_bills
+from flopwise.fleet.money import VolumeBill, carbon_of, volume_bills
+from flopwise.fleet.own import OwnOffer
+from flopwise.fleet.spec import OWNED
+from flopwise.fleet.way import Way
 from flopwise.fleet.week import slots
+from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 MANY = 4000
 """Choices beyond which fewer of each workload are weighed."""
+IDLE = "idle"
+"""Role and environment of machines that are paid and carry nothing."""
 GAP, SECONDS = 1e-3, 10.0
 
 
@@ -83,7 +89,10 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
 
 
 def _choice(number: int, found: Way, folder: Path | None) -> Choice:
-    kg = None if found.kwh is None else carbon_kg(found.kwh, found.offer.provider, found.offer.region, folder)
+    kg, offer = carbon_of(found.kwh, found.offer, folder), found.offer
+    own = None
+    if isinstance(offer, OwnOffer):
+        own = Own(tiers=offer.tiers, off_usd=offer.off, hours=offer.month.available_hours)
     return Choice(
         workload=found.workload,
         provider=found.offer.provider,
@@ -96,13 +105,15 @@ def _choice(number: int, found: Way, folder: Path | None) -> Choice:
         kg_each=(kg or 0.0) / found.instances,
         candidate=number,
         unit=found.unit,
+        usd_running=found.usd_running,
+        own=own,
     )
 
 
 def _schedule(item: Carried) -> Schedule | None:
     """What bounds it in the week where it may share machines; runs only where their place in the week was stated."""
     when = item.placed.schedule
-    shares = any(w.purchase.startswith("reserved") for w in item.ways)
+    shares = any(w.purchase.startswith(("reserved", OWNED)) for w in item.ways)
     return when if shares and (when.fixed or not item.placed.ends) else None
 
 
@@ -119,12 +130,28 @@ def _demand(item: Carried, shares: tuple[float, ...], volumes_usd: dict[str, flo
 
 
 def allotments(made: Problem, found: Allocation) -> list[Allotment]:
-    """The machines of an allocation, one row for each workload and kind."""
+    """The machines of an allocation, one row for each workload and kind.
+
+    Own machines that are paid and carry nothing have rows of their own, of no workload.
+    """
     sharers: dict[Machine, set[int]] = defaultdict(set)
     for taken in found.taken:
         if taken.choice.pooled:
             sharers[taken.choice.machine].add(taken.choice.workload)
-    return [_allotment(made, taken, len(sharers[taken.choice.machine]) > 1) for taken in found.taken]
+    rows = [_allotment(made, taken, len(sharers[taken.choice.machine]) > 1) for taken in found.taken]
+    held = {c.machine: made.ways[c.candidate] for c in made.choices if c.machine in found.idle}
+    return rows + [_idle(held[machine], count, usd) for machine, (count, usd) in found.idle.items()]
+
+
+def _idle(held: Way, count: int, usd: float) -> Allotment:
+    """Machines that are paid and carry nothing."""
+    offer = held.offer
+    return Allotment(
+        workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
+        gpu=offer.accelerator, purchase=held.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
+        usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
+        usd_high=usd, price_date=offer.price_date, role=IDLE,
+    )  # fmt: skip
 
 
 def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
@@ -134,7 +161,7 @@ def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
     pool = f"{choice.instance} {choice.purchase}" if shared and choice.pooled else ""
     if taken.role == "backup":
         paid = busy = 730.0 if rules.backup_on else rules.backup_hours
-    work = max(busy * taken.count, 1e-12)
+    rate, work = held.usd_per_hour, max(busy * taken.count, 1e-12)
     return Allotment(
         workload=item.placed.name,
         environment=item.placed.environment,
@@ -145,8 +172,8 @@ def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
         purchase=choice.purchase,
         count=taken.count,
         hours_per_month=paid,
-        usd_per_hour=held.usd_per_hour,
-        usd_per_hour_effective=usd / work,
+        usd_per_hour=rate,
+        usd_per_hour_effective=None if rate is None else usd / work,
         usd_per_month=usd,
         usd_low=usd,
         usd_high=usd,
@@ -163,7 +190,7 @@ def monthly_cost(made: Problem, found: Allocation, rows: Sequence[Allotment]) ->
     }
     for row in rows:
         for name, sums in by.items():
-            sums[getattr(row, name)] += row.usd_per_month
+            sums[getattr(row, name) or IDLE] += row.usd_per_month
     compute = sum(row.usd_per_month for row in rows)
     storage = traffic = 0.0
     notes: list[str] = []

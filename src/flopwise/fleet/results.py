@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flopwise.facts.models import load_model
 from flopwise.fleet.assessment import WorkloadResult
 from flopwise.fleet.measured import Measured, measured
-from flopwise.fleet.money import carbon_kg
+from flopwise.fleet.money import carbon_of
+from flopwise.fleet.spec import API, OWNED
+from flopwise.ops.tensors import parameters
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.allocate import Allocation
-    from flopwise.fleet.candidates import Carried, Way
+    from flopwise.fleet.candidates import Carried
     from flopwise.fleet.problem import Problem
+    from flopwise.fleet.way import Way
     from flopwise.search.answer import Candidate
 
 SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
@@ -60,16 +64,18 @@ def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
     item, found, told = chosen.item, chosen.way, chosen.figures
     placed, held = item.placed, found.candidate
     energy, carbon = _footprint(chosen, facts)
+    size, pattern, count = _kind(chosen, facts)
+    memory = held.memory_bytes * max(1, placed.gpus_each) if told is None else told.memory_bytes
     return WorkloadResult(
         name=placed.name,
         environment=placed.environment,
         kind=placed.job.task,
         model=placed.job.model,
-        parameters=None if told is None else told.parameters,
-        size="machines" if told is None else size_of(told.parameters),
-        memory_bytes=held.memory_bytes * max(1, placed.gpus_each) if told is None else told.memory_bytes,
+        parameters=count,
+        size=size,
+        memory_bytes=None if found.purchase == API else memory,
         intensity=None if told is None else told.intensity,
-        pattern="machines to work on" if told is None else told.pattern,
+        pattern=pattern,
         hours_per_month=found.busy_hours,
         runs_per_month=placed.runs_per_month,
         feasible=True,
@@ -83,13 +89,24 @@ def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
     )
 
 
+def _kind(chosen: Chosen, facts: Facts) -> tuple[str, str, int | None]:
+    """(size, what bounds it, parameters) of a workload."""
+    told, wanted = chosen.figures, chosen.item.wanted
+    if told is not None:
+        return size_of(told.parameters), told.pattern, told.parameters
+    if wanted is None:
+        return "machines", "machines to work on", None
+    count = int(parameters(load_model(wanted.source.model, facts_folder=facts.folder)))
+    return size_of(count), "answered by an API", count
+
+
 def _footprint(chosen: Chosen, facts: Facts) -> tuple[float | None, float | None]:
     """(kWh, kg of CO2) a month over all machines; None where one part is not known."""
     energy: float | None = 0.0
     carbon: float | None = 0.0
     for found, count in chosen.parts:
         own = None if found.kwh is None else found.kwh * count / found.instances
-        kg = None if own is None else carbon_kg(own, found.offer.provider, found.offer.region, facts.folder)
+        kg = carbon_of(own, found.offer, facts.folder)
         energy = None if own is None or energy is None else energy + own
         carbon = None if kg is None or carbon is None else carbon + kg
     return energy, carbon
@@ -109,7 +126,7 @@ def _best(chosen: Chosen) -> dict[str, Any]:
         "memory_bytes_per_gpu": held.memory_bytes,
         "capacity_bytes": held.capacity_bytes,
         "meets": held.meets,
-        "figures": {} if chosen.figures is None else chosen.figures.figures,
+        "figures": dict(held.figures) if chosen.figures is None else chosen.figures.figures,
         "breakdown": {} if chosen.figures is None else chosen.figures.breakdown,
         "usd_per_month": found.usd,
     }
@@ -124,7 +141,7 @@ def why_not_cheaper(chosen: Chosen) -> str:
         first = ahead[0]
         told.append(
             f"{_named(first.candidate, first.instances)} {_bought(first.purchase)} would cost ${first.usd:,.0f} a "
-            f"month instead of ${found.usd:,.0f}: policies of the fleet (shares, quotas, backup ...) stand against it"
+            f"month instead of ${found.usd:,.0f}: {_against(first, found)}"
         )
     misses = [] if item.plan is None else item.plan.misses
     told += [
@@ -134,12 +151,23 @@ def why_not_cheaper(chosen: Chosen) -> str:
     return "; ".join(told) or "it is the cheapest on offer that does the work"
 
 
+def _against(cheaper: Way, found: Way) -> str:
+    """What stands against a cheaper way."""
+    if found.purchase == OWNED:
+        return "own machines are paid all month, and others use them, too"
+    if cheaper.purchase == OWNED:
+        return "there are only so many of them, and other workloads or policies of the fleet come first"
+    return "policies of the fleet (shares, quotas, backup ...) stand against it"
+
+
 def _bought(purchase: str) -> str:
-    return {"on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year",
-            "reserved_3y": "reserved for three years"}[purchase]  # fmt: skip
+    return {"on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
+            "reserved_3y": "reserved for three years", OWNED: "of one's own"}[purchase]  # fmt: skip
 
 
 def _named(held: Candidate, count: int) -> str:
+    if held.purchase == API:
+        return f"{held.provider}'s {held.instance}"
     return f"{count} x {held.provider} {held.instance} ({held.gpu})"
 
 

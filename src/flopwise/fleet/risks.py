@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, MonthlyCost, Risk, Scenarios, WhatIf
+from flopwise.fleet.spec import API
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
@@ -40,6 +41,7 @@ def risks(
         found += _margins(held)
         found += _single_machine(held, rows)
     found += _interruptions(rows, folder)
+    found += _hosted(rows)
     found += _providers(bill, asked)
     found += _prices(rows, bill, ages, max_age_days)
     if drawn is not None and drawn.over_budget is not None:
@@ -103,6 +105,17 @@ def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[R
             kind="interruption", workload=row.workload, score=score, evidence=evidence,
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
         )  # fmt: skip
+
+
+def _hosted(rows: Sequence[Allotment]) -> Iterable[Risk]:
+    """What the price list of an API leaves open."""
+    for row in rows:
+        if row.purchase == API:
+            yield Risk(
+                kind="availability", workload=row.workload, score=UNKNOWN,
+                evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
+                mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
+            )  # fmt: skip
 
 
 def _providers(bill: MonthlyCost, asked: Sequence[WhatIf]) -> Iterable[Risk]:

@@ -9,7 +9,8 @@ import msgspec
 from flopwise.errors import FlopwiseError
 from flopwise.facts.formats import weight_format
 from flopwise.fleet.assessment import Allotment, Saving
-from flopwise.fleet.candidates import way
+from flopwise.fleet.own import OwnOffer
+from flopwise.fleet.way import way
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
 
@@ -122,7 +123,9 @@ def _usd_in(weights: str, held: Chosen, facts: Facts) -> float | None:
         item.wanted.source.constraints, weight_formats=[weights], instances=[found.offer.instance],
         providers=[found.offer.provider], purchase=[found.purchase],
     )  # fmt: skip
-    asked = msgspec.structs.replace(item.wanted, source=msgspec.structs.replace(item.wanted.source, constraints=limits))
+    most = found.offer.most * found.offer.count if isinstance(found.offer, OwnOffer) else item.wanted.max_gpus
+    source = msgspec.structs.replace(item.wanted.source, constraints=limits)
+    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=min(most, item.wanted.max_gpus))
     try:
         answer = plan(asked, facts, alone=False)
     except FlopwiseError:

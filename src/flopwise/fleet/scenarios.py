@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, Scenarios
+from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def simulated(
 ) -> Scenarios:
     """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
 
-    Machines follow demand, but those reserved, which are paid anyhow: more demand first fills those there are, as far
-    as `loads` (by workload: busy share over what they may be busy) leaves room. Each part's share of the variance is
-    that of months in which only this part is drawn.
+    Machines follow demand, but those reserved or one's own, which are paid anyhow: more demand first fills those there
+    are, as far as `loads` (by workload: busy share over what they may be busy) leaves room. Each part's share of the
+    variance is that of months in which only this part is drawn.
 
     Assumes: `DEMAND_SPREAD`, `SPOT_SPREAD`, `ON_DEMAND_SPREAD`; predictions err as the intervals of the bill say.
     """
@@ -85,9 +86,9 @@ def _draws(
     asked = demand[:, owner]
     loaded = np.where(asked > 1, asked * np.array([min(1.0, loads.get(r.workload, 1.0)) for r in rows]), asked)
     machines = np.maximum(np.ceil(np.round(count * loaded, 6)), np.where(asked > 1, count, 1)) / count
-    ends = np.array([r.workload in runs_that_end for r in rows])
+    linear = np.array([r.workload in runs_that_end or r.purchase == API for r in rows])
     return {
-        "demand": np.where(ends, asked, machines),
+        "demand": np.where(linear, asked, machines),
         "prices": price,
         "interruptions": np.maximum(1.0 + lost * REWORK_H / hours, 0.0),
         "prediction": np.exp(erred * np.where(erred > 0, up, down)),
@@ -104,7 +105,7 @@ def _interruptions(row: Allotment, folder: Path | None) -> float:
 
 def _bill(rows: Sequence[Allotment], draws: dict[str, Draws], drawn: set[str]) -> Draws:
     usd = np.array([r.usd_per_month for r in rows])
-    reserved = np.array([r.purchase.startswith("reserved") for r in rows])
+    reserved = np.array([r.purchase.startswith("reserved") or r.purchase == OWNED for r in rows])
     factor: Draws = np.ones_like(draws["demand"])
     for part in drawn:
         own = draws[part]

@@ -13,8 +13,12 @@ import msgspec
 from flopwise.search.workload import Constraints, Data, Method, Name, Quantity, Routing, Targets, Traffic, Workload
 
 Kind = Literal["pretrain", "finetune", "serve", "batch", "encode", "validate", "develop"]
-Purchase = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
-PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+Purchase = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "owned", "api"]
+PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved_1y", "reserved_3y", "owned", "api")
+OWNED, API = "owned", "api"
+"""Ways that rent nothing: machines of one's own, and a hosted model that is paid by the token."""
+HOSTABLE = frozenset({"serve", "batch", "validate"})
+"""Kinds that an API can answer."""
 RUNS = ("pretrain", "finetune", "batch", "validate")
 """Kinds that run and end; the others are there as long as their hours say."""
 PLANNED_AS = {"validate": "batch"}
@@ -67,6 +71,61 @@ class Workstations(_Strict, frozen=True):
     """Least memory of each accelerator: 16GB."""
 
 
+class SiteFigures(_Strict, frozen=True):
+    """What a room and its people take; what is not given is as `flopwise.fleet.onprem.Site` has it."""
+
+    colocation: bool = False
+    """In somebody's data centre: rent for the power reserved in place of a building."""
+    years: Quantity | None = None
+    """Until the machines are written off."""
+    residual_frac: Quantity | None = None
+    """What is left of the price then: 10%."""
+    interest_per_year: Quantity | None = None
+    support_frac_per_year: Quantity | None = None
+    """Maker's support and spares, of the price."""
+    network_frac: Quantity | None = None
+    """Switches, cables, storage, installing, on top of the price."""
+    host_usd_per_card: Quantity | None = None
+    usd_per_kwh: Quantity | None = None
+    pue: Quantity | None = None
+    facility_usd_per_kw: Quantity | None = None
+    facility_years: Quantity | None = None
+    colocation_usd_per_kw_month: Quantity | None = None
+    staff_usd_per_year: Quantity | None = None
+    gpus_per_person: Quantity | None = None
+    maintenance_hours_per_month: Quantity | None = None
+
+
+class OwnMachines(_Strict, frozen=True):
+    """Machines of one kind that the fleet owns, or may buy."""
+
+    name: Name
+    gpu: Name
+    gpus: Quantity = 8
+    """Accelerators in one machine."""
+    count: Quantity = 0
+    """Machines that are there already."""
+    buy_up_to: Quantity = 0
+    """Machines more that may be bought."""
+    sunk: bool = True
+    """What those that are there have cost to buy is spent, and not in the bill."""
+    kept: bool = True
+    """Those that are there are paid used or not (room, staff, support); otherwise those not needed are given up."""
+    price: Quantity | None = None
+    """US dollars of one machine with its accelerators; else as data/onprem.csv has it."""
+    provider: Name = "on-premises"
+    region: Name = "on-premises"
+    """What residency is compared with: eu-frankfurt is among eu-*."""
+    tags: list[Name] = []
+    memory: Quantity | None = None
+    """Of the host; it and the network are those of clouds' machines alike where they are not given."""
+    network: Quantity | None = None
+    """Of one machine, to others: 400GB/s."""
+    kg_per_kwh: Quantity | None = None
+    """Of CO2, for the electricity of the room; else that of the region, or the average of the world."""
+    site: SiteFigures = SiteFigures()
+
+
 class Job(_Strict, frozen=True):
     """One workload of a fleet."""
 
@@ -90,7 +149,7 @@ class Job(_Strict, frozen=True):
     runs_per_month: Quantity | None = None
     """Of what runs and ends: once a month when it is not given."""
     purchase: list[Purchase] = []
-    """Ways to buy it, among the fleet's."""
+    """Ways to buy it, among the fleet's; `owned` and `api` may be named here alone."""
     interruptible: bool | None = None
     """Whether spot machines may be taken from it; training and batch jobs, when it is not given."""
     residency: list[Name] = []
@@ -150,12 +209,15 @@ class Policies(_Strict, frozen=True):
 
     budget_per_month: Quantity | None = None
     providers: dict[Name, Quantity] = {}
-    """Shares of the monthly cost: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty."""
+    """Shares of what is rented: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty.
+
+    Machines of one's own and APIs count only where they are named here.
+    """
     share_tolerance: Quantity = 0.05
     """By how much a share may be missed, of the whole."""
     regions: list[Name] = []
     purchase: list[Purchase] = []
-    """Ways to buy; on demand when none is named."""
+    """Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named."""
     max_spot_share: Quantity = 1.0
     """Of the monthly cost."""
     quotas: list[Quota] = []
@@ -173,6 +235,7 @@ class Fleet(_Strict, frozen=True):
     workloads: Annotated[list[Job], msgspec.Meta(min_length=1, max_length=2000)]
     environments: dict[Name, Hours] = {}
     policies: Policies = Policies()
+    own_machines: Annotated[list[OwnMachines], msgspec.Meta(max_length=100)] = []
     description: Annotated[str, msgspec.Meta(max_length=5000)] = ""
 
 

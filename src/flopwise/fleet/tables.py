@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.fleet.places import allowed
 from flopwise.fleet.results import SIZES, size_of
+from flopwise.fleet.spec import API, OWNED
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -85,7 +86,7 @@ def size_rows(chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
 def instance_rows(made: Problem, found: Allocation) -> list[dict[str, Any]]:
     """What was weighed in the allocation, by provider; `used` tells what was taken."""
     taken = {(t.choice.provider, t.choice.instance, t.choice.region) for t in found.taken}
-    offers = {w.offer.key: w.offer for w in made.ways}
+    offers = {w.offer.key: w.offer for w in made.ways if w.purchase not in {OWNED, API}}
     rows = [
         {
             "provider": o.provider, "instance": o.instance, "region": o.region, "gpu": o.accelerator, "count": o.count,

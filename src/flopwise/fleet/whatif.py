@@ -12,6 +12,7 @@ from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.candidates import scaled
 from flopwise.fleet.problem import Problem, problem
+from flopwise.fleet.spec import OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +54,9 @@ def whatifs(
 
 
 def _all_dearer(found: Allocation, rules: Rules) -> WhatIf:
-    """Everything that is rented, and what goes with it, at once: the same machines stay the cheapest."""
-    kept = sum(t.usd for t in found.taken if not rented(t.choice.purchase))
+    """Everything but own machines, and what goes with it, at once: the same machines stay the cheapest."""
+    kept = sum(t.usd for t in found.taken if t.choice.purchase == OWNED)
+    kept += sum(usd for _, usd in found.idle.values())
     usd = found.usd + PRICE_RISE * (found.usd - kept)
     how = "machines, storage and traffic, wherever they are bought" + (", but for own machines" if kept else "")
     return WhatIf(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Document, Section, Table, Text, Tile, Tiles
 from flopwise.report.changes import changes
-from flopwise.report.money import between, usd
+from flopwise.report.money import between, rate, usd
+from flopwise.report.own import hosted, own_machines
 from flopwise.report.parts import months, shown
 from flopwise.units import format_bytes, format_percent, format_seconds
 
@@ -32,6 +33,8 @@ def document(found: Assessment, before: Assessment | None = None) -> Document:
         Section("Recommendations", tuple(_recommendations(found))),
         Section("Monthly cost", tuple(_costs(found))),
         Section("Allocation over providers", tuple(_allocation(found))),
+        Section("Own machines", tuple(own_machines(found))),
+        Section("Hosted APIs", tuple(hosted(found))),
         Section("Savings", tuple(_savings(found))),
         Section("What the policies cost", tuple(_policies(found))),
         Section("If things change", tuple(_changes(found))),
@@ -202,7 +205,7 @@ def _allocation(found: Assessment) -> Iterator[Block]:
         [
             (
                 a.workload, a.provider, a.region, a.instance, a.gpu, a.purchase.replace("_", " "), f"{a.count:,}",
-                f"{a.hours_per_month:,.0f}", f"{a.usd_per_hour:,.3f}", f"{a.usd_per_hour_effective:,.3f}",
+                f"{a.hours_per_month:,.0f}", rate(a.usd_per_hour), rate(a.usd_per_hour_effective),
                 usd(a.usd_per_month), between(a.usd_low, a.usd_high), a.price_date,
                 f"{a.role}, pool {a.pool}" if a.pool else a.role,
             )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def rate(value: float | None) -> str:
+    """USD an hour, where it is paid by the hour."""
+    return "-" if value is None else f"{value:,.3f}"
+
+
 def usd(value: float | None) -> str:
     """Dollars, whole from a hundred on."""
     if value is None:

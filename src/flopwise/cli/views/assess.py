@@ -73,7 +73,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
 
 
 def _row(a: Any) -> tuple[str, ...]:
-    role = " (backup)" if a.role == "backup" else ""
+    role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
         a.purchase.replace("_", " "), f"{a.hours_per_month:,.0f}", usd(a.usd_per_month), between(a.usd_low, a.usd_high),

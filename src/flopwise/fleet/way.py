@@ -1,0 +1,167 @@
+"""One way to carry one workload for a month: machines that are rented, machines of one's own, or an API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.fleet.own import OwnOffer
+from flopwise.fleet.pricing import effective
+from flopwise.fleet.tokens import ApiOffer, month_of_tokens
+from flopwise.search.answer import Candidate
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flopwise.facts.offers import Offer
+    from flopwise.fleet.file import Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to carry one workload for a month: `instances` machines, each on `busy_hours` and paid `paid_hours`.
+
+    `usd_each`: a month of one machine, of own ones of the first; `usd_running`: what its work adds to that, the power
+    of own machines. `usd_per_hour` is None of an API. `kwh`: a month, at the meter, of all instances; None where a
+    power limit is not known.
+    """
+
+    workload: int
+    candidate: Candidate
+    offer: Offer
+    instances: int
+    unit: int  # instances of one replica
+    busy_hours: float
+    paid_hours: float
+    usd_per_hour: float | None
+    usd_each: float
+    kwh: float | None
+    usd_running: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def purchase(self) -> str:
+        """How its machines are bought."""
+        return self.candidate.purchase
+
+    @property
+    def usd(self) -> float:
+        """A month of all instances, nothing shared."""
+        if isinstance(self.offer, OwnOffer):
+            return self.offer.standing_usd(self.instances) + self.instances * self.usd_running
+        return self.instances * self.usd_each
+
+
+def way(
+    index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: float = 1.0, folder: Path | None = None
+) -> Way:
+    """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
+
+    Services get as many more replicas, so that each has as many requests as planned; runs are as many more.
+    """
+    if isinstance(offer, ApiOffer):
+        return api_way(index, placed, offer, factor)
+    gpus_each = max(1, candidate.num_gpus // candidate.num_instances)
+    instances, unit, runs = candidate.num_instances, 1, (placed.runs_per_month or 1.0) * factor
+    held = candidate.layout
+    if "replicas" in held:
+        each = held["tp"] * held["pp"] * held["dp"]
+        unit = max(1, -(-each // gpus_each))
+        if factor != 1.0 and not placed.ends:
+            replicas = -(-round(held["replicas"] * factor * 1e6) // 10**6)
+            instances = replicas * unit if each > gpus_each else -(-replicas // max(1, gpus_each // each))
+    if placed.wanted is None:
+        instances = candidate.num_instances
+    if placed.ends:
+        busy = candidate.seconds / HOUR_S * runs
+        at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
+        instances, busy = instances * at_once, busy / at_once
+        energy = None if candidate.energy_joules is None else candidate.energy_joules * runs
+    else:
+        busy = placed.hours_per_month
+        energy = None
+        if candidate.energy_joules is not None:
+            energy = candidate.energy_joules * busy / HOURS_PER_MONTH * instances / candidate.num_instances
+    if isinstance(offer, OwnOffer):
+        return _own_way(index, candidate, offer, instances, unit, busy, energy)
+    counted = 0.0 if placed.job.task in {"pretrain", "finetune"} else None  # runs have their interruptions in them
+    price = effective(
+        offer,
+        candidate.purchase,
+        busy,
+        interruptible=placed.interruptible,
+        interruptions_per_hour=counted,
+        starts_per_month=runs if placed.ends else placed.schedule.starts_per_month,
+        folder=folder,
+    )
+    assert price is not None, "the search takes what has a price"
+    return Way(
+        workload=index,
+        candidate=candidate,
+        offer=offer,
+        instances=instances,
+        unit=unit,
+        busy_hours=busy,
+        paid_hours=price.billed_hours,
+        usd_per_hour=price.usd_per_hour_list,
+        usd_each=price.usd_per_month,
+        kwh=None if energy is None else energy / 3.6e6,
+        notes=price.notes,
+    )
+
+
+def _own_way(
+    index: int, candidate: Candidate, offer: OwnOffer, instances: int, unit: int, busy: float, joules: float | None
+) -> Way:
+    """On machines of one's own: they stand there all month, work adds its power."""
+    kwh = None if joules is None else offer.metered_kwh(joules)
+    there, spent = offer.machines.count, offer.machines.sunk
+    notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, {busy:.4g} of them used, and power by use"]
+    if there and spent:
+        notes.append(f"what {there} of them cost to buy is spent and not in the bill")
+    return Way(
+        workload=index,
+        candidate=candidate,
+        offer=offer,
+        instances=instances,
+        unit=unit,
+        busy_hours=busy,
+        paid_hours=HOURS_PER_MONTH,
+        usd_per_hour=offer.first_usd / HOURS_PER_MONTH,
+        usd_each=offer.first_usd,
+        kwh=kwh,
+        usd_running=offer.running_usd(None if kwh is None else kwh / instances, busy),
+        notes=tuple(notes),
+    )
+
+
+def api_way(index: int, placed: Placed, offer: ApiOffer, factor: float = 1.0) -> Way:
+    """All requests of a month, answered by an API and paid by the token."""
+    month = month_of_tokens(placed, factor)
+    assert month is not None, "an API is offered for what has tokens"
+    usd = month.usd(offer.price)
+    candidate = Candidate(
+        rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=1, gpu="",
+        num_gpus=0, purchase="api", layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd, energy_joules=None,
+        meets={}, figures={"input_tokens_per_month": month.inputs, "output_tokens_per_month": month.outputs},
+        memory_bytes=0.0, capacity_bytes=0.0, price_date=offer.price_date, price_source=offer.source,
+    )  # fmt: skip
+    price = offer.price
+    note = (
+        f"${price.input_usd_per_mtok:g} a million tokens in, ${price.output_usd_per_mtok:g} out, without discounts "
+        f"({price.source}, {price.date})"
+    )
+    return Way(
+        workload=index,
+        candidate=candidate,
+        offer=offer,
+        instances=1,
+        unit=1,
+        busy_hours=placed.hours_per_month,
+        paid_hours=placed.hours_per_month,
+        usd_per_hour=None,
+        usd_each=usd,
+        kwh=None,
+        notes=(note,),
+    )
