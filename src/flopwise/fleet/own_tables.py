@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
     from flopwise.fleet.allocate import Allocation
     from flopwise.fleet.file import Platform
+    from flopwise.fleet.onprem import Ownership
     from flopwise.fleet.problem import Problem
     from flopwise.fleet.results import Chosen
     from flopwise.fleet.way import Way
 
 USUAL_USE = 0.6
 """Utilisation at which machines that nothing uses are compared."""
-CLOUDS = ("on_demand", "reserved_1y", "reserved_3y")
+BY_THE_HOUR = ("on_demand", "spot")
+RESERVED = ("reserved_1y", "reserved_3y")
 
 
 def own_rows(platform: Platform, facts: Facts, made: Problem, found: Allocation) -> list[dict[str, Any]]:
@@ -65,19 +67,36 @@ def _own_row(offer: OwnOffer, rentable: Sequence[Offer], made: Problem, found: A
 
 
 def _against(offer: OwnOffer, rentable: Sequence[Offer], busy: float) -> list[dict[str, Any]]:
-    """Clouds' machines with the same accelerator, cheapest first; with what buying and what keeping own ones needs."""
+    """Clouds' machines with the same accelerator, cheapest first; with what buying and what keeping own ones needs.
+
+    What is paid by the hour is off when it is idle; what is reserved is paid all month, as own machines are: those cost
+    less at any use, or at none.
+    """
     full, kept = offer.month, replace(offer.month, capital=0.0)
+    purchases = BY_THE_HOUR + RESERVED
+    keeping = against_clouds(kept, rentable, utilisation=busy, purchases=purchases)
+    held = {(r.provider, r.instance, r.region, r.purchase): r for r in keeping}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    keeping = {
-        (r.provider, r.instance, r.region, r.purchase): r.break_even_utilisation
-        for r in against_clouds(kept, rentable, utilisation=busy, purchases=CLOUDS)
-    }
-    for row in against_clouds(full, rentable, utilisation=busy, purchases=CLOUDS):
+    for row in against_clouds(full, rentable, utilisation=busy, purchases=purchases):
         key = (row.provider, row.instance, row.purchase)
-        if key not in rows:
-            keep = keeping[row.provider, row.instance, row.region, row.purchase]
-            rows[key] = asdict(row) | {"keeping_break_even_utilisation": keep}
+        if key in rows:
+            continue
+        keep = held[row.provider, row.instance, row.region, row.purchase].break_even_utilisation
+        rows[key] = asdict(row) | {"keeping_break_even_utilisation": keep}
+        if row.purchase in RESERVED:
+            rows[key] |= _reserved(full, kept, row.usd_per_gpu_hour * HOURS_PER_MONTH, busy)
     return list(rows.values())
+
+
+def _reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: float) -> dict[str, float | None]:
+    """Break-even with an accelerator that is paid all month, `cloud_usd`."""
+    use, saved = full.busy_power * busy, cloud_usd - full.running - full.busy_power * busy
+    months = full.purchase_usd / saved if saved > 0 else None
+    return {
+        "break_even_utilisation": 0.0 if full.fixed + use <= cloud_usd else None,
+        "keeping_break_even_utilisation": 0.0 if kept.fixed + use <= cloud_usd else None,
+        "months": months if months is not None and months <= full.life_months else None,
+    }
 
 
 def own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -117,7 +117,7 @@ def _own_way(
     """On machines of one's own: they stand there all month, work adds its power."""
     kwh = None if joules is None else offer.metered_kwh(joules)
     there, spent = offer.machines.count, offer.machines.sunk
-    notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, {busy:.4g} of them used, and power by use"]
+    notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not, and the power of work by use"]
     if there and spent:
         notes.append(f"what {there} of them cost to buy is spent and not in the bill")
     return Way(

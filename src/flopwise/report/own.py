@@ -40,7 +40,7 @@ def own_machines(found: Assessment) -> Iterator[Block]:
                 ],
                 [_against(r) for r in rows],
                 f"{row['machine']}, {use}, everything paid: the share of the hours worked from which own machines cost "
-                "less than the cloud's by the hour, bought anew and kept.",
+                "less than the cloud's, bought anew and kept; what is reserved is paid all month, too.",
             )  # fmt: skip
         else:
             yield Text(f"No cloud that the policies allow has the {row['gpu']} of {row['machine']}.")
@@ -60,13 +60,17 @@ def _against(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{row['provider']} {row['instance']}", row["region"], row["purchase"].replace("_", " "),
         f"${row['usd_per_gpu_hour']:,.2f}", f"${row['own_usd_per_gpu_hour']:,.2f}",
-        _percent(row["break_even_utilisation"], "never"), _percent(row["keeping_break_even_utilisation"], "never"),
+        _use(row["break_even_utilisation"]), _use(row["keeping_break_even_utilisation"]),
         "-" if months is None else f"{months:,.0f} months", row["price_date"],
     )  # fmt: skip
 
 
-def _percent(value: float | None, none: str = "-") -> str:
-    return none if value is None else format_percent(value, 0)
+def _percent(value: float | None) -> str:
+    return "-" if value is None else format_percent(value, 0)
+
+
+def _use(value: float | None) -> str:
+    return "never" if value is None else format_percent(value, 0) if value else "any use"
 
 
 def hosted(found: Assessment) -> Iterator[Block]:
@@ -88,6 +92,6 @@ def hosted(found: Assessment) -> Iterator[Block]:
             )
             for r in found.hosted
         ],
-        "Tokens of a month. Break-even: output tokens a month, prompts with them, from which one machine that is on all "
-        "month costs no more. Latency, rate limits and precision of an API are not in its price list.",
+        "Tokens of a month. Break-even: output tokens a month, prompts with them, from which one machine that is on "
+        "all month costs no more. Latency, rate limits and precision of an API are not in its price list.",
     )  # fmt: skip
