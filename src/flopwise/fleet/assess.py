@@ -127,7 +127,7 @@ def _composed(
         sizes=size_rows(chosen),
         instances=instance_rows(made, solved.found),
         own_machines=own,
-        hosted=hosted_rows(made, chosen),
+        hosted=hosted_rows(chosen),
         optimality_gap=solved.found.gap,
         budget_per_month=rules.budget_per_month,
         assumptions=assumptions(solved, drawn is not None),

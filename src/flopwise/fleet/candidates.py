@@ -51,7 +51,12 @@ class Carried:
     @property
     def splittable(self) -> bool:
         """Whether its machines may be of several kinds: replicas, and machines to work on."""
-        return self.placed.job.task not in {"pretrain", "finetune"}
+        return splittable(self.placed)
+
+
+def splittable(placed: Placed) -> bool:
+    """Whether a workload's machines may be of several kinds."""
+    return placed.job.task not in {"pretrain", "finetune"}
 
 
 def carried(platform: Platform, facts: Facts, advance: Advance | None = None) -> tuple[Carried, ...]:
@@ -109,8 +114,9 @@ def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key,
     keys = []
     for buys, offers in parts:
         some = replace(offered, offers=offers) if own else offered
-        whole = searched_as(placed, platform, buys)
-        wanted = narrowed(whole, some) if platform.machines else whole
+        wanted: Resolved | None = searched_as(placed, platform, buys)
+        if wanted is not None and platform.machines:
+            wanted = narrowed(wanted, some, whole=not splittable(placed))
         if wanted is None or not offers:
             continue
         mine = offers[0].instance if buys == [OWNED] else ""
@@ -142,10 +148,11 @@ def searched_as(placed: Placed, platform: Platform, buys: list[str]) -> Resolved
     return msgspec.structs.replace(wanted, **changes)
 
 
-def narrowed(wanted: Resolved, facts: Facts) -> Resolved | None:
+def narrowed(wanted: Resolved, facts: Facts, *, whole: bool) -> Resolved | None:
     """The workload with only those of its constraints' names that these offers have; None where they exclude them all.
 
-    A constraint may name machines of one's own and rented ones alike; of own ones there are only so many.
+    A constraint may name machines of one's own and rented ones alike. What is carried `whole` has no more machines of
+    one's own than there are; others may have some of them.
     """
     limits, offers = wanted.source.constraints, facts.offers
     have: dict[str, Callable[[str], bool]] = {
@@ -158,7 +165,7 @@ def narrowed(wanted: Resolved, facts: Facts) -> Resolved | None:
     if any(getattr(limits, field) and not names for field, names in kept.items()):
         return None
     own = [o for o in offers if isinstance(o, OwnOffer)]
-    most = min([wanted.max_gpus, *(o.most * o.count for o in own)])
+    most = min([wanted.max_gpus, *(o.most * o.count for o in own if whole)])
     if most < wanted.min_gpus:
         return None
     source = msgspec.structs.replace(wanted.source, constraints=msgspec.structs.replace(limits, **kept))

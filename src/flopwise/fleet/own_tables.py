@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError
-from flopwise.fleet.hosted import break_even
+from flopwise.fleet.hosted import BreakEven, break_even
 from flopwise.fleet.onprem import against_clouds
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.places import allowed
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from flopwise.fleet.problem import Problem
     from flopwise.fleet.results import Chosen
     from flopwise.fleet.way import Way
+    from flopwise.search.workload import Resolved
 
 USUAL_USE = 0.6
 """Utilisation at which machines that nothing uses are compared."""
@@ -113,26 +113,26 @@ def own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     return told
 
 
-def hosted_rows(made: Problem, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+def hosted_rows(chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
     """Each API that may answer a workload: tokens and USD of a month, against the cheapest machines.
 
-    `break_even_tokens`: output tokens a month (their prompts are counted with them) from which a machine that is on all
-    month costs no more; of runs, whose machines are paid by the hour, None: `why` compares a token's price.
+    `break_even_tokens`: output tokens a month (their prompts are counted with them) from which some machine that is on
+    all month costs no more, `why` says which; of runs, whose machines are paid by the hour, None, and a token's prices.
     """
     rows = []
     for held in chosen:
         apis = [w for w in held.item.ways if isinstance(w.offer, ApiOffer)]
         machines = [w for w in held.item.ways if w.purchase != API]
-        rows += [_hosted_row(w, machines[0] if machines else None, held) for w in apis]
-    del made
+        rows += [_hosted_row(w, machines, held) for w in apis]
     return rows
 
 
-def _hosted_row(found: Way, machines: Way | None, held: Chosen) -> dict[str, Any]:
+def _hosted_row(found: Way, others: Sequence[Way], held: Chosen) -> dict[str, Any]:
     assert isinstance(found.offer, ApiOffer)
     figures = found.candidate.figures
     inputs, outputs = figures["input_tokens_per_month"] or 0.0, figures["output_tokens_per_month"] or 0.0
-    volume, why = (None, "nothing else runs it") if machines is None else _break_even(found, machines, held)
+    machines = others[0] if others else None
+    volume, why = (None, "nothing else runs it") if machines is None else _break_even(found, others, held)
     return {
         "workload": held.item.placed.name, "provider": found.offer.provider, "model": found.offer.instance,
         "input_tokens_per_month": inputs, "output_tokens_per_month": outputs, "usd_per_month": found.usd,
@@ -144,26 +144,34 @@ def _hosted_row(found: Way, machines: Way | None, held: Chosen) -> dict[str, Any
     }  # fmt: skip
 
 
-def _break_even(found: Way, machines: Way, held: Chosen) -> tuple[float | None, str]:
-    """(output tokens a month from which machines cost no more, why none)."""
+def _break_even(found: Way, others: Sequence[Way], held: Chosen) -> tuple[float | None, str]:
+    """(output tokens a month from which some machines cost no more, on which of them, or why on none)."""
     assert isinstance(found.offer, ApiOffer)
-    figures, placed = found.candidate.figures, held.item.placed
+    figures, placed, wanted = found.candidate.figures, held.item.placed, held.item.placed.wanted
     outputs = figures["output_tokens_per_month"] or 0.0
-    ratio = (figures["input_tokens_per_month"] or 0.0) / outputs
-    if placed.ends:
-        api, own = 1e6 * found.usd / outputs, 1e6 * machines.usd / outputs
-        return None, f"a million output tokens cost ${api:.3g} there, ${own:.3g} on the machines, at any volume"
-    wanted, rate = placed.wanted, machines.candidate.figures.get("requests_per_s_capacity")
     assert wanted is not None
-    if not rate or machines.usd_per_hour is None:
+    if placed.ends:
+        api, own = 1e6 * found.usd / outputs, 1e6 * others[0].usd / outputs
+        return None, f"a million output tokens cost ${api:.3g} there, ${own:.3g} on the machines, at any volume"
+    rows = [(_against_api(found.offer, w, wanted), w) for w in others]
+    known = [(row, w) for row, w in rows if row is not None]
+    pays = [(row.first, w) for row, w in known if row.first is not None]
+    if pays:
+        volume, first = min(pays, key=lambda entry: entry[0])
+        return volume, f"on {first.offer.provider} {first.offer.instance}, {first.purchase.replace('_', ' ')}"
+    if not known:
         return None, "what a machine carries is not known"
+    return None, min((row for row, _ in known), key=lambda row: row.own_usd_per_mtok).why
+
+
+def _against_api(offer: ApiOffer, machines: Way, wanted: Resolved) -> BreakEven | None:
+    """One kind of machines, on all month, against an API; None where what they carry or cost is not known."""
+    rate = machines.candidate.figures.get("requests_per_s_capacity")
+    if not rate or not machines.paid_hours:
+        return None
     units = max(1, machines.instances // machines.unit)
-    month = machines.usd * HOURS_PER_MONTH / max(machines.paid_hours, 1e-9) / units
-    try:
-        told = break_even(
-            found.offer.price, month, rate * wanted.output_tokens / units, inputs_per_output=ratio,
-            fill_frac=1.0 / wanted.arriving.peak,
-        )  # fmt: skip
-    except SpecError as error:
-        return None, str(error)
-    return told.first, told.why
+    month = machines.usd * HOURS_PER_MONTH / machines.paid_hours / units
+    return break_even(
+        offer.price, month, rate * wanted.output_tokens / units,
+        inputs_per_output=wanted.input_tokens / wanted.output_tokens, fill_frac=1.0 / wanted.arriving.peak,
+    )  # fmt: skip

@@ -91,10 +91,11 @@ def tagged(placed: Placed, facts: Facts) -> frozenset[str] | None:
     asked = [tag.strip().lower() for tag in placed.job.tags]
     known = tags(facts.folder)
     own = {tag for offer in facts.offers if isinstance(offer, OwnOffer) for tag in offer.machines.tags}
-    if any(tag in own and tag not in known for tag in asked):
-        providers_with([tag for tag in asked if tag not in own], facts.folder)
-        return frozenset()
-    return providers_with(placed.job.tags, facts.folder)
+    for tag in asked:
+        if tag not in known and tag not in own:
+            hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
+            raise UnknownNameError("tag", tag, {*known, *own}, hint)
+    return providers_with(asked, facts.folder) if known.keys() >= set(asked) else frozenset()
 
 
 def allowed(offer: Offer, placed: Placed, platform: Platform, having: frozenset[str] | None = None) -> str | None:

@@ -123,9 +123,11 @@ def _usd_in(weights: str, held: Chosen, facts: Facts) -> float | None:
         item.wanted.source.constraints, weight_formats=[weights], instances=[found.offer.instance],
         providers=[found.offer.provider], purchase=[found.purchase],
     )  # fmt: skip
-    most = found.offer.most * found.offer.count if isinstance(found.offer, OwnOffer) else item.wanted.max_gpus
+    most = item.wanted.max_gpus
+    if isinstance(found.offer, OwnOffer) and not item.splittable:
+        most = min(most, found.offer.most * found.offer.count)
     source = msgspec.structs.replace(item.wanted.source, constraints=limits)
-    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=min(most, item.wanted.max_gpus))
+    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=most)
     try:
         answer = plan(asked, facts, alone=False)
     except FlopwiseError:

@@ -105,6 +105,8 @@ def _largest(values: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _machines(best: Mapping[str, Any]) -> str:
     gpus, instances = best.get("num_gpus"), best.get("num_instances")
+    if best.get("purchase") == "api":
+        return f"the API of {best.get('provider')}, {best.get('instance')}"
     held = f"{gpus:,} x {best.get('gpu', '?')}" if gpus else str(best.get("gpu", "?"))
     return f"{held} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else held
 
