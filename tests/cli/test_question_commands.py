@@ -226,12 +226,19 @@ def test_one_capacity_in_every_place(document: Callable[[str], dict[str, Any]], 
     line = "Llama-3.1-70B --gpu h100 --weights fp8"
     served = [document(f"serve {line} --concurrency {n}") for n in (1, 4)]
     held = document(f"memory {line} --task serve --context 1280 --concurrency 4")
-    assert len({a["max_concurrency"] for a in (*served, *(s["memory"] for s in served))}) == 1
-    assert 0 < held["max_concurrency"] <= served[0]["max_concurrency"]  # every context full; answers grow as they run
-    assert len({a["kv_capacity_tokens"] for a in (*served, *(s["memory"] for s in served))}) == 1
-    assert held["kv_capacity_tokens"] == pytest.approx(served[0]["kv_capacity_tokens"], rel=0.15)  # one prompt less
+    answers = (*served, *(s["memory"] for s in served))
+    assert {a["max_whole_contexts"] for a in answers} == {held["max_concurrency"]} == {held["max_whole_contexts"]}
+    assert {a["kv_capacity_tokens"] for a in answers} == {held["kv_capacity_tokens"]}
+    (most,) = {a["max_concurrency"] for a in answers}
+    assert 0 < held["max_concurrency"] < most  # answers grow as they run
     _, out, _ = run(f"serve {line} --concurrency 4")
     assert out.count("at most ") == 1
+    said = f"{most:,.0f} in flight while answers grow (half held on average), {held['max_concurrency']:,.0f} whole"
+    assert said in out
+    fixed = document(f"serve {line} --static --concurrency 3")
+    assert fixed["max_concurrency"] == fixed["max_whole_contexts"] == held["max_concurrency"]
+    reserved = document(f"serve {line} --engine tensorrt-llm --concurrency 1")
+    assert reserved["max_concurrency"] == reserved["max_whole_contexts"]
 
 
 @pytest.mark.parametrize("line", ["Llama-3.1-8B --gpu h100 --concurrency 1", "Llama-3.1-70B --gpu h100 --weights fp8"])

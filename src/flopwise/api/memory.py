@@ -55,6 +55,7 @@ class MemoryAnswer:
     moments: tuple[tuple[str, float], ...] = ()  # training: bytes at each moment of a step, the fullest first
     kv_capacity_tokens: float | None = None
     max_concurrency: float | None = None
+    max_whole_contexts: float | None = None
 
     @property
     def margin_bytes(self) -> float | None:
@@ -364,8 +365,6 @@ def of_serving(
     total = float(held.total_bytes)
     band = memory_band("serving")
     low, high = band.interval(total)
-    capacity = None if chip is None else float(chip.hbm_bytes)
-    fits = None if chip is None else bool(held.fits)
     usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
     return MemoryAnswer(
         model=model,
@@ -377,11 +376,11 @@ def of_serving(
         worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
         host_bytes=0.0,
         accelerator=chip,
-        capacity_bytes=capacity,
+        capacity_bytes=None if chip is None else float(chip.hbm_bytes),
         usable_bytes=usable,
-        fits=fits,
+        fits=None if chip is None else bool(held.fits),
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=() if fits is not False else _serving_remedies(model, asked, layout, chip, context, concurrency),
+        remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, context, concurrency),
         band=band,
         quick=serving_rules(model, asked, chip, context),
         settings=(
@@ -397,4 +396,5 @@ def of_serving(
         context=context,
         kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),
         max_concurrency=None if chip is None else float(held.max_concurrency),
+        max_whole_contexts=None if chip is None else float(held.max_whole_contexts),
     )

@@ -217,6 +217,8 @@ def answered(
         kv_dtype=job.kv_dtype,
         engine_name=job.engine,
         memory_frac=job.memory_frac,
+        max_batch=job.max_batch,
+        prefill_tokens=job.prefill_tokens,
         device_kind=job.cluster.accelerator.kind,
         **changed_memory(job),
     )

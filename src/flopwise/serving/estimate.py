@@ -299,6 +299,7 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
         output_tokens_per_s=_times(throughput, outputs) if outputs else None,
         total_tokens_per_s=rate * (asked + outputs),
         concurrency=served.concurrency,
+        max_whole_contexts=int(memory.max_whole_contexts) * ranks,
         max_concurrency=int(memory.max_concurrency) * ranks,
         kv_capacity_tokens=int(memory.kv_capacity_tokens) * ranks,
         memory=memory,

@@ -257,14 +257,22 @@ class _Tree:
             "maximum concurrency",
             found.max_concurrency,
             "",
-            "memory model: sequences in the budget, at most a batch",
+            "memory model: sequences in the budget while answers grow, at most a batch",
+            budget,
+            _engine(self.row, "largest batch", self.row.max_batch, ""),
+        )
+        whole = derived(
+            "whole contexts",
+            found.max_whole_contexts,
+            "",
+            "memory model: sequences in the budget with prompt and answer cached, at most a batch",
             budget,
             _engine(self.row, "largest batch", self.row.max_batch, ""),
         )
         cache = derived(
             "cache capacity", found.kv_capacity_tokens, "tokens", "memory model: tokens in the cache budget", budget
         )
-        return [lower, most, cache]
+        return [lower, most, whole, cache]
 
     def paid(self) -> list[Figure]:
         """Cost and energy of tokens."""

@@ -52,9 +52,10 @@ class ServingMemory:
     items: dict[str, Floats]
     total_bytes: Floats  # used with the asked concurrency and context
     usable_bytes: Floats  # what the engine takes of the card at most
-    kv_budget_bytes: Floats  # what the engine leaves for the cache when it runs as many sequences as fit
+    kv_budget_bytes: Floats  # what the engine leaves for the cache when it runs as many whole contexts as fit
     kv_capacity_tokens: Floats  # tokens that fit the budget, sequences of the asked context
-    max_concurrency: Floats  # whole sequences of the asked context, capped by the engine's batch
+    max_whole_contexts: Floats  # sequences that have all of the asked context cached, capped by the engine's batch
+    max_concurrency: Floats  # sequences that run while their answers grow, capped likewise
     fits: Array | bool
     assumptions: tuple[str, ...] = ()
 
@@ -197,7 +198,9 @@ def serving_memory(
 
     `concurrency` None: as many as fit. What fits does not depend on it: activations grow with the batch, so the most
     that a card holds is where weights, activations of so many and their cache fill it. `answer`: of the context, the
-    tokens that are made one by one; engines that do not reserve them hold half of them on average.
+    tokens that are made one by one; engines that do not reserve them hold half of them on average, so that more run
+    at once (`max_concurrency`) than whole contexts fit (`max_whole_contexts`). The tokens that the cache holds are
+    those of whole contexts whatever the answer.
 
     Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
@@ -215,23 +218,25 @@ def serving_memory(
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
-    whole = filling(one=cache.bytes(1, context))  # what runs must have room to end
+    entire = cache.bytes(1, context)
+    whole = filling(one=entire)  # what runs must have room to end
     filled = np.where(whole >= 1.0, filling(one=one), whole) if np.any(answer) else whole
-    most = np.minimum(np.floor(filled), cap)
+    complete, most = (np.minimum(np.floor(sequences), cap) for sequences in (whole, filled))
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = one * batch, working(batch)
-    budget = _kv_budget(row, share, card, standing + working(np.maximum(most, 1.0)))
+    budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
-    tokens = np.maximum(budget, 0.0) / np.maximum(one, 1e-9) * held if generates(model) else 0.0 * filled
-    tokens = most * context if changes.away_cache_frac == 1.0 else tokens  # the host holds it all: the batch bounds it
+    tokens = np.maximum(budget, 0.0) / np.maximum(entire, 1e-9) * context if generates(model) else 0.0 * filled
+    tokens = complete * context if changes.away_cache_frac == 1.0 else tokens  # the host holds it all: the batch bounds it
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(standing + workspace + used),
         usable_bytes=_plain(_usable(row, share, card, standing + workspace)),
         kv_budget_bytes=_plain(np.maximum(budget, 0.0)),
         kv_capacity_tokens=_plain(np.floor(tokens)),
+        max_whole_contexts=_plain(complete),
         max_concurrency=_plain(most),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         assumptions=() if concurrency is None else _capped(concurrency, cap, row.name, given=max_batch is not None),

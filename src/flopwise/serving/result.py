@@ -35,7 +35,8 @@ class ServeEstimate:
     output_tokens_per_s: Ranged | None  # None for models that do not generate
     total_tokens_per_s: float
     concurrency: float
-    max_concurrency: int
+    max_whole_contexts: int  # requests whose prompt and whole answer are cached
+    max_concurrency: int  # requests in flight: where caches grow with the answers, half of these on average
     kv_capacity_tokens: int
     memory: ServingMemory
     bound: str

@@ -1,6 +1,7 @@
 """Step costs against the iteration model that they are made of."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from flopwise.facts.architecture import Attend
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.masks import attended_pairs
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.estimate import ServeJob, job_memory, runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.cost import StepCost, seen_pairs
@@ -66,6 +67,14 @@ def test_a_pipeline_has_a_scheduler_for_each_micro_batch() -> None:
     assert (one.schedulers, two.schedulers) == (1, 2)
     assert two.limits.max_batch == one.limits.max_batch // 2
     assert replica(job("Mixtral-8x7B", tp=2, dp=2, ep=4)).schedulers == 2
+
+
+def test_blocks_are_the_tokens_that_whole_contexts_hold() -> None:
+    asked = job("Llama-3.1-8B")
+    held, built = job_memory(asked), replica(asked)
+    assert 0 <= held.kv_capacity_tokens - built.limits.num_blocks * built.limits.block_tokens < built.limits.block_tokens
+    grown = replace(asked, output_tokens=4000)  # longer answers, and a cache as large
+    assert replica(grown).limits.num_blocks == pytest.approx(built.limits.num_blocks, rel=0.02)
 
 
 def test_models_that_do_not_fit_or_do_not_decode_are_refused() -> None:

@@ -100,6 +100,7 @@ def document(answer: MemoryAnswer, *, explained: bool = False) -> dict[str, Any]
         "interval": {"class": answer.band.name, "rows": answer.band.rows, "source": answer.band.source},
         "kv_capacity_tokens": answer.kv_capacity_tokens,
         "max_concurrency": answer.max_concurrency,
+        "max_whole_contexts": answer.max_whole_contexts,
         "quick": quick(answer.quick),
         "settings": dict(answer.settings),
         "assumptions": list(answer.assumptions),

@@ -137,6 +137,7 @@ def document(answer: ServeAnswer, *, explained: bool = False) -> dict[str, Any]:
         "total_tokens_per_s": found.total_tokens_per_s * replicas,
         "concurrency": found.concurrency * replicas,
         "max_concurrency": found.max_concurrency * replicas,
+        "max_whole_contexts": found.max_whole_contexts * replicas,
         "kv_capacity_tokens": found.kv_capacity_tokens * replicas if job.decodes else None,
         "bound": found.bound,
         "breakdown": [{"name": name, "seconds": seconds} for name, seconds in found.breakdown],
@@ -212,6 +213,8 @@ def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas = answer.estimate, answer.replicas
     requests, tokens = found.throughput, found.output_tokens_per_s
     most = f"{found.max_concurrency * replicas:,} in flight"
+    if found.max_whole_contexts != found.max_concurrency:
+        most += f" while answers grow (half held on average), {found.max_whole_contexts * replicas:,} whole contexts"
     if found.tpot_s is None or tokens is None:
         ends = f"({requests.low * replicas:,.4g} to {requests.high * replicas:,.4g} in 8 of 10 cases)"
         return [

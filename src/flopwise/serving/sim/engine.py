@@ -89,7 +89,8 @@ def replica(
 
     Source: `flopwise.serving.memory` for blocks, data/engines.csv for batch and tokens a step, step costs from
     `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
-    Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included. Engines that
+    Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included; how many of
+    them answers fill as they grow is simulated, so they are those of whole contexts. Engines that
     work through whole prompts take the longest (`max_tokens`, or the job's context) in a step.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
