@@ -13,7 +13,7 @@ from flopwise.ops.flops import causal_forward_flops, encoder_tokens
 from flopwise.serving.estimate import ServeJob, estimate, runner
 from flopwise.serving.iteration import Load, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import prompt_load
+from flopwise.serving.steady import least_prompt_s
 
 FACTS = load_facts()
 T4, H100 = (cluster(FACTS.accelerator(name), gpus_per_node=1) for name in ("T4", "H100-SXM-80"))
@@ -37,7 +37,7 @@ def test_the_first_word_of_whisper_takes_at_least_the_encoder_at_peak() -> None:
     )
     assert bound_s < found.ttft_s.value < 8 * bound_s
     machine = runner(found.job)
-    assert float(machine.step(prompt_load(machine, 4), ONE).floor_s) == pytest.approx(bound_s, rel=0.15)
+    assert float(least_prompt_s(machine, ONE, 4)) == pytest.approx(bound_s, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["whisper-large-v3", "t5-3b", "CLIP ViT-L/14", "ViT-L/16", "bert-base-uncased"])

@@ -198,30 +198,14 @@ def answered(
     features: Features | None = None,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
-    from flopwise.serving.assisted import changed_memory, host_bytes
-    from flopwise.serving.estimate import estimate
-    from flopwise.serving.memory import serving_memory
+    from flopwise.serving.assisted import host_bytes
+    from flopwise.serving.estimate import estimate, job_memory
 
     found = estimate(job)
     under = None if rate is None else _under_load(job, found, rate)
     context, ranks = job.context, int(job.layout.dp)
     at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
-    used = serving_memory(
-        job.model,
-        job.layout,
-        concurrency=at_once,
-        context=context,
-        answer=job.growing,
-        hbm_bytes=job.cluster.accelerator.hbm_bytes,
-        weights=job.weights,
-        kv_dtype=job.kv_dtype,
-        engine_name=job.engine,
-        memory_frac=job.memory_frac,
-        max_batch=job.max_batch,
-        prefill_tokens=job.prefill_tokens,
-        device_kind=job.cluster.accelerator.kind,
-        **changed_memory(job),
-    )
+    used = job_memory(replace(job, concurrency=at_once * ranks))
     held = of_serving(job.model, asked, job.layout, used, job.cluster.accelerator, context=context, concurrency=at_once)
     load = (
         f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"

@@ -68,6 +68,8 @@ RELATIVES: dict[str, tuple[str, ...]] = {
 CLOCK_HZ = 2e9
 CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s")
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
+FEW_CORES = ("tpu", "npu")
+"""Devices of a few large cores, whose compiled programs load one tile while they compute another."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 
@@ -219,11 +221,13 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
-    if not accelerator.num_sms:
-        assumptions += (f"{accelerator.name}: the number of cores is not known: no wave quantisation",)
+    cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms
+    if not cores:
+        value |= dict.fromkeys((name for name in CYCLES if name in value), 0.0)  # they would follow one another on one
+        assumptions += (f"{accelerator.name}: no cores like those of GPUs are known: no wave quantisation",)
     return Rates(
         name=accelerator.name,
-        num_sms=float(accelerator.num_sms or 1),
+        num_sms=float(cores or 1),
         peak=dict(accelerator.peak),
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s),
         l2_bytes=float(accelerator.l2_bytes or 0),

@@ -125,7 +125,9 @@ def disaggregated(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
     """
     before = pools(job, machine)
     _, rounds = request_work(job)
-    batch = np.geomspace(min(in_flight, 1.0) / 64.0, in_flight, GRID)
+    alone = _decoding(job, machine, np.asarray(1.0))
+    slowest = 0.5 * FULLEST * float(before.most_per_s) * rounds * float(alone.seconds)  # half the prefill pool's rate
+    batch = np.geomspace(min(min(in_flight, 1.0) / 64.0, slowest), in_flight, GRID)
     step = _decoding(job, machine, np.maximum(batch, 1.0))
     rate = np.maximum.accumulate(batch / (rounds * step.seconds))
     rate = rate[rate <= FULLEST * before.most_per_s] if np.any(rate > FULLEST * before.most_per_s) else rate

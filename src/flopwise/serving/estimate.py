@@ -21,7 +21,7 @@ from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
 from flopwise.serving.result import Ranged, ServeEstimate
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, open_loop, prompt_load
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, told_of_techniques
 from flopwise.serving.techniques import PLAIN, Techniques
 
@@ -202,8 +202,6 @@ def _ranged(
 ) -> Ranged:
     """`value` with its interval, which ends where physics does: at `least` (times) or at `most` (rates)."""
     band = serving_band(job, quantity, queued=queued)
-    least = None if least is None else min(least, value)
-    most = None if most is None else max(most, value)
     low, high = band.interval(value, floor=least, ceiling=most)
     return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
 
@@ -218,8 +216,10 @@ class _Served(NamedTuple):
     ttft_s: float
     least_ttft_s: float  # what one prompt takes at datasheet rates
     tpot_s: float | None
+    least_tpot_s: float | None  # what a step without prompts takes at datasheet rates
     e2e_s: float
     requests_per_s: float
+    most_per_s: float  # of requests, at datasheet rates
     concurrency: float
     prefill_frac: float
     step: StepTime
@@ -241,10 +241,12 @@ def _generated(
         on_prompts = share * (_number(steady.mixed.seconds) - _number(steady.decode.seconds)) / _number(step.seconds)
     served = _Served(
         ttft_s=ttft_s,
-        least_ttft_s=_number(machine.step(prompt_load(machine, request_work(job)[0]), job.layout).floor_s),
+        least_ttft_s=_number(least_prompt_s(machine, job.layout, request_work(job)[0])),
         tpot_s=tpot_s,
+        least_tpot_s=_number(steady.decode.floor_s) / tokens_a_round(job),
         e2e_s=e2e_s,
         requests_per_s=_number(steady.requests_per_s) * replicas,
+        most_per_s=_most_per_s(job, steady, step) * replicas,
         concurrency=_number(steady.batch) * replicas,
         prefill_frac=min(1.0, on_prompts),
         step=step,
@@ -261,8 +263,10 @@ def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float
         ttft_s=float(latency_s),
         least_ttft_s=float(step.floor_s),
         tpot_s=None,
+        least_tpot_s=None,
         e2e_s=float(latency_s),
         requests_per_s=batch * int(job.layout.dp) / float(step.seconds),
+        most_per_s=batch * int(job.layout.dp) / float(step.floor_s),
         concurrency=batch * int(job.layout.dp),
         prefill_frac=1.0,
         step=step,
@@ -277,6 +281,20 @@ def _mean_step(steady: Steady, share: float) -> StepTime:
     )
 
 
+def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
+    """Requests per second if steps took what datasheet rates allow and nothing else took time; one attention replica.
+
+    A fixed batch takes its prompts and then its answers; else each step gives a token to every sequence that decodes.
+    What arrives by itself arrives at its rate.
+    """
+    batch, (_, rounds) = _number(steady.batch), request_work(job)
+    if job.static:
+        prompts_s = _number(steady.ttft_s) * _number(steady.mixed.floor_s) / _number(steady.mixed.seconds)
+        return batch / (prompts_s + (rounds - 1.0) * _number(steady.decode.floor_s))
+    most = batch / (rounds * _number(step.floor_s))
+    return most if job.arrivals_per_s is None else max(most, job.arrivals_per_s / int(job.layout.dp))
+
+
 def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
     step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
     lines, gpus, ranks = _lines(step), job.num_gpus, int(job.layout.dp)
@@ -284,15 +302,12 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
     asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
-    faster = _number(step.seconds) / _number(step.floor_s) if _number(step.floor_s) else None
-    throughput = _ranged(job, "throughput", rate, most=None if faster is None else rate * faster)
+    throughput = _ranged(job, "throughput", rate, most=served.most_per_s)
     joules = _joules(job, step, gpus)
     return ServeEstimate(
         job=job,
         ttft_s=_ranged(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
-        tpot_s=None
-        if tpot_s is None
-        else _ranged(job, "tpot", tpot_s, least=_number(step.floor_s) / tokens_a_round(job)),
+        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s, least=served.least_tpot_s),
         e2e_s=served.e2e_s,
         requests_per_s=rate,
         throughput=throughput,

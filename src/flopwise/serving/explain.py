@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout, ServingMemory
 
 _LINES = ("compute", "memory bandwidth", "communication", "host")
+_HOST = f"{COUNTED}, and the fixed times of kernels"
 _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
@@ -105,7 +106,7 @@ class _Tree:
 
     def _step(self) -> Figure:
         """One step of the engine, with its average share of prefill."""
-        lines = [derived(n, s, "s", "kernel model" if n != "host" else COUNTED) for n, s in self.found.breakdown]
+        lines = [derived(n, s, "s", "kernel model" if n != "host" else _HOST) for n, s in self.found.breakdown]
         mean = sum(s for _, s in self.found.breakdown)
         if generates(self.job.model):
             steady = self._steady()
@@ -329,7 +330,7 @@ def _parts(name: str, step: StepTime, note: str) -> Figure:
     """A step by what its time goes to."""
     values = (step.compute_s, step.memory_s, step.communication_s, step.overhead_s)
     lines = [
-        derived(n, number(v), "s", "kernel model" if n != "host" else COUNTED)
+        derived(n, number(v), "s", "kernel model" if n != "host" else _HOST)
         for n, v in zip(_LINES, values, strict=True)
     ]
     return total(name, "s", lines, note=note)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import UNPACKED, Timing, work_s
+from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.rates import PRECISIONS, precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import cache_elem_bytes
@@ -22,6 +22,7 @@ from flopwise.ops.fusion import Group, fused_groups, merged
 from flopwise.ops.routing import hottest_rank_load
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
+from flopwise.serving.bounds import kernel_parts
 from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class StepTime(NamedTuple):
     compute_s: Floats
     memory_s: Floats
     communication_s: Floats
-    overhead_s: Floats
+    overhead_s: Floats  # of the host, and launching kernels
     floor_s: Floats
     flops: Floats
 
@@ -153,7 +154,9 @@ class Runner:
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
         communication = total.communication_s + hops
         return total._replace(
-            seconds=total.seconds + hops + overhead, communication_s=communication, overhead_s=overhead
+            seconds=total.seconds + hops + overhead,
+            communication_s=communication,
+            overhead_s=total.overhead_s + overhead,
         )
 
     def _stack(self, stack: Stack, load: Load, split: ServingLayout) -> StepTime:
@@ -173,18 +176,18 @@ class Runner:
     def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool, width: int) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
-        compute, memory, floor_c, floor_m, flops = (seconds for _ in range(5))
+        compute, memory, launch, floor_c, floor_m, flops = (seconds for _ in range(6))
         for work, dtype, bits, timing in self.kernels_of(items, load, split, inside=inside):
-            bound = timing.compute_s >= timing.memory_s
+            parts = kernel_parts(self.own_rates, work, dtype, timing)
             seconds = seconds + timing.seconds
-            compute = compute + np.where(bound, timing.seconds, 0.0)
-            memory = memory + np.where(bound, 0.0, timing.seconds)
-            floor_c = floor_c + work.causal_flops / self.rates.peak_flops_per_s(dtype)
+            compute, memory = compute + parts.compute_s, memory + parts.memory_s
+            launch = launch + parts.launch_s
+            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             floor_m = floor_m + self._bytes(work, bits) / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
         communication = self._messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
-            seconds + communication, compute, memory, communication, 0.0, np.maximum(floor_c, floor_m), flops
+            seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops
         )
 
     def kernels_of(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> Iterator[Kernel]:
@@ -261,6 +264,10 @@ class Runner:
         if work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
         return self.other_dtype, 16.0
+
+    def _most_flops_per_s(self, dtype: str) -> float:
+        """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
+        return max(self.rates.peak_flops_per_s(dtype), VECTOR_FRAC * self.rates.peak.get("fp32", 0.0))
 
     def _bytes(self, work: Work, bits: float) -> Floats:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes

@@ -196,11 +196,8 @@ def serving_memory(
 ) -> ServingMemory:
     """Memory per GPU with `concurrency` sequences of `context` tokens, and what would fit on a card of `hbm_bytes`.
 
-    `concurrency` None: as many as fit. What fits does not depend on it: activations grow with the batch, so the most
-    that a card holds is where weights, activations of so many and their cache fill it. `answer`: of the context, the
-    tokens that are made one by one; engines that do not reserve them hold half of them on average, so that more run
-    at once (`max_concurrency`) than whole contexts fit (`max_whole_contexts`). The tokens that the cache holds are
-    those of whole contexts whatever the answer.
+    `concurrency` None: as many as fit beside weights and activations of so many. `answer`: of the context, the tokens
+    made one by one; engines that do not reserve them hold half on average, so that more run than whole contexts fit.
 
     Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
@@ -214,11 +211,10 @@ def serving_memory(
     besides = _besides(row, device_kind, changes, cache)
     standing = loaded + sum(besides.values())
     held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    one = cache.bytes(1, held)
+    one, entire = cache.bytes(1, held), cache.bytes(1, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
-    entire = cache.bytes(1, context)
     whole = filling(one=entire)  # what runs must have room to end
     filled = np.where(whole >= 1.0, filling(one=one), whole) if np.any(answer) else whole
     complete, most = (np.minimum(np.floor(sequences), cap) for sequences in (whole, filled))
@@ -229,7 +225,7 @@ def serving_memory(
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
     tokens = np.maximum(budget, 0.0) / np.maximum(entire, 1e-9) * context if generates(model) else 0.0 * filled
-    tokens = complete * context if changes.away_cache_frac == 1.0 else tokens  # the host holds it all: the batch bounds it
+    tokens = complete * context if changes.away_cache_frac == 1.0 else tokens  # the host's memory holds all of it
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(standing + workspace + used),

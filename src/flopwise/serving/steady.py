@@ -75,10 +75,17 @@ def _filled(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0)
     )
 
 
-def prompt_load(runner: Runner, input_tokens: Floats) -> Load:
-    """One whole prompt and nothing else: what stands before a first token at least."""
+def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
+    """What stands before a first token at least: one whole prompt at datasheet rates, and nothing else.
+
+    Source: `Runner.step`, its floor.
+    Assumes: pieces of a prompt may follow one another through the stages of a pipeline, so that all work at once.
+    """
     one = prompt(runner.model, input_tokens)
-    return _filled(one, 1.0 * one.tokens)
+    pieces = np.ceil(one.tokens / chunk_tokens(runner, one.tokens))
+    floor_s = runner.step(_filled(one, 1.0 * one.tokens), layout).floor_s
+    least: Floats = floor_s / np.minimum(np.asarray(layout.pp), pieces)
+    return least
 
 
 def closed_loop(

@@ -72,7 +72,9 @@ def test_a_pipeline_has_a_scheduler_for_each_micro_batch() -> None:
 def test_blocks_are_the_tokens_that_whole_contexts_hold() -> None:
     asked = job("Llama-3.1-8B")
     held, built = job_memory(asked), replica(asked)
-    assert 0 <= held.kv_capacity_tokens - built.limits.num_blocks * built.limits.block_tokens < built.limits.block_tokens
+    assert (
+        0 <= held.kv_capacity_tokens - built.limits.num_blocks * built.limits.block_tokens < built.limits.block_tokens
+    )
     grown = replace(asked, output_tokens=4000)  # longer answers, and a cache as large
     assert replica(grown).limits.num_blocks == pytest.approx(built.limits.num_blocks, rel=0.02)
 
