@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,97 @@ def test_skypilot_zones_are_one_region_at_the_cheapest(tmp_path: Path) -> None:
     held = offers()["gcp", "a2-highgpu-1g", "us-central1"]
     assert (held.on_demand_usd_per_hour, held.spot_usd_per_hour) == (3.5, 1.2)
     assert "not in the import: reserved_1y, reserved_3y, of 2026-08-03" in held.notes
-    assert dict(table.skipped) == {"no price": 1, "no instance type": 1}
+    alone = "the price of an accelerator that no known machine in its zone has"
+    assert dict(table.skipped) == {"no price": 1, alone: 1}
+
+
+GCP = (
+    "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,SpotPrice\n"
+    "a3-highgpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.46006,2.88933\n"
+    "a3-highgpu-8g,208.0,1872.0,,,,us-central1,us-central1-b,9.46006,2.88933\n"
+    "a3-highgpu-8g,208.0,1872.0,,,,us-east4,us-east4-a,9.46006,2.15966\n"
+    "a3-edgegpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.46006,2.88933\n"
+    "n1-standard-4,4.0,15.0,,,,us-central1,us-central1-a,0.19,0.04\n"
+    "c3-standard-8,8.0,32.0,,,,us-central1,us-central1-a,0.4176,0.1\n"
+    ",,,H100,8,H100,us-central1,us-central1-a,79.0,20.0\n"
+    ",,,H100,8,H100,us-central1,us-central1-b,79.5,19.0\n"
+    ",,,T4,1,T4,us-central1,us-central1-a,0.35,0.14\n"
+    ",,,T4,4,T4,us-central1,us-central1-a,1.4,0.56\n"
+    ",,,tpu-v6e-8,1,tpu-v6e-8,us-central1,us-central1-a,21.6,700.0\n"
+    ",,,tpu-v3-32,1,tpu-v3-32,us-east1,us-east1-d,32.0,9.6\n"
+)
+
+
+def test_machines_of_skypilot_s_google_are_added_up_with_their_accelerators(tmp_path: Path) -> None:
+    """The catalog prices an a3-highgpu-8g without its eight H100: it is no machine of 9.46 dollars an hour."""
+    before = offers()
+    table = imported(tmp_path, GCP, "gcp/vms.csv")
+    after = offers()
+    held = after["gcp", "a3-highgpu-8g", "us-central1"]
+    assert held.on_demand_usd_per_hour == pytest.approx(9.46006 + 79.0)
+    assert held.spot_usd_per_hour == pytest.approx(2.88933 + 19.0)
+    assert held.on_demand_usd_per_hour == pytest.approx(before[held.key].on_demand_usd_per_hour, rel=0.01)
+    assert after["gcp", "a3-highgpu-8g", "us-east4"] == before["gcp", "a3-highgpu-8g", "us-east4"]
+    assert after["gcp", "n1-standard-4+1xT4", "us-central1"].on_demand_usd_per_hour == pytest.approx(0.54)
+    assert after["gcp", "c3-standard-8", "us-central1"].on_demand_usd_per_hour == pytest.approx(0.4176)
+    chip = after["gcp", "tpu-v6e-8", "us-central1"]
+    assert chip.on_demand_usd_per_hour == pytest.approx(21.6)
+    assert chip.spot_usd_per_hour == before[chip.key].spot_usd_per_hour, "700 stands for a price that is not known"
+    assert dict(table.skipped) == {
+        "a machine whose accelerators have no price in its zone": 1,
+        "no accelerator, and no instance type that is known": 1,
+        "no instance type": 1,
+        "the price of an accelerator that no known machine in its zone has": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("1x_A100,A100,1,12,85,1.5,us,,\n", "A100-SXM-40"),  # their A100 has 40 GB
+        ("1x_A100-80GB,A100-80GB,1,12,85,1.5,us,\"{'Gpus': [{'Name': 'PCIe', 'MemoryInfo': {'SizeInMiB': 80}}]}\",\n",
+         "A100-PCIe-80"),
+        ("gpu_1x_h100_pcie,H100,1,26,225,3.29,us,\"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 81920}}]}\",0.0\n",
+         "H100-PCIe-80"),
+        ("8x_H100-MEGA,H100-MEGA,8,26,225,3.29,us,,\n", "H100-SXM-80"),
+        ("vastv2-1x,A100,1,4,8,0.8,any,\"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 81920}}]}\",0.8\n", "A100-SXM-80"),
+        ("1x_RTX,RTX4090,1,4,8,0.4,any,,\n", "RTX 4090"),
+    ],
+)  # fmt: skip
+def test_accelerators_of_instances_that_are_not_known_are_recognised(tmp_path: Path, line: str, name: str) -> None:
+    imported(tmp_path, SKYPILOT + line, "somebody/vms.csv")
+    [held] = [offer for offer in load_facts().offers if offer.provider == "somebody"]
+    assert held.accelerator == name
+    assert held.spot_usd_per_hour in (None, 0.8), "0 is how some catalogs say that there is no spot price"
+    assert held.accelerator_share == 1.0
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\n"])
+def test_files_of_other_systems_are_read(tmp_path: Path, ends: str) -> None:
+    text = '"instance_name","location",price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n' + GOOD
+    path = tmp_path / "aws.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", ends).encode())
+    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01")
+    assert [row["on_demand_usd_per_hour"] for row in table.rows] == [50.0]
+
+
+def test_imports_at_once_leave_a_whole_file() -> None:
+    """Twenty writers of one name and a reader beside them: what stands is always one of the files, whole."""
+    rows = [
+        [{"provider": "aws", "instance": "p5.48xlarge", "region": f"r{n}", "accelerator": "H100-SXM-80", "count": 8,
+          "on_demand_usd_per_hour": usd, "price_date": "2026-10-01", "source": "s"} for n in range(200)]
+        for usd in range(1, 21)
+    ]  # fmt: skip
+    price_files.write_prices("shared", rows[0])
+    with ThreadPoolExecutor(8) as pool:
+        writers = [pool.submit(price_files.write_prices, "shared", each) for each in rows]
+        while not all(writer.done() for writer in writers):
+            held = [o for o in load_facts().offers if o.region.startswith("r") and o.region[1:].isdigit()]
+            assert len(held) == 200
+            assert len({offer.on_demand_usd_per_hour for offer in held}) == 1
+    assert [writer.exception() for writer in writers] == [None] * 20
+    assert price_files.names() == ["shared"]
+    assert [path.name for path in Path(price_files.prices_folder()).iterdir()] == ["shared.csv"]
 
 
 def test_gpus_attached_to_n1_are_the_offers_that_are_known(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from flopwise.errors import InfeasibleError, SpecError
 if TYPE_CHECKING:
     from flopwise.api.compare_ways import Comparison
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.foreign_prices import Quote
     from flopwise.facts.price_age import Age
-    from flopwise.facts.price_layouts import Quote, Table
+    from flopwise.facts.price_layouts import Table
     from flopwise.search.answer import Plan
 
 
@@ -208,7 +209,7 @@ class _Told(logging.Handler):
 
 def _hunted(providers: Sequence[str]) -> tuple[list[Any], list[str]]:
     """(what gpuhunt finds, what it complains of); every way in which it cannot is one reason."""
-    from flopwise.facts.price_layouts import PROVIDERS
+    from flopwise.facts.foreign_prices import PROVIDERS
 
     cannot = "prices cannot be refreshed; the ones there are stay as they are"
     try:
@@ -236,8 +237,8 @@ def _hunted(providers: Sequence[str]) -> tuple[list[Any], list[str]]:
 
 def _quote(item: Any) -> Quote | None:
     """An item of gpuhunt; None where it has no price above zero or no place."""
-    from flopwise.facts.price_layouts import PROVIDERS, region
-    from flopwise.facts.price_layouts import Quote as Made
+    from flopwise.facts.foreign_prices import PROVIDERS, form_of, region
+    from flopwise.facts.foreign_prices import Quote as Made
 
     usd = item.price
     whose = PROVIDERS.get(str(item.provider), str(item.provider))
@@ -250,6 +251,7 @@ def _quote(item: Any) -> Quote | None:
         gpu=item.gpu_name or None,
         gpus=item.gpu_count or 0,
         gpu_gib=item.gpu_memory or None,
+        form=form_of(item.instance_name),
         vcpus=item.cpu or None,
         ram_gib=item.memory or None,
         file="gpuhunt",

@@ -6,58 +6,32 @@ specification of an instance that is known elsewhere, and the dearer zones of a 
 
 from __future__ import annotations
 
-import re
+import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError, UnknownNameError, nearest_names
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import offers as offer_rows
 from flopwise.facts import tables
-from flopwise.facts.rows import read_rows
+from flopwise.facts.foreign_prices import GIB, GPUHUNT, SKYPILOT, Quote, gpuhunt_quotes, skypilot_quotes
+from flopwise.facts.rows import first_line
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
 
-GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
-SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region", "SpotPrice")
 OWN = ("provider", "instance", "region", "price_date", "source")
 LAYOUTS = {"gpuhunt": GPUHUNT, "skypilot": SKYPILOT, "flopwise": OWN}
-PROVIDERS = {"lambdalabs": "lambda", "vastai": "vast", "cudocompute": "cudo", "do": "digitalocean"}
-"""What they call providers that have another name here."""
 SPECIFICATION = (
     "accelerator", "count", "accelerator_share", "vcpus", "ram_bytes", "local_disk_bytes", "network_bytes_per_s",
     "intra_link",
 )  # fmt: skip
-GIB = 2**30
 _PART = 0.8
 """Share of a GPU's memory below which an instance has a part of one."""
-_ZONE = re.compile(r"^([a-z]+-[a-z]+\d+)-[a-z]$")
-_whole = tables.whole(lambda value, _: float(str(value)), "a whole number from 0 to 1,000,000", low=0, high=10**6)
-_gpus = tables.number(lambda value, _: float(str(value)), "a number of GPUs from 0 to 100,000", high=1e5, zero=True)
-_size = tables.number(lambda value, _: float(str(value)), "gigabytes above 0", high=1e7)
 Key = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
-    """One line of a foreign file; None: it does not say. `file` and `line` name it in messages."""
-
-    provider: str
-    instance: str
-    region: str
-    gpu: str | None
-    gpus: float  # below 1: a part of one
-    gpu_gib: float | None = None
-    vcpus: int | None = None
-    ram_gib: float | None = None
-    on_demand: float | None = None
-    spot: float | None = None
-    file: str = "prices"
-    line: int = 0
 
 
 @dataclass(slots=True)
@@ -75,7 +49,7 @@ def layout_of(path: Path) -> str:
     Raises:
         SpecError: none of them; says which columns are missing from the nearest.
     """
-    header = [cell.strip().strip('"') for cell in _first_line(path).split(",")]
+    header = [cell.strip() for cell in next(csv.reader([first_line(path)]), [])]
     for name, needed in LAYOUTS.items():
         if set(needed) <= set(header):
             return name
@@ -85,12 +59,6 @@ def layout_of(path: Path) -> str:
         f"{path}, row 1: no layout of prices that is known; the nearest, {nearest}, also needs {', '.join(missing)}. "
         f"Allowed: gpuhunt ({', '.join(GPUHUNT)}), SkyPilot ({', '.join(SKYPILOT)}), our own ({', '.join(OWN)})"
     )
-
-
-def _first_line(path: Path) -> str:
-    from flopwise.facts.rows import csv_text  # noqa: PLC0415 - beside its only use
-
-    return next(iter(csv_text(path).splitlines()), "")
 
 
 def read_prices(
@@ -107,8 +75,11 @@ def read_prices(
     if layout == "flopwise":
         return Table(layout, _own_rows(path, facts))
     skipped: Counter[str] = Counter()
-    read = _gpuhunt if layout == "gpuhunt" else _skypilot
-    found = quotes_table(read(path, provider, skipped), facts, f"{layout} file {path.name}", day, skip_unknown)
+    if layout == "gpuhunt":
+        quotes = gpuhunt_quotes(path, provider, skipped)
+    else:
+        quotes = skypilot_quotes(path, provider, facts, skipped)
+    found = quotes_table(quotes, facts, f"{layout} file {path.name}", day, skip_unknown)
     found.skipped += skipped
     found.layout = layout
     if not found.rows:
@@ -179,13 +150,16 @@ def _specified(quote: Quote, facts: Facts, types: Mapping[tuple[str, str], Offer
 
 
 def _resolved(quote: Quote, facts: Facts) -> str:
-    """The accelerator's name here: with its memory where that tells variants apart."""
+    """The accelerator's name here: with its memory and form where they tell variants apart."""
     assert quote.gpu is not None
-    if quote.gpu_gib is not None:
+    size = "" if quote.gpu_gib is None else f"{quote.gpu_gib:g}GB"
+    for hints in ((quote.form, size), (quote.form,), (size,)):
         try:
-            return facts.accelerator(f"{quote.gpu} {quote.gpu_gib:g}GB").name
+            found = facts.accelerator(" ".join(part for part in (quote.gpu, *hints) if part))
         except UnknownNameError:
-            pass
+            continue
+        if quote.gpu_gib is None or abs(quote.gpu_gib * GIB / found.hbm_bytes - 1) < 1 - _PART:
+            return found.name
     return facts.accelerator(quote.gpu).name
 
 
@@ -212,99 +186,7 @@ def _own_rows(path: Path, facts: Facts) -> list[dict[str, Any]]:
     return rows
 
 
-def _gpuhunt(path: Path, provider: str | None, skipped: Counter[str]) -> Iterator[Quote]:
-    """Quotes of gpuhunt's layout: a line is one price, on demand or spot."""
-    for row in read_rows(path, GPUHUNT):
-        at = _Line(path, row)
-        spot = row["spot"].lower()
-        if spot not in ("true", "false"):
-            raise at.error("spot", row["spot"], "allowed: True, False")
-        usd = at.read("price", tables.usd_per_hour)
-        if usd is None:
-            skipped["no price"] += 1
-            continue
-        whose = _provider(path, row.get("provider") or provider)
-        yield Quote(
-            provider=whose, instance=at.text("instance_name"), region=region(whose, at.text("location")),
-            gpu=row["gpu_name"] or None, gpus=at.read("gpu_count", _gpus) or 0, gpu_gib=at.read("gpu_memory", _size),
-            vcpus=at.read("cpu", _whole), ram_gib=at.read("memory", _size), file=str(path), line=at.line,
-            **{"spot" if spot == "true" else "on_demand": usd},
-        )  # fmt: skip
-
-
-def _skypilot(path: Path, provider: str | None, skipped: Counter[str]) -> Iterator[Quote]:
-    """Quotes of SkyPilot's layout: a line has both prices of a zone or region."""
-    for row in read_rows(path, SKYPILOT):
-        at = _Line(path, row)
-        usd, spot = at.read("Price", tables.usd_per_hour), at.read("SpotPrice", tables.usd_per_hour)
-        if not row["InstanceType"] or (usd is None and spot is None):
-            skipped["no instance type" if not row["InstanceType"] else "no price"] += 1
-            continue
-        whose = _provider(path, provider)
-        yield Quote(
-            provider=whose, instance=row["InstanceType"], region=region(whose, at.text("Region")),
-            gpu=row["AcceleratorName"] or None, gpus=at.read("AcceleratorCount", _gpus) or 0,
-            vcpus=at.vcpus("vCPUs"), ram_gib=at.read("MemoryGiB", _size), on_demand=usd, spot=spot,
-            file=str(path), line=at.line,
-        )  # fmt: skip
-
-
-class _Line:
-    """A line of a foreign file, whose cells are read with its place in every message."""
-
-    def __init__(self, path: Path, row: Mapping[str, str]) -> None:
-        self._row = row
-        self.line = int(row["id"].removeprefix("line ")) if row["id"].startswith("line ") else 0
-        self._place = tables.Row({}, str(path), self.line)
-
-    def error(self, column: str, given: object, allowed: str) -> SpecError:
-        """As `tables.Row.error`."""
-        return self._place.error(column, given, allowed)
-
-    def text(self, column: str) -> str:
-        """A cell that must be filled."""
-        if not self._row[column]:
-            raise self.error(column, "", "it must be filled")
-        return self._row[column]
-
-    def read(self, column: str, reader: tables.Reader) -> Any:
-        """A cell's value, None where it is empty or not there."""
-        cell = self._row.get(column, "")
-        if not cell:
-            return None
-        try:
-            return reader(cell)
-        except (ValueError, OverflowError) as fault:
-            reason = str(fault)
-            allowed = reason[reason.rfind("allowed: ") :] if "allowed: " in reason else "that is no number"
-            raise self.error(column, cell, allowed) from None
-
-    def vcpus(self, column: str) -> int | None:
-        """Whole vCPUs; clouds that sell parts of one (0.5) say so with a fraction, which is then left out."""
-        found = self.read(column, tables.positive)
-        return int(found) if found is not None and found == int(found) else None
-
-
 def _fault(quote: Quote, column: str, given: object, allowed: str) -> SpecError:
     return tables.Row({}, quote.file, quote.line).error(
         column, given, f"{allowed}; `--skip-unknown` leaves such rows out, a facts folder adds the accelerator"
     )
-
-
-def _provider(path: Path, given: str | None) -> str:
-    """Whose prices a file has: as given, else its own name, else its folder's (SkyPilot's aws/vms.csv)."""
-    name = (given or (path.parent.name if path.stem.lower() in ("vms", "instances") else path.stem)).strip().lower()
-    name = PROVIDERS.get(name, name)
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
-        near = nearest_names(name, PROVIDERS)
-        hint = f" (nearest: {', '.join(near)})" if near else ""
-        raise SpecError(
-            f"{path}: whose prices are these? {name[:40]!r} is no provider{hint}; give --provider, such as aws"
-        )
-    return name
-
-
-def region(provider: str, place: str) -> str:
-    """The region of a place, which for Google may be a zone."""
-    zone = _ZONE.fullmatch(place) if provider == "gcp" else None
-    return zone[1] if zone else place

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flopwise.errors import SpecError
 
 MOST_BYTES = 256 * 2**20
+HEAD_BYTES = 2**16
+"""A header is no longer than that."""
 Row = dict[str, str]
 
 
@@ -19,12 +21,22 @@ def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
     Raises:
         SpecError: no such file, not text, not UTF-8, broken CSV, a missing or repeated column, no rows; says where.
     """
-    text = csv_text(path)
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    return list(each_row(path, needed))
+
+
+def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    """The same rows, one after the other: of a long file no more than its bytes is held.
+
+    Raises:
+        SpecError: as `read_rows`, when its row is reached.
+    """
+    data = _read(path, None)
+    _decoded(path, data)
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline=""), strict=True)
+    count = 0
     try:
         header = [cell.strip() for cell in next(lines, [])]
         check_header(path, header, needed)
-        rows: list[Row] = []
         for cells in lines:
             if not any(cell.strip() for cell in cells):
                 continue
@@ -35,12 +47,12 @@ def read_rows(path: Path, needed: Sequence[str]) -> list[Row]:
                 )
             row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
             row["id"] = row.get("id") or f"line {lines.line_num}"
-            rows.append(row)
+            count += 1
+            yield row
     except csv.Error as fault:
         raise SpecError(f"{path} line {lines.line_num}: broken CSV ({fault})") from None
-    if not rows:
+    if not count:
         raise SpecError(f"{path} has a header and no rows")
-    return rows
 
 
 def csv_text(path: Path) -> str:
@@ -49,19 +61,40 @@ def csv_text(path: Path) -> str:
     Raises:
         SpecError: no such file, too large, empty, not text, not UTF-8.
     """
+    return _decoded(path, _read(path, None))
+
+
+def first_line(path: Path) -> str:
+    """The first line of a CSV file.
+
+    Raises:
+        SpecError: as `csv_text`.
+    """
+    head = _read(path, HEAD_BYTES)
+    lines = head.splitlines()
+    return _decoded(path, lines[0] if lines and len(head) > len(lines[0]) else head)
+
+
+def _read(path: Path, most: int | None) -> bytes:
+    """The bytes of a file, or the first of them."""
     try:
         if not path.is_file():
             raise SpecError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; give a CSV file")
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; at most {MOST_BYTES:,} are read")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read() if most is None else file.read(most)
     except (OSError, ValueError) as fault:
         if isinstance(fault, SpecError):
             raise
         raise SpecError(f"{str(path)[:200]!r} cannot be read ({getattr(fault, 'strerror', None) or fault})") from None
     if not data.strip():
         raise SpecError(f"{path} is empty; the first line names the columns")
+    return data
+
+
+def _decoded(path: Path, data: bytes) -> str:
     if b"\0" in data:
         raise SpecError(f"{path} is binary (a zero byte at {data.index(0):,}); give a CSV file")
     try:
