@@ -46,6 +46,8 @@ name: platform
 workloads:
   - {name: chat, task: serve, model: config.json, traffic: {requests_per_s: 2}, constraints: {gpus: [h100]}}
   - {name: desks, task: develop, environment: development, machines: {count: 1, memory: 16GB}}
+own_machines:
+  - {name: box, gpu: h100, gpus: 2, count: 1, network: 100Gbps, tags: [gdpr], site: {colocation: true, pue: 1.3}}
 """
 CSV = b"id,model,format,bytes,kind\n1,config.json,BF16,3000000,checkpoint\n"
 PRICES = b"instance_name,location,price,gpu_count,gpu_name,spot\np5.48xlarge,us-east-1,50,8,H100,False\n"

@@ -149,7 +149,7 @@ def test_the_published_schema_is_this_one_and_the_page_s_example_is_a_fleet() ->
     docs = Path(__file__).parents[2] / "docs"
     published = json.loads((docs / "fleet.schema.json").read_text(encoding="utf-8"))
     assert published == schema(), "run: python docs/generate.py"
-    [example] = re.findall(
+    examples = re.findall(
         r"```yaml\n(.*?)```", (docs / "questions" / "fleet.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    assert parse_fleet(example).fleet.name == "Two services"
+    assert [parse_fleet(text).fleet.name for text in examples] == ["Two services", "Own machines first"]
