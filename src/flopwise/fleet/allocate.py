@@ -141,6 +141,7 @@ class Allocation:
     kg: float
     gap: float
     dropped: frozenset[str] = frozenset()
+    columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
 
 
 def allocate(
@@ -151,8 +152,11 @@ def allocate(
     without: frozenset[str] = frozenset(),
     gap: float = 1e-3,
     seconds: float = 10.0,
+    start: Allocation | None = None,
 ) -> Allocation:
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
+
+    `start`: an allocation of the same choices under more policies, or other prices, to begin from.
 
     `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`,
     `own INSTANCE` (how many machines of one's own there can be: more of them cost what the last does).
@@ -166,7 +170,9 @@ def allocate(
     few = undominated(choices, rules)
     for weighed in (few, choices) if len(few) < len(choices) else (few,):
         made = Formulation(weighed, demands, rules, without)
-        found = solved(made.program, gap, seconds)
+        begun = None if start is None else start.columns
+        fits = begun is not None and len(begun) == len(made.program.costs)
+        found = solved(made.program, gap, seconds, begun if fits else None)
         if found.columns is not None:
             break
     else:
@@ -227,6 +233,7 @@ def _answer(made: Formulation, columns: Array, gap: float) -> Allocation:
         kg=kg,
         gap=gap,
         dropped=made.without,
+        columns=columns,
     )
 
 

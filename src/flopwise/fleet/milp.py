@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +17,8 @@ FEASIBLE = 2
 """What HiGHS calls a feasible point."""
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
 """Silent, and the same answer each time."""
+MOST_AT_ONCE = 4
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -71,6 +76,12 @@ def solved(program: Program, gap: float, seconds: float, start: Array | None = N
     if relaxed:
         return Found(columns=columns, objective=objective, duals=np.array(held.row_dual))
     return Found(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+
+
+def side_by_side(asks: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """The answers of questions that do not depend on one another, in their order: the solver leaves Python alone."""
+    with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda ask: ask(), asks))
 
 
 def _model(program: Program, highspy: Any, *, relaxed: bool) -> Any:

@@ -44,10 +44,15 @@ class Problem:
     kept: int
 
     def solved(
-        self, without: frozenset[str] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS
+        self,
+        without: frozenset[str] = frozenset(),
+        *,
+        gap: float = GAP,
+        seconds: float = SECONDS,
+        start: Allocation | None = None,
     ) -> Allocation:
         """The cheapest allocation. Raises as `allocate`."""
-        return allocate(self.choices, self.demands, self.rules, without=without, gap=gap, seconds=seconds)
+        return allocate(self.choices, self.demands, self.rules, without=without, gap=gap, seconds=seconds, start=start)
 
     def without(self, drop: Callable[[Way], bool]) -> Problem:
         """The problem without some ways."""

@@ -11,6 +11,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.candidates import scaled
+from flopwise.fleet.milp import side_by_side
 from flopwise.fleet.problem import Problem, problem
 from flopwise.fleet.spec import OWNED
 
@@ -32,25 +33,25 @@ def whatifs(
     platform: Platform, made: Problem, found: Allocation, folder: Path | None = None, *, seconds: float = 3.0
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the bill is told, and what it exceeds."""
-    free = replace(made, rules=replace(made.rules, budget_per_month=None))
+    rules = made.rules
+    free = replace(made, rules=replace(rules, budget_per_month=None))
     paid = sorted(found.by_provider, key=lambda p: -found.by_provider[p])
     clouds = [p for p in paid if any(t.choice.provider == p and rented(t.choice.purchase) for t in found.taken)]
-    rows = [
-        _asked(
-            f"prices of {p} rise {100 * PRICE_RISE:.0f} %", partial(free.raised, {p}, 1 + PRICE_RISE),
-            found, made.rules, seconds, "machines, storage and traffic, with machines chosen anew",
+    asks: list[Callable[[], list[WhatIf]]] = [
+        partial(
+            _asked, f"prices of {p} rise {100 * PRICE_RISE:.0f} %", partial(free.raised, {p}, 1 + PRICE_RISE),
+            found, rules, seconds, "machines, storage and traffic, with machines chosen anew",
         ) for p in clouds[:1]
     ]  # fmt: skip
-    rows.append(_all_dearer(found, made.rules))
-    rows += [
-        _asked(
-            f"{p} is lost", partial(_lost, free, p), found, made.rules, seconds, "its share is spread over the others"
-        )
-        for p in sorted(paid)
-    ]
-    rows += _without_spot(free, found, made.rules)
-    rows += _more(platform, made.items, found, folder, seconds)
-    return rows
+    asks.append(lambda: [_all_dearer(found, rules)])
+    asks += [
+        partial(
+            _asked, f"{p} is lost", partial(_lost, free, p), found, rules, seconds, "its share goes to the others"
+        ) for p in sorted(paid)
+    ]  # fmt: skip
+    asks.append(lambda: _without_spot(free, found, rules))
+    asks += _more(platform, made.items, found, folder, seconds)
+    return [row for rows in side_by_side(asks) for row in rows]
 
 
 def _all_dearer(found: Allocation, rules: Rules) -> WhatIf:
@@ -65,15 +66,16 @@ def _all_dearer(found: Allocation, rules: Rules) -> WhatIf:
     )  # fmt: skip
 
 
-def _asked(name: str, ask: Callable[[], Problem], found: Allocation, rules: Rules, seconds: float, how: str) -> WhatIf:
+def _asked(
+    name: str, ask: Callable[[], Problem], found: Allocation, rules: Rules, seconds: float, how: str
+) -> list[WhatIf]:
     try:
-        other = ask().solved(seconds=seconds)
+        other = ask().solved(seconds=seconds, start=found)
     except InfeasibleError as error:
-        return WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=f"no allocation: {error}")
-    return WhatIf(
-        name=name, feasible=True, usd_per_month=other.usd, change_usd=other.usd - found.usd,
-        text=_text(other.usd, found.usd, rules, how),
-    )  # fmt: skip
+        told = f"no allocation: {error}"
+        return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=told)]
+    text = _text(other.usd, found.usd, rules, how)
+    return [WhatIf(name=name, feasible=True, usd_per_month=other.usd, change_usd=other.usd - found.usd, text=text)]
 
 
 def _text(usd: float, before: float, rules: Rules, how: str) -> str:
@@ -127,22 +129,18 @@ def grown(item: Carried) -> float:
 
 def _more(
     platform: Platform, items: Sequence[Carried], found: Allocation, folder: Path | None, seconds: float
-) -> list[WhatIf]:
+) -> list[Callable[[], list[WhatIf]]]:
     """Twice the traffic, and the fleet's own growth."""
     free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
     how = "at most: on the same layouts, more of them; what is sent grows alike, what is stored stays"
-    rows = [
-        _asked(
-            "traffic and runs x 2", lambda: problem(free, [scaled(i, 2.0, folder) for i in items], folder), found,
-            platform.rules, seconds, how,
-        )
-    ]  # fmt: skip
+    factors = {"traffic and runs x 2": [2.0] * len(items)}
     if any(i.placed.growth_per_month for i in items):
-        rows.append(
-            _asked(
-                f"growth after {MONTHS} months",
-                lambda: problem(free, [scaled(i, grown(i), folder) for i in items], folder),
-                found, platform.rules, seconds, how,
-            )
-        )  # fmt: skip
-    return rows
+        factors[f"growth after {MONTHS} months"] = [grown(i) for i in items]
+
+    def more(each: Sequence[float]) -> Problem:
+        return problem(free, [scaled(i, f, folder) for i, f in zip(items, each, strict=True)], folder)
+
+    return [
+        partial(_asked, name, partial(more, each), found, platform.rules, seconds, how)
+        for name, each in factors.items()
+    ]
