@@ -1,0 +1,126 @@
+"""Each question's answer against a calculation by hand, from listed prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.assessment import WhatIf
+from flopwise.fleet.binding import bindings
+from flopwise.fleet.candidates import carried
+from flopwise.fleet.file import Platform, fleet_from
+from flopwise.fleet.problem import Problem, problem
+from flopwise.fleet.whatif import whatifs
+
+MONTH = 730.0
+TB = 1e12
+AWS, GCP = ("aws", "us-east-1", "g4dn.xlarge"), ("gcp", "us-central1", "g2-standard-4")
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    """Two offers: aws g4dn.xlarge at $0.50 on demand and $0.20 on spot, gcp g2-standard-4 at $0.60."""
+    whole = load_facts(None)
+    held = {(o.provider, o.region, o.instance): o for o in whole.offers}
+    aws = replace(held[AWS], on_demand_usd_per_hour=0.5, spot_usd_per_hour=0.2)
+    gcp = replace(held[GCP], on_demand_usd_per_hour=0.6, spot_usd_per_hour=None)
+    return replace(whole, offers=(aws, gcp))
+
+
+def desks(**more: Any) -> dict[str, Any]:
+    job = {"name": "d", "task": "develop", "environment": "production", "machines": {"count": 4, "gpus": ["T4", "L4"]}}
+    return job | more
+
+
+def asked(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[float, dict[str, WhatIf]]:
+    """The bill, and the answers by name."""
+    platform, made = solvable(facts, *jobs, **policies)
+    found = made.solved(gap=0.0)
+    return found.usd, {row.name: row for row in whatifs(platform, made, found)}
+
+
+def solvable(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[Platform, Problem]:
+    platform = fleet_from({"name": "f", "workloads": list(jobs), "policies": policies})
+    return platform, problem(platform, carried(platform, facts))
+
+
+def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(facts: Facts) -> None:
+    """4 x $0.50 become 4 x $0.60, which gcp asks as well: no more than that, volumes at the raised price."""
+    usd, rows = asked(facts, desks())
+    assert usd == pytest.approx(4 * 0.5 * MONTH)
+    assert rows["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
+    dear = replace(facts, offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
+    assert asked(dear, desks())[1]["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
+
+
+def test_prices_of_volumes_rise_too(facts: Facts) -> None:
+    """10 TB stored with aws at $0.023 a GiB: 20 % more of machines and storage, for aws and for all."""
+    stored = 10 * TB / 2**30 * 0.023
+    usd, rows = asked(facts, desks(volumes={"storage": "10TB"}, constraints={"providers": ["aws"]}))
+    assert usd == pytest.approx(4 * 0.5 * MONTH + stored)
+    for name in ("prices of aws rise 20 %", "all prices rise 20 %"):
+        assert rows[name].usd_per_month == pytest.approx(1.2 * usd)
+        assert "storage and traffic" in rows[name].text
+
+
+def test_a_lost_provider_is_replaced_with_its_volumes(facts: Facts) -> None:
+    """gcp: 4 x $0.60, 10 TB at $0.020 a GiB; nothing replaces the only one that a workload may use."""
+    job = desks(volumes={"storage": "10TB"})
+    _, rows = asked(facts, job)
+    assert rows["aws is lost"].usd_per_month == pytest.approx(4 * 0.6 * MONTH + 10 * TB / 2**30 * 0.020)
+    _, alone = asked(facts, job | {"constraints": {"providers": ["aws"]}})
+    assert not alone["aws is lost"].feasible
+    assert "carries d" in alone["aws is lost"].text
+
+
+def test_a_week_without_spot_is_bought_on_demand(facts: Facts) -> None:
+    """Seven of 30.4 days at $0.50 instead of what spot costs; the bill is told over the budget where it is."""
+    policies = {"purchase": ["on_demand", "spot"], "budget_per_month": 900}
+    usd, rows = asked(facts, desks(interruptible=True), **policies)
+    row = rows["no spot capacity for a week"]
+    assert row.usd_per_month == pytest.approx(usd + 7 * 24 / MONTH * (4 * 0.5 * MONTH - usd), rel=1e-4)
+    assert 4 * 0.2 * MONTH <= usd < 4 * 0.21 * MONTH
+    assert "over the budget" not in row.text
+    assert "over the budget" in rows["aws is lost"].text
+
+
+def test_twice_the_traffic_is_twice_the_replicas_and_what_they_send(facts: Facts) -> None:
+    """A service of n replicas needs 2 n; 5 TB out become 10 TB, 1 TB stored stays."""
+    chat = {
+        "name": "chat", "task": "encode", "model": "bert-base-uncased", "targets": {"latency": {"p95": "1s"}},
+        "traffic": {"requests_per_s": 900, "input_tokens": 256}, "volumes": {"storage": "1TB", "egress": "5TB"},
+        "constraints": {"providers": ["aws"]},
+    }  # fmt: skip
+    platform, made = solvable(facts, chat)
+    found = made.solved(gap=0.0)
+    count = sum(t.count for t in found.taken)
+
+    def sent(nbytes: float) -> float:
+        gib = nbytes / 2**30
+        return 0.09 * (min(gib, 10240) - 100)
+
+    stored = TB / 2**30 * 0.023
+    assert found.usd == pytest.approx(count * 0.5 * MONTH + sent(5 * TB) + stored)
+    rows = {row.name: row for row in whatifs(platform, made, found)}
+    twice = rows["traffic and runs x 2"]
+    assert twice.usd_per_month == pytest.approx(2 * count * 0.5 * MONTH + sent(10 * TB) + stored)
+    assert "what is stored stays" in twice.text
+
+
+def test_policies_that_stand_in_for_one_another_cost_something_together(facts: Facts) -> None:
+    """Half of it with gcp: either share alone implies the other, so each costs nothing and both $146."""
+    _, made = solvable(facts, desks(), providers={"aws": "50%", "gcp": "50%"}, share_tolerance="10%")
+    found = made.solved(gap=0.0)
+    costs = {row.constraint: row for row in bindings(made, found)}
+    assert set(costs) == {"all shares"}
+    assert costs["all shares"].usd_per_month == pytest.approx(found.usd - 4 * 0.5 * MONTH)
+    assert costs["all shares"].text == "the shares of aws, gcp together cost $146 a month"
+    quota = {"quotas": [{"provider": "aws", "most": 3}]}
+    _, made = solvable(facts, desks(), providers={"aws": "50%", "gcp": "50%"}, share_tolerance="10%", **quota)
+    found = made.solved(gap=0.0)
+    both = {row.constraint: row.usd_per_month for row in bindings(made, found)}
+    assert both["all policies"] == pytest.approx(found.usd - 4 * 0.5 * MONTH)
+    assert both["all shares"] == pytest.approx(found.usd - (3 * 0.5 + 0.6) * MONTH)
