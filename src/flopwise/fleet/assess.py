@@ -15,10 +15,9 @@ from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import KEPT, Carried, carried, unmet
+from flopwise.fleet.names import checked
 from flopwise.fleet.outlook import alerts, roadmap
-from flopwise.fleet.own import with_own
 from flopwise.fleet.own_tables import hosted_rows, own_notes, own_rows
-from flopwise.fleet.places import check_names
 from flopwise.fleet.problem import IDLE, Problem, allotments, monthly_cost, problem
 from flopwise.fleet.results import Chosen, chosen_ways, result
 from flopwise.fleet.risks import risks
@@ -72,8 +71,7 @@ def assess(
     """
     started = time.perf_counter()
     told = advance or (lambda _stage, _done, _whole: None)
-    facts = with_own(facts, platform.machines)
-    check_names(platform, facts)
+    facts = checked(platform, facts)
     items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole))
     unmet(items)
     made = problem(platform, items, facts.folder)

@@ -68,7 +68,7 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
     asked: dict[Key, Search] = {}
     facts = with_own(facts, platform.machines)
     places = _Places(platform, facts)
-    keys = [_asked(placed, platform, places, asked) for placed in platform.workloads]
+    keys = [_asked(number, platform, places, asked) for number in range(len(platform.workloads))]
     answers = searched(asked, advance or (lambda _done, _whole: None))
     return tuple(
         _one(index, placed, places, [(asked[key].wanted, answers[key]) for key in mine])
@@ -95,11 +95,12 @@ class _Places:
         return self._known[key]
 
 
-def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key, Search]) -> list[Key]:
+def _asked(number: int, platform: Platform, places: _Places, asked: dict[Key, Search]) -> list[Key]:
     """Note the searches that a workload needs: over what is rented, and over each kind of own machines.
 
     Own machines are searched apart: there are only so many, and their price must not rule out what could be rented.
     """
+    placed = platform.workloads[number]
     if placed.wanted is None:
         return []
     offered, _ = places.of(placed)
@@ -121,7 +122,8 @@ def _asked(placed: Placed, platform: Platform, places: _Places, asked: dict[Key,
             continue
         mine = offers[0].instance if buys == [OWNED] else ""
         key = msgspec.json.encode([wanted, places.key(placed), mine])
-        asked.setdefault(key, Search(wanted=wanted, facts=some))
+        where = f"{platform.source.at(f'workloads.{number}')}: workload {placed.name[:60]}".removeprefix(": ")
+        asked.setdefault(key, Search(wanted=wanted, facts=some, where=where))
         keys.append(key)
     return keys
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,23 @@ class Placed:
         return self.job.task in RUNS
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a fleet was read, for the lines of what is found wrong later."""
+
+    where: str = ""
+    node: Any = None
+
+    def at(self, path: str) -> str:
+        """File and line of a key, such as fleet.yaml:12; as much of it as is known."""
+        return place(self.node, self.where, path.split("."))
+
+    def located(self, error: SpecError) -> SpecError:
+        """A complaint that starts with a path, with file and line in front."""
+        found = self.at(str(error).split(":", 1)[0])
+        return SpecError(f"{found}: {error}" if found else str(error))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """A fleet, read and resolved."""
@@ -95,6 +112,7 @@ class Platform:
     rules: Rules
     workloads: tuple[Placed, ...]
     machines: tuple[Machines, ...] = ()
+    source: Source = field(default=Source(), compare=False, repr=False)
 
 
 def load_fleet(path: Path | str) -> Platform:
@@ -132,13 +150,13 @@ def _resolved(data: dict[str, Any], node: Any, where: str) -> Platform:
         fleet = msgspec.convert(data, Fleet)
     except msgspec.ValidationError as error:
         raise SpecError(located(str(error), node, where, data, Fleet)) from None
+    source = Source(where, node)
     try:
-        return resolved(fleet)
+        return replace(resolved(fleet), source=source)
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
-        path = str(error).split(":", 1)[0]
-        raise SpecError(f"{place(node, where, path.split('.'))}: {error}") from None
+        raise source.located(error) from None
 
 
 def resolved(fleet: Fleet) -> Platform:

@@ -3,83 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.errors import UnknownNameError
 from flopwise.facts.compliance import providers_with, tags
-from flopwise.facts.hosted_prices import hosted_prices
 from flopwise.fleet.own import OwnOffer
-from flopwise.fleet.spec import API
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed, Platform
-
-
-def check_names(platform: Platform, facts: Facts) -> None:
-    """Misspelt providers, regions, instances and GPUs are errors, not empty answers.
-
-    Raises:
-        UnknownNameError: says where in the fleet, and the nearest names.
-    """
-    rules = platform.rules
-    apis = {p.provider for p in hosted_prices(facts.folder)} if _hosted(platform) else frozenset()
-    for provider in rules.providers:
-        if provider not in apis:
-            _known(lambda p=provider: facts.offers_for(provider=p), f"policies.providers.{provider}")
-    for number, region in enumerate(rules.regions):
-        _known(lambda r=region: facts.offers_for(region=r), f"policies.regions.{number}")
-    for number, cap in enumerate(rules.caps):
-        if cap.provider is not None:
-            _matched(cap.provider, (o.provider for o in facts.offers), "provider", f"policies.quotas.{number}")
-        if cap.instance is not None:
-            _matched(cap.instance, (o.instance for o in facts.offers), "instance", f"policies.quotas.{number}")
-    for placed in platform.workloads:
-        _check_workload(placed, facts, apis)
-
-
-def _hosted(platform: Platform) -> bool:
-    """Whether an API may answer anything."""
-    return any(API in placed.purchase for placed in platform.workloads)
-
-
-def _check_workload(placed: Placed, facts: Facts, apis: Collection[str]) -> None:
-    limits, where = placed.job.constraints, f"workload {placed.name[:60]}"
-    for region in (*placed.job.residency, *limits.regions):
-        _known(lambda r=region: facts.offers_for(region=r), where)
-    for provider in limits.providers:
-        if provider not in apis or API not in placed.purchase:
-            _known(lambda p=provider: facts.offers_for(provider=p), where)
-    for instance in limits.instances:
-        _known(lambda i=instance: facts.offers_for(instance=i), where)
-    if placed.job.tags:
-        _known(lambda: tagged(placed, facts), where)
-    for gpu in (*limits.gpus, *(placed.job.machines.gpus if placed.job.machines else ())):
-        _known(lambda g=gpu: facts.accelerator(g), where)
-
-
-def _known(ask: object, where: str) -> None:
-    try:
-        ask()  # type: ignore[operator]  # a question without arguments
-    except UnknownNameError as error:
-        raise _placed_error(error, where) from None
-
-
-def _placed_error(error: UnknownNameError, where: str) -> UnknownNameError:
-    """The same error with the place in front."""
-    told = UnknownNameError(error.kind, error.given, error.nearest)
-    told.args = (f"{where}: {error}",)
-    return told
-
-
-def _matched(pattern: str, names: Iterable[str], kind: str, where: str) -> None:
-    held = list(dict.fromkeys(names))
-    if not any(fnmatchcase(name.lower(), pattern.lower()) for name in held):
-        raise _placed_error(UnknownNameError(kind, pattern, held), where)
 
 
 def tagged(placed: Placed, facts: Facts) -> frozenset[str] | None:

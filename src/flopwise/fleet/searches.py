@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from flopwise.errors import InfeasibleError
+from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
 
@@ -38,6 +38,7 @@ class Search:
 
     wanted: Resolved
     facts: Facts
+    where: str = ""  # the file, the line and the workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,18 +103,30 @@ def _encoded(number: int) -> bytes:
 
 def _one(asked: Search, kinds: int | None) -> Searched:
     """One search; with only `kinds` of machines first, and with all where those do not do."""
-    if kinds is not None:
-        fewer = replace(asked.facts, offers=promising(asked.facts, kinds))
-        try:
-            answer = plan(asked.wanted, fewer, alone=False)
-        except InfeasibleError:
-            answer = None
-        if answer is not None and answer.plans:
-            return Searched(plan=answer, few=kinds)
     try:
-        return Searched(plan=plan(asked.wanted, asked.facts, alone=False))
+        if kinds is not None:
+            fewer = _planned(asked, replace(asked.facts, offers=promising(asked.facts, kinds)))
+            if fewer.plan is not None and fewer.plan.plans:
+                return replace(fewer, few=kinds)
+        return _planned(asked, asked.facts)
+    except SpecError as error:
+        raise SpecError(f"{asked.where}: {error}" if asked.where else str(error)) from None
+
+
+def _planned(asked: Search, facts: Facts) -> Searched:
+    """The plan over the offers of `facts`; what it constrains exists, so that a name among none of them is a reason."""
+    try:
+        return Searched(plan=plan(asked.wanted, facts, alone=False))
     except InfeasibleError as error:
         return Searched(plan=None, reasons=(str(error), *error.reasons))
+    except UnknownNameError as error:
+        if error.kind not in OF_OFFERS:
+            raise
+        return Searched(plan=None, reasons=(f"none of the offers that are left is of the {error.kind} {error.given}",))
+
+
+OF_OFFERS = ("provider", "region", "instance", "GPU with a price")
+"""Kinds of names that offers have."""
 
 
 def promising(facts: Facts, kinds: int) -> tuple[Offer, ...]:

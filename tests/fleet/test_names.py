@@ -1,0 +1,103 @@
+"""Names that a fleet uses: what is misspelt is named with its line and the nearest, what exists passes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.assess import assess
+from flopwise.fleet.candidates import carried
+from flopwise.fleet.file import fleet_from, parse_fleet
+from flopwise.fleet.names import checked
+
+GOOD = """name: platform
+policies:
+  providers: {aws: 60%, gcp: 40%}
+  regions: [us-east-1, us-central1, eu-*]
+  quotas:
+    - {provider: aws, instance: p5*, most: 4}
+workloads:
+  - name: chat
+    task: serve
+    model: gpt2
+    traffic: {requests_per_s: 5, input_tokens: 100, output_tokens: 20}
+    residency: [us-*, eu-west-1]
+    tags: [hipaa]
+    constraints: {providers: [aws], gpus: [h100], instances: [p5.48xlarge], regions: [us-east-1]}
+  - name: desks
+    task: develop
+    machines: {count: 2, gpus: [t4]}
+"""
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return load_facts()
+
+
+def test_names_that_are_known_pass(facts: Facts) -> None:
+    assert checked(parse_fleet(GOOD, "f.yaml"), facts) is facts
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("aws: 60%", "asw: 60%", "f.yaml:3: policies.providers.asw: unknown provider 'asw'; nearest: aws"),
+        (
+            "us-central1, eu-*",
+            "us-centrall1, eu-*",
+            "f.yaml:4: policies.regions.1: unknown region .*nearest: us-central1",
+        ),
+        ("eu-*]\n", "moon-*]\n", "f.yaml:4: policies.regions.2: unknown region 'moon-"),
+        ("instance: p5*", "instance: q5*", "f.yaml:6: policies.quotas.0.instance: unknown instance"),
+        (
+            "provider: aws",
+            "provider: awz",
+            "f.yaml:6: policies.quotas.0.provider: .*'awz'; nearest: aws",
+        ),
+        ("model: gpt2", "model: gtp2", "f.yaml:10: workloads.0.model: unknown model 'gtp2'; nearest: "),
+        ("eu-west-1]", "eu-wets-1]", "f.yaml:12: workloads.0.residency.1: unknown region .*nearest: eu-west-1"),
+        ("hipaa", "hippa", "f.yaml:13: workloads.0.tags.0: unknown tag 'hippa'; nearest: hipaa"),
+        ("providers: [aws]", "providers: [amazn]", "f.yaml:14: workloads.0.constraints.providers.0: unknown provider"),
+        ("[h100]", "[h1000]", "f.yaml:14: workloads.0.constraints.gpus.0: unknown accelerator .*nearest: H100"),
+        ("[p5.48xlarge]", "[p5.48xlrge]", "f.yaml:14: .*instances.0: unknown instance .*nearest: p5.48xlarge"),
+        ("regions: [us-east-1]", "regions: [us-est-1]", "f.yaml:14: .*regions.0: unknown region .*nearest: us-east-1"),
+        ("[t4]", "[t44]", "f.yaml:17: workloads.1.machines.gpus.0: unknown accelerator 't44'; nearest: T4"),
+        ("us-central1, eu-*", "us-west-2", "f.yaml:3: policies.providers.gcp: 40 % of the bill .*one of us-central1"),
+    ],
+)
+def test_names_that_are_not_known_are_refused(old: str, new: str, says: str, facts: Facts) -> None:
+    assert old in GOOD
+    with pytest.raises(SpecError, match=says):
+        checked(parse_fleet(GOOD.replace(old, new), "f.yaml"), facts)
+
+
+def test_a_share_that_may_be_nothing_needs_no_region(facts: Facts) -> None:
+    text = GOOD.replace("aws: 60%, gcp: 40%}", "aws: 96%, gcp: 4%}").replace("us-central1, eu-*", "us-west-2")
+    checked(parse_fleet(text, "f.yaml"), facts)
+
+
+def test_plain_data_has_paths_and_no_lines(facts: Facts) -> None:
+    work = {"name": "chat", "task": "serve", "model": "gtp2", "traffic": {"requests_per_s": 1}}
+    with pytest.raises(SpecError, match=r"^fleet: workloads\.0\.model: unknown model"):
+        checked(fleet_from({"name": "x", "workloads": [work]}), facts)
+
+
+@pytest.mark.parametrize(
+    "more", ["precision: fp3", "constraints: {engine: vlm}", "constraints: {weight_formats: [fp9]}"]
+)
+def test_what_the_search_refuses_has_the_line_of_its_workload(more: str, facts: Facts) -> None:
+    text = re.sub(r"    constraints: .*\n", f"    {more}\n", GOOD)
+    with pytest.raises(SpecError, match=r"^f\.yaml:8: workload chat: .*(nearest|allowed)"):
+        assess(parse_fleet(text, "f.yaml"), facts, scenarios=0)
+
+
+def test_places_that_exclude_one_another_leave_nothing(facts: Facts) -> None:
+    """Every name exists, no offer has them all: a reason, not a misspelling."""
+    text = GOOD.replace("residency: [us-*, eu-west-1]", "residency: [us-central1]")
+    items = carried(parse_fleet(text, "f.yaml"), facts)
+    assert not items[0].ways
+    assert "none of the offers that are left is of the provider aws" in items[0].reasons
