@@ -122,7 +122,7 @@ def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
         ({"policies": {"regions": ["us-eats-1"]}}, r"policies\.regions\.0.*nearest: us-east-1"),
         ({"policies": {"providers": {"awss": 1.0}}}, r"policies\.providers\.awss.*nearest: aws"),
         ({"policies": {"quotas": [{"instance": "p9.48xlarge", "most": 1}]}}, r"policies\.quotas\.0"),
-        ({"workloads": [DESKS | {"tags": ["hippa"]}]}, r"workload desks.*nearest: hipaa"),
+        ({"workloads": [DESKS | {"tags": ["hippa"]}]}, r"workloads\.0\.tags\.0.*nearest: hipaa"),
     ],
 )
 def test_unknown_names_come_with_the_nearest(facts: Facts, change: dict[str, Any], told: str) -> None:

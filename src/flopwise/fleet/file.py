@@ -101,7 +101,8 @@ class Source:
     def located(self, error: SpecError) -> SpecError:
         """A complaint that starts with a path, with file and line in front."""
         found = self.at(str(error).split(":", 1)[0])
-        return SpecError(f"{found}: {error}" if found else str(error))
+        error.args = (f"{found}: {error}" if found else str(error),)
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class _Known:
         try:
             ask()
         except SpecError as error:
-            raise SpecError(f"{path}: {error}") from None
+            raise _under(path, error) from None
         self.seen.add((kind, name))
 
     def policies(self) -> None:
@@ -139,7 +139,7 @@ class _Known:
             mine = [o for o in self.facts.offers if not held or o.provider.lower() in held]
             found = any(o.region != "any" and o.serves(asked) for o in mine)
         if not found:
-            raise SpecError(f"{path}: {UnknownNameError('region', name, [r for r in self.regions if r != 'any'])}")
+            raise _under(path, UnknownNameError("region", name, [r for r in self.regions if r != "any"]))
         self.seen.add(("region", asked))
 
     def tag(self, name: str) -> None:
@@ -159,4 +159,10 @@ def _each(path: str, names: list[str]) -> Iterator[tuple[str, str]]:
 
 def _matched(path: str, kind: str, pattern: str, names: tuple[str, ...]) -> None:
     if not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
-        raise SpecError(f"{path}: {UnknownNameError(kind, pattern, names)}")
+        raise _under(path, UnknownNameError(kind, pattern, names))
+
+
+def _under(path: str, error: SpecError) -> SpecError:
+    """The same complaint with the path of the key in front."""
+    error.args = (f"{path}: {error}",)
+    return error
