@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flopwise.api.elasticity import replica_start_s
+from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
@@ -114,13 +115,14 @@ def batch(
     gpu: str | None = None,
     machines: Machines | None = None,
     deployment: Deployment | None = None,
+    features: Features | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
     report: Callable[[int, int], None] | None = None,
     **said: Any,
 ) -> BatchAnswer:
-    """Work off `requests` on spot workers; further keywords are fields of `Batch`, `Deployment` or `Machines`.
+    """Work off `requests` on spot workers; further keywords: of `Batch`, `Deployment`, `Machines` or `Features`.
 
     Each trial draws the lives of the workers and, from the measured errors of predicted throughput, a rate.
 
@@ -130,12 +132,15 @@ def batch(
     """
     from flopwise.serving.estimate import estimate
     from flopwise.serving.sim.batch import long_run_frac
+    from flopwise.serving.technique_rules import told_of_techniques
 
-    held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in (Batch, Machines)}
+    kinds = (Batch, Machines, Features)
+    held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in kinds}
     place = overridden(machines or Machines(gpu=gpu, facts=facts), held[Machines])
     asked = overridden(queue or Batch(requests=requests), held[Batch] | {"requests": requests})
     _checked(asked)
-    job, native = _job(model, asked, overridden(deployment or Deployment(), said), place, assume_family, offline)
+    more = overridden(features or Features(), held[Features])
+    job, native = _job(model, asked, overridden(deployment or Deployment(), said), place, more, assume_family, offline)
     found = estimate(job)
     if not found.max_concurrency:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
@@ -145,7 +150,7 @@ def batch(
         found = estimate(job)
     prices = _prices(asked, place, job)
     spot, why = _interruptions(asked, prices.spot_machines, place)
-    gpus = int(job.layout.num_gpus)
+    gpus = job.num_gpus
     instances = -(-gpus // max(job.cluster.gpus_per_node, 1))
     work = _queue(asked, found, spot * instances, gpus, prices)
     outcome, row = _worked(work, found, asked, asked.trials, report)
@@ -161,7 +166,9 @@ def batch(
         sweep=_swept(work, found, asked, row),
         priced=prices.spot is not None and prices.on_demand is not None,
         settings=_settings(job, work, asked, prices),
-        assumptions=tuple(dict.fromkeys((*native, *job.cluster.assumptions, *why, *_told(asked)))),
+        assumptions=tuple(
+            dict.fromkeys((*native, *job.cluster.assumptions, *why, *told_of_techniques(job), *_told(asked)))
+        ),
     )
 
 
@@ -179,7 +186,13 @@ def _checked(asked: Batch) -> None:
 
 
 def _job(
-    model: Any, asked: Batch, deployment: Deployment, place: Machines, family: str | None, offline: bool
+    model: Any,
+    asked: Batch,
+    deployment: Deployment,
+    place: Machines,
+    features: Features,
+    family: str | None,
+    offline: bool,
 ) -> tuple[ServeJob, tuple[str, ...]]:
     """One worker with as many requests in flight as its memory holds."""
     from flopwise.serving.estimate import ServeJob
@@ -193,9 +206,11 @@ def _job(
     check_expert_parallel(found, how.ep)
     check_pipeline(found, how.pp)
     inputs, outputs = asked.means()
+    cluster = place.cluster(how.tp * how.pp * how.dp + (features.prefill_gpus or 0))
+    names: dict[str, Any] = {"assume_family": family, "offline": offline}
     job = ServeJob(
         model=found,
-        cluster=place.cluster(how.tp * how.pp * how.dp),
+        cluster=cluster,
         layout=how.layout(),
         weights=how.weights or "bf16",
         kv_dtype=how.kv_dtype or "bf16",
@@ -204,13 +219,14 @@ def _job(
         output_tokens=max(1, round(outputs)),
         concurrency=how.concurrency,
         memory_frac=how.memory_frac,
+        techniques=features.techniques(found, how, cluster.accelerator, place.facts, **names),
     )
     return job, (*native, *found.notes)
 
 
 def _prices(asked: Batch, place: Machines, job: ServeJob) -> Prices:
     """USD for an accelerator and hour: spot, on demand; and the clusters of all workers that these are of."""
-    gpus = int(job.layout.num_gpus) * asked.workers
+    gpus = job.num_gpus * asked.workers
     paid = replace(place, purchase="on_demand").cluster(gpus)
     cheap = replace(place, purchase="spot", usd_per_gpu_hour=asked.spot_price).cluster(gpus)
     return Prices(cheap.usd_per_gpu_hour, paid.usd_per_gpu_hour, cheap, paid)
@@ -331,7 +347,9 @@ def _fewest(work: BatchQueue, found: ServeEstimate) -> int | None:
 
 
 def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> tuple[tuple[str, str], ...]:
-    gpus = int(job.layout.num_gpus)
+    from flopwise.serving.technique_rules import technique_settings
+
+    gpus = job.num_gpus
     rate = work.interruptions_per_s
 
     def paid(each: float | None, machines: Cluster) -> str:
@@ -344,6 +362,7 @@ def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> 
     return (
         ("workers", f"{work.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
         ("weights", f"{job.weights}; KV cache {job.kv_dtype}; engine {job.engine}"),
+        *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
         ("a worker", f"{work.requests_per_s:,.3g} requests/s with {work.in_flight:,.0f} in flight"),
         ("taken back", f"{rate * DAY_S:,.3g} a day and worker; the next one after {format_seconds(work.replace_s)}"),

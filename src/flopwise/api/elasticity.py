@@ -76,8 +76,8 @@ def replica_start_s(job: ServeJob) -> float:
 def _checked(asked: Asked) -> None:
     if asked.flow.users is not None:
         raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users")
-    if asked.how.prefill_replicas:
-        raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas out")
+    if asked.how.prefill_replicas or asked.how.prefill_gpus:
+        raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas and --prefill-gpus out")
 
 
 def scaled(

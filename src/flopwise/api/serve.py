@@ -11,7 +11,7 @@ from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.api.rules import token_rules
-from flopwise.api.serve_techniques import Drafted, drafted, started, technique_settings, unsupported
+from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
 
@@ -110,7 +110,6 @@ def serve(
     replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
     replicas = _replicas(asked, replica, gpus)
     cluster = place.cluster(replica)
-    names: dict[str, Any] = {"assume_family": assume_family, "offline": offline, "facts": place.facts}
     job = ServeJob(
         model=found,
         cluster=cluster,
@@ -124,7 +123,9 @@ def serve(
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
-        techniques=more.techniques(found, asked, cluster.accelerator, **names),
+        techniques=more.techniques(
+            found, asked, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
+        ),
     )
     answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
@@ -200,6 +201,7 @@ def answered(
     """The answer for `replicas` of one job."""
     from flopwise.serving.assisted import host_bytes
     from flopwise.serving.estimate import estimate, job_memory
+    from flopwise.serving.technique_rules import technique_settings
 
     found = estimate(job)
     under = None if rate is None else _under_load(job, found, rate)

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flopwise import units
-
 if TYPE_CHECKING:
     from flopwise.api.features import Features
     from flopwise.api.machines import Machines
@@ -80,24 +78,3 @@ def unsupported(job: ServeJob) -> Iterator[str]:
     if not row.runs(weight_format(job.weights)):
         runs = ", ".join(sorted(row.formats))
         yield f"{job.engine} is not documented to run {job.weights} weights; it runs {runs}"
-
-
-def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
-    """One line for each technique."""
-    how = job.techniques
-    if how.shared_tokens:
-        yield "prefix", f"{how.shared_tokens:,} tokens shared by all prompts"
-    if how.hit_frac:
-        yield "prefix", f"{units.format_percent(how.hit_frac)} of prompt tokens found in the cache"
-    if how.kept_frac < 1:
-        yield "eviction", f"{units.format_percent(how.kept_frac)} of the cached tokens are kept"
-    if how.speculation is not None:
-        s = how.speculation
-        yield "drafts", f"{s.tokens} tokens by {s.name}, each accepted at {units.format_percent(s.acceptance)}"
-    if how.prefill_gpus:
-        yield "prefill", f"on {how.prefill_gpus:,} accelerators of their own"
-    if how.offload is not None:
-        where = "brought over PCIe each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
-        yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
-    if how.expert_skew > 1:
-        yield "experts", f"the most popular has {how.expert_skew:g} times the mean"

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.setup import Transfer
     from flopwise.serving.sim.trace import Trace
 
-KV_SHARE_OF_NETWORK = 0.8
-"""Share of the network's rate that moving caches between pools reaches."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
@@ -42,6 +40,19 @@ class Scheduling:
     preempt: Literal["recompute", "swap"] = "recompute"
     prefix_cache: bool | None = None  # None: where the traffic has prefixes
     prefill_replicas: int = 0  # replicas that do prompts only
+    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
+
+    def pool(self, replicas: int, gpus: int) -> int:
+        """Prompt-only replicas of `gpus` devices beside so many others.
+
+        Raises:
+            SpecError: both ways to say it are used, or they make no whole replicas.
+        """
+        from flopwise.serving.sim.pools import prefill_instances
+
+        if self.prefill_replicas and self.prefill_gpus:
+            raise SpecError("--prefill-replicas and --prefill-gpus say the same; give one")
+        return self.prefill_replicas + prefill_instances(replicas, self.prefill_gpus, gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +98,7 @@ def prepared(
     scheduling: Scheduling,
     place: Machines,
     deployment: Deployment,
+    features: Features,
     assume_family: str | None = None,
     offline: bool = False,
 ) -> Simulation:
@@ -98,15 +110,17 @@ def prepared(
     """
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.engine import replica
+    from flopwise.serving.sim.pools import transfer
 
     found, asked, native = _served(model, scheduling, place, deployment, assume_family=assume_family, offline=offline)
     trace = traffic.drawn()
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     longest = int((trace.prompt + trace.output).max())
     window = found.max_position
+    cluster = place.cluster(asked.tp * asked.pp * asked.dp)
     job = ServeJob(
         model=found,
-        cluster=place.cluster(asked.tp * asked.pp * asked.dp),
+        cluster=cluster,
         layout=asked.layout(),
         weights=asked.weights or "bf16",
         kv_dtype=asked.kv_dtype or "bf16",
@@ -115,6 +129,9 @@ def prepared(
         output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
         memory_frac=asked.memory_frac,
         max_batch=scheduling.max_batch,
+        techniques=replace(features, prefill_gpus=None).techniques(
+            found, asked, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
+        ),
     )
     built = replica(
         job,
@@ -124,14 +141,14 @@ def prepared(
     )
     prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
     limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
-    transfer = _transfer(job) if scheduling.prefill_replicas else None
+    split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return Simulation(
         job=job,
         trace=trace,
         replica=built,
         limits=limits,
-        transfer=transfer,
-        assumptions=tuple(dict.fromkeys((*native, *found.notes, *job.cluster.assumptions))),
+        transfer=transfer(job) if split else None,
+        assumptions=tuple(dict.fromkeys((*native, *found.notes, *job.cluster.assumptions, *_of_techniques(job)))),
     )
 
 
@@ -162,25 +179,6 @@ def _served(
     return found, asked, native
 
 
-def _transfer(job: ServeJob) -> Transfer:
-    """Moving a prompt's cache from one pool to the other, over what joins the replicas' nodes.
-
-    Source: bytes of the cache over the network of all of a replica's devices (each sends its shard).
-    Assumes: `KV_SHARE_OF_NETWORK` of the network's rate; inside one node the fast link instead.
-    """
-    from flopwise.facts.formats import cache_elem_bytes
-    from flopwise.ops.cache import kv_bytes_per_token
-    from flopwise.serving.sim.setup import Transfer
-
-    fabric, gpus = job.cluster.fabric, int(job.layout.num_gpus)
-    inside = 2 * gpus <= fabric.domain
-    rate = (fabric.link_bytes_per_s if inside else fabric.node_bytes_per_s) or 0.0
-    if not rate:
-        raise SpecError("what joins the two pools is not known; give --network or an --instance")
-    per_token = float(kv_bytes_per_token(job.model, cache_elem_bytes(job.kv_dtype)))
-    return Transfer(latency_s=1e-3, s_per_token=per_token / (rate * gpus * KV_SHARE_OF_NETWORK))
-
-
 class Asked(NamedTuple):
     """A question as it was understood."""
 
@@ -197,6 +195,7 @@ def understood(
     gpu: str | None = None,
     machines: Machines | None = None,
     deployment: Deployment | None = None,
+    features: Features | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
@@ -204,15 +203,18 @@ def understood(
 ) -> Asked:
     """The requests, one replica and the habits of the scheduler; arguments and errors as `simulate`."""
     held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in _KINDS}
+    more = overridden(features or Features(), held[Features])
     place = overridden(machines or Machines(gpu=gpu, facts=facts), held[Machines])
     asked = overridden(deployment or Deployment(), held[Deployment] | said)
     how = overridden(scheduling or Scheduling(), held[Scheduling])
+    how = replace(how, prefill_gpus=more.prefill_gpus or how.prefill_gpus)
     flow = overridden(traffic or Traffic(), held[Traffic])
     if how.prefill_replicas < 0:
         raise SpecError(f"{how.prefill_replicas} replicas for prompts; allowed: from 0")
     made = prepared(
-        model, flow, scheduling=how, place=place, deployment=asked, assume_family=assume_family, offline=offline
-    )
+        model, flow, scheduling=how, place=place, deployment=asked, features=more, assume_family=assume_family,
+        offline=offline,
+    )  # fmt: skip
     return Asked(made, flow, how)
 
 
@@ -239,7 +241,7 @@ def played(
         policy=how.policy,
         users=flow.users,
         think_s=flow.think_s,
-        prefill_replicas=how.prefill_replicas * each,
+        prefill_replicas=how.pool(replicas, int(made.job.layout.num_gpus)) * each,
         transfer=made.transfer,
         on_compile=on_compile,
     )
@@ -257,6 +259,7 @@ def simulate(
     attain: float = 0.99,
     machines: Machines | None = None,
     deployment: Deployment | None = None,
+    features: Features | None = None,
     facts: Path | str | None = None,
     assume_family: str | None = None,
     offline: bool = False,
@@ -265,9 +268,10 @@ def simulate(
 ) -> SimulateAnswer:
     """Run requests through `replicas` of a deployment, step by step, and say what their users see.
 
-    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`) or
-    `Machines`. `slo`: what a request must hold to count into the goodput. `cache`: answers that are given again; the
-    replicas that it saves are those that `attain` of the requests need to hold the objective.
+    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`),
+    `Features` (`draft="eagle", acceptance=0.7 ...`) or `Machines`. `slo`: what a request must hold to count into the
+    goodput. `cache`: answers that are given again; the replicas that it saves are those that `attain` of the requests
+    need to hold the objective.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -278,17 +282,17 @@ def simulate(
     from flopwise.serving.sim.result import Slo
 
     asked = understood(
-        model, traffic=traffic, scheduling=scheduling, gpu=gpu, machines=machines, deployment=deployment, facts=facts,
-        assume_family=assume_family, offline=offline, **said,
+        model, traffic=traffic, scheduling=scheduling, gpu=gpu, machines=machines, deployment=deployment,
+        features=features, facts=facts, assume_family=assume_family, offline=offline, **said,
     )  # fmt: skip
-    goal, total = slo or Slo(), replicas + asked.how.prefill_replicas
+    goal, total = slo or Slo(), replicas + asked.how.pool(replicas, int(asked.made.job.layout.num_gpus))
     front = Front.of(asked, cache)
     found = front.seen(played(asked, replicas, requests=front.computed, on_compile=on_compile))
     answer = answered(*asked, found, replicas=total, slo=goal)
     return answer if cache is None else replace(answer, cache=report(asked, front, answer, replicas, attain))
 
 
-_KINDS = (Traffic, Scheduling, Machines, Deployment)
+_KINDS = (Traffic, Features, Scheduling, Machines, Deployment)
 
 
 def answered(
@@ -334,13 +338,21 @@ def answered(
     )
 
 
+def _of_techniques(job: ServeJob) -> tuple[str, ...]:
+    """What is assumed of techniques, and what their simulation adds to it."""
+    from flopwise.serving.technique_rules import told_of_simulated_techniques, told_of_techniques
+
+    return (*told_of_techniques(job), *told_of_simulated_techniques(job))
+
+
 def _least_tpot_s(job: ServeJob) -> float:
     """No answer's tokens come faster than a step of it alone at datasheet rates."""
+    from flopwise.serving.assisted import tokens_a_round
     from flopwise.serving.estimate import runner
     from flopwise.serving.iteration import Load
 
     alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
-    return float(runner(job).step(alone, job.layout).floor_s)
+    return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)
 
 
 def _told(made: Simulation, flow: Traffic, how: Scheduling) -> tuple[str, ...]:
@@ -364,9 +376,12 @@ def _idle_policy(policy: str, trace: Trace) -> str:
 
 
 def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -> tuple[tuple[str, str], ...]:
+    from flopwise.serving.technique_rules import technique_settings
+
     job, trace = made.job, made.trace
     gpus = int(job.layout.num_gpus)
-    split = f" ({how.prefill_replicas} for prompts)" if how.prefill_replicas else ""
+    pool = how.prefill_replicas or how.prefill_gpus * replicas // (gpus + how.prefill_gpus)
+    split = f" ({pool} for prompts)" if pool else ""
     rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
     rate = "as they are answered" if flow.users else rate
     degrees = job.layout
@@ -377,6 +392,7 @@ def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -
         ("layout", layout),
         ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
         ("engine", f"{job.engine}; {how.policy}, {how.balancer}"),
+        *technique_settings(job),
         ("requests", f"{len(trace):,} {source}, {rate}"),
         ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
         ("price", price_text(job.cluster)),

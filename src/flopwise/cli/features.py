@@ -1,4 +1,4 @@
-"""Options of the techniques of serving: prefixes, eviction, drafts, pools for prompts, offloading, cold starts."""
+"""Options of the techniques of serving: prefixes, eviction, drafts, pools for prompts, offloading; and cold starts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ technique_options = grouped(
     click.option("--draft-tokens", type=options.Whole(high=64), help="Tokens that the draft proposes (default: 4)."),
     click.option("--acceptance", type=options.FRACTION_OR_ZERO, help="Share of proposed tokens that are accepted."),
     click.option("--draft-weights", type=options.Name("format"), help="Of the draft (default: as published)."),
-    click.option(
-        "--prefill-gpus", type=options.DEGREE, help="Accelerators of each replica, besides its own, for prompts only."
-    ),
     click.option("--offload-weights", type=options.FRACTION_OR_ZERO, help="Share of the layers in host memory."),
     click.option("--gpu-layers", type=options.WHOLE_OR_ZERO, help="The same as layers that stay, as llama.cpp -ngl."),
     click.option("--host", type=options.Name("cpu"), help="Processor that computes offloaded layers (llama.cpp)."),
@@ -35,6 +32,13 @@ technique_options = grouped(
         "--expert-skew", type=options.Quantity("x", units.parse_count),
         help="Tokens of the most popular expert over the mean of all (default: 1, balanced).",
     ),
+)  # fmt: skip
+
+pool_option = click.option(
+    "--prefill-gpus", type=options.DEGREE, help="Accelerators of each replica, besides its own, for prompts only."
+)
+
+start_options = grouped(
     click.option("--storage", type=options.Name("kind"), help="Weights are read from it at a start: nvme, s3, nfs ..."),
     click.option("--storage-bandwidth", type=options.BANDWIDTH, help="The same as a measured rate of a node: 3GB/s."),
     click.option("--image-size", type=options.BYTES, help="Container image to pull at a start: 10GB."),

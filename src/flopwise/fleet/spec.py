@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from flopwise.search.workload import Constraints, Data, Method, Name, Quantity, Routing, Targets, Traffic, Workload
+from flopwise.search.workload import (
+    Constraints,
+    Data,
+    Method,
+    Name,
+    Quantity,
+    Routing,
+    Targets,
+    Techniques,
+    Traffic,
+    Workload,
+)
 
 Kind = Literal["pretrain", "finetune", "serve", "batch", "encode", "validate", "develop"]
 Purchase = Literal["on_demand", "spot", "reserved_1y", "reserved_3y", "owned", "api"]
@@ -137,6 +148,7 @@ class Job(_Strict, frozen=True):
     method: Method = Method()
     routing: Routing = Routing()
     traffic: Traffic = Traffic()
+    techniques: Techniques = Techniques()
     targets: Targets = Targets()
     constraints: Constraints = Constraints()
     objective: Literal["cost", "time", "energy"] = "cost"
@@ -177,6 +189,7 @@ class Job(_Strict, frozen=True):
             method=self.method,
             routing=self.routing,
             traffic=self.traffic,
+            techniques=self.techniques,
             targets=self.targets,
             constraints=constraints,
             objective=self.objective,

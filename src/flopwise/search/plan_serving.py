@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from flopwise.search.serving_fronts import front, front_nodes, fronts
 from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import Column, Option
 from flopwise.search.serving_targets import stepped, target_costs
+from flopwise.search.serving_techniques import job_of, tokens_a_step, told, with_draft
 from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
 from flopwise.serving.estimate import ServeJob, check_context
 from flopwise.serving.memory import ServingLayout
@@ -56,15 +58,11 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         node_bytes_per_s=workload.inter_node_bytes_per_s,
     )
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / held["replicas"]
-    return ServeJob(
-        model=model,
-        cluster=built,
-        layout=ServingLayout(tp=held["tp"], pp=held["pp"], ep=held.get("ep", 1), dp=held.get("dp", 1)),
-        weights=held["weights"],
+    layout = ServingLayout(tp=held["tp"], pp=held["pp"], ep=held.get("ep", 1), dp=held.get("dp", 1))
+    return replace(
+        job_of(with_draft(workload, facts), model, built, held["weights"], layout),
         kv_dtype=held["kv_dtype"],
         engine=held["engine"],
-        input_tokens=workload.input_tokens,
-        output_tokens=workload.output_tokens,
         concurrency=held["max_batch"] * held.get("dp", 1),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )
@@ -106,11 +104,12 @@ def plan_serving(
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
-    answer = Answer()
+    answer, workload = Answer(), with_draft(workload, facts)
     wanted = variants(workload, model)
     answer.assumptions += _assumed(workload, model, wanted)
     nodes = node_kinds(workload, facts, answer.ruled_out)
     answer.assumptions += _check_lengths(workload, model, nodes[0])
+    answer.assumptions += told(workload, model, nodes, wanted[0][0])
     runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)
     steps = len(nodes) + (MOST_RUNS if runs else 0)
     report = advance or (lambda *_: None)
@@ -264,9 +263,12 @@ def _options(
 ) -> list[Option]:
     options: list[Option] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
+    each = tokens_a_step(workload)
     limit_s = np.inf if target is None else stepped(target.seconds, 1)
     names = list(dict.fromkeys(weights for weights, _ in wanted))
-    read_s = {(id(n), name): 0.0 if target is None else weights_read_s(model, n, name) for n in nodes for name in names}
+    read_s = {
+        (id(n), name): 0.0 if target is None else weights_read_s(model, n, name) / each for n in nodes for name in names
+    }
     spared = sorted(read_s, key=read_s.__getitem__)[:NEAREST]  # even if hopeless: a miss is told by how much
     for done, node in enumerate(nodes):
         advance(done)
@@ -306,6 +308,11 @@ def _found(
         return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)
     except MissingFactError as error:
         answer.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
+        return None
+    except SpecError as error:
+        if not workload.techniques.any:
+            raise
+        answer.ruled_out.add("a technique cannot be used there", 1, f"{node.name}: {error}", unit="machines")
         return None
 
 

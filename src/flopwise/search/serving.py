@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
-from flopwise.facts.engine_support import support
 from flopwise.facts.software import engine
 from flopwise.search.serving_floors import least_prompt_s
 from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
+from flopwise.search.serving_techniques import job_of, prompt_left
+from flopwise.serving.assisted import changed_memory, request_work, tokens_a_round
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
+    from flopwise.serving.estimate import ServeJob
     from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
@@ -81,6 +85,7 @@ def deployments(
     name = workload.source.constraints.engine or "vllm"
     path = product_path(model, weights, node.cluster.rates)
     answer = 0 if one_pass else workload.output_tokens
+    asked = partial(job_of, workload, model, node.cluster, weights)
     memory = serving_memory(
         model,
         ServingLayout(**grid._asdict()),
@@ -92,6 +97,7 @@ def deployments(
         kv_dtype=kv_dtype,
         engine_name=name,
         device_kind=node.cluster.accelerator.kind,
+        **changed_memory(asked(ServingLayout(**grid._asdict()))),
     )
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), grid.tp.shape)
     fit = np.flatnonzero(most >= 1)
@@ -108,15 +114,17 @@ def deployments(
     held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], name, workload.input_tokens + answer)
     grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
     layout = ServingLayout(**grid._asdict())
-    served = _encoded if one_pass else _generated
-    columns: dict[str, Any] = served(
-        _runner(model, node, name, path, kv_dtype), layout, sizes.ravel(), workload, fit.size, least
+    job = replace(asked(layout), kv_dtype=kv_dtype)
+    columns: dict[str, Any] = (
+        _encoded(runner(job), layout, sizes.ravel(), workload, least)
+        if one_pass
+        else _generated(job, sizes.ravel(), workload, fit.size, least)
     )
     return Deployments(
         **grid._asdict(),
         batch=sizes.ravel(),
         memory_bytes=held.ravel(),
-        least_ttft_s=least_prompt_s(model, node, path.dtype, workload.input_tokens, np.asarray(layout.num_gpus)),
+        least_ttft_s=least_prompt_s(model, node, path.dtype, prompt_left(workload), np.asarray(layout.num_gpus)),
         considered=sizes.size + told["too_big"],
         **told,
         **columns,
@@ -140,21 +148,6 @@ def _memory_bytes(
 
     held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
     return held
-
-
-def _runner(model: Model, node: NodeKind, engine_name: str, path: ComputePath, kv_dtype: str) -> Runner:
-    """The engine on one device of `node`."""
-    return Runner(
-        model=model,
-        rates=node.cluster.rates,
-        fabric=node.cluster.fabric,
-        engine=engine(engine_name),
-        dtype=path.dtype,
-        weight_bits=path.weight_bits,
-        kv_dtype=kv_dtype,
-        head_bits=path.head_bits,
-        direct=support(engine_name).custom_all_reduce,
-    )
 
 
 _COLUMNS = (
@@ -188,18 +181,20 @@ def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
     )
 
 
-def _generated(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int, least: float
-) -> dict[str, Floats]:
-    """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn."""
-    inputs, outputs = workload.input_tokens, workload.output_tokens
+def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
+    """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
+
+    The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
+    """
+    machine, layout, outputs = runner(job), job.layout, workload.output_tokens
+    shape, each = request_work(job), tokens_a_round(job)
     ranks = np.asarray(layout.dp)  # attention replicas of a replica
-    steady = closed_loop(machine, layout, batch, inputs, outputs)
+    steady = closed_loop(machine, layout, batch, *shape)
     capacity = np.asarray(steady.requests_per_s) * ranks
     replicas = _replicas(capacity, batch * ranks, workload, least)
-    least_s = np.broadcast_to(np.asarray(steady.decode.floor_s), batch.shape)
+    least_s = np.broadcast_to(np.asarray(steady.decode.floor_s) / each, batch.shape)
     if workload.requests_per_s is None:
-        ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s)
+        ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
         e2e = ttft + (outputs - 1) * tpot
         busy = np.ones(batch.size)
         total = replicas * capacity * outputs
@@ -208,15 +203,14 @@ def _generated(
         there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
         wanted = _percentiles(workload)
         seen = {
-            p: open_loop_percentile(machine, layout, there, arrivals, inputs, outputs, p)
-            for p in dict.fromkeys(wanted.values())
+            p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in dict.fromkeys(wanted.values())
         }
-        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(seen[wanted["tpot"]].tpot_s)
+        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(seen[wanted["tpot"]].tpot_s) / each
         whole = seen[wanted["latency"]]
-        e2e = np.asarray(whole.ttft_s + (outputs - 1) * whole.tpot_s)
+        e2e = np.asarray(whole.ttft_s + (outputs - 1) * whole.tpot_s / each)
         busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak * outputs)
-        least_s = np.asarray(there.decode.floor_s)
+        least_s = np.asarray(there.decode.floor_s) / each
     return {
         "replicas": replicas,
         "ttft_s": ttft,
@@ -262,14 +256,13 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
 
 
 def _encoded(
-    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, grids: int, least: float
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
     Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
     Assumes: inputs of one length.
     """
-    del grids
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service

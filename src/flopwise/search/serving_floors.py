@@ -18,6 +18,7 @@ from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
 from flopwise.search.serving_grid import MAX_TP, replica_grid
+from flopwise.search.serving_techniques import prompt_left, tokens_a_step
 from flopwise.serving.precision import layer_weight_bits, product_path, substitute
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
 
     Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
     """
+    each = tokens_a_step(workload)
     tpots: list[Floor] = []
     ttfts: list[Floor] = []
     for node in nodes:
@@ -87,14 +89,15 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
             if not grid.tp.size:
                 continue
             tp = np.unique(grid.tp).astype(float)
-            read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp
-            links = message_s(model, node, tp)
+            read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp / each
+            links = message_s(model, node, tp) / each
             at = int((read + links).argmin())
             parts = {READING: float(read[at]), LINKS: float(links[at])}
             tpots.append(_floor("tpot", workload.tpot, parts, node, weights, tp[at]))
+            links = links * each
             try:
                 dtype = product_path(model, form, node.cluster.rates).dtype
-                compute = least_prompt_s(model, node, dtype, workload.input_tokens, tp)
+                compute = least_prompt_s(model, node, dtype, prompt_left(workload), tp)
             except MissingFactError:
                 continue
             at = int((compute + links).argmin())

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16", "bf16"))
+WITHOUT = {
+    "without drafts": ("draft", "draft_tokens", "acceptance", "draft_weights"),
+    "without cached prefixes": ("shared_prefix", "prefix_hit"),
+    "without eviction": ("kv_keep",),
+    "without offloading": ("offload_weights", "gpu_layers", "host"),
+}
 OTHER_GPUS = 3
 
 
@@ -38,6 +44,11 @@ def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
         ("twice the tp", {"tp": 2 * held["tp"]}),
     ):
         found.append(_lever(change, best, chosen, layout={**held, **other}))
+    for change, names in WITHOUT.items():
+        if any(getattr(workload.techniques, name) is not None for name in names):
+            plain = replace(workload.techniques, **dict.fromkeys(names))
+            asked = msgspec.structs.replace(workload, techniques=plain)
+            found.append(_lever(change, best, chosen, workload=asked))
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)

@@ -11,7 +11,7 @@ import numpy as np
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.search.answer import Simulated
 from flopwise.search.serving_requests import SEED, Requests, drawn, waiting
-from flopwise.serving.estimate import ServeJob
+from flopwise.search.serving_techniques import job_of
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.search.serving import Deployments
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
+    from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.result import Simulated as Run
     from flopwise.serving.sim.trace import Trace
 
@@ -41,20 +42,10 @@ def at(values: Array, percentile: str) -> float:
 
 def option_job(option: Option, row: int) -> ServeJob:
     """The job of one replica of one row of an option."""
-    found, workload = option.found, option.workload
-    return ServeJob(
-        model=option.model,
-        cluster=option.node.cluster,
-        layout=ServingLayout(
-            tp=int(found.tp[row]), pp=int(found.pp[row]), ep=int(found.ep[row]), dp=int(found.dp[row])
-        ),
-        weights=found.weights,
-        kv_dtype=option.kv_dtype,
-        engine=workload.source.constraints.engine or "vllm",
-        input_tokens=workload.input_tokens,
-        output_tokens=workload.output_tokens,
-        max_batch=max(1, int(found.batch[row])),
-    )
+    found = option.found
+    layout = ServingLayout(**{name: int(getattr(found, name)[row]) for name in ("tp", "pp", "ep", "dp")})
+    job = job_of(option.workload, option.model, option.node.cluster, found.weights, layout)
+    return replace(job, kv_dtype=option.kv_dtype, max_batch=max(1, int(found.batch[row])))
 
 
 def machine_key(option: Option, row: int) -> Hashable:

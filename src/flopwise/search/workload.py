@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.search.workload_techniques import asked_techniques
 from flopwise.search.workload_traffic import Arriving, arriving
+from flopwise.serving.asked import Asked
 from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
 
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
@@ -90,6 +92,32 @@ class Traffic(_Strict, frozen=True):
     """Highest rate of a day over the mean rate: replicas are sized for it."""
 
 
+class Techniques(_Strict, frozen=True):
+    """What a service does besides running its model as it is; each applies to every candidate."""
+
+    shared_prefix: Quantity | None = None
+    """Tokens with which all prompts begin: computed once, cached once."""
+    prefix_hit: Quantity | None = None
+    """Share of a prompt's tokens found in the cache: 0.6, 60%."""
+    kv_keep: Quantity | None = None
+    """Share of the cached tokens that eviction keeps."""
+    draft: Name | None = None
+    """Speculative decoding: a model, eagle, mtp or ngram; needs its acceptance."""
+    draft_tokens: Quantity | None = None
+    """Tokens that the draft proposes, 4 unless said."""
+    acceptance: Quantity | None = None
+    """Share of the proposed tokens that are accepted."""
+    draft_weights: Name | None = None
+    offload_weights: Quantity | None = None
+    """Share of the layers whose weights stand in host memory."""
+    gpu_layers: Quantity | None = None
+    """The same as layers that stay on the accelerator."""
+    host: Name | None = None
+    """Processor that computes offloaded layers, where the engine does that."""
+    expert_skew: Quantity | None = None
+    """Tokens of the most popular expert over the mean of all; 1 is balanced."""
+
+
 class Targets(_Strict, frozen=True):
     """What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`."""
 
@@ -140,6 +168,7 @@ class Workload(_Strict, frozen=True):
     method: Method = Method()
     routing: Routing = Routing()
     traffic: Traffic = Traffic()
+    techniques: Techniques = Techniques()
     targets: Targets = Targets()
     constraints: Constraints = Constraints()
     objective: Literal["cost", "time", "energy"] = "cost"
@@ -172,6 +201,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     arriving: Arriving
+    techniques: Asked
     ttft: Latency | None
     tpot: Latency | None
     latency: Latency | None
@@ -183,6 +213,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     max_usd_per_hour: float | None
     shard: int | None
     inter_node_bytes_per_s: float | None
+    drafter: Any = None  # the model that drafts, once it is looked up
+    facts_folder: Any = None  # where it was
 
 
 def schema() -> dict[str, Any]:
@@ -222,7 +254,7 @@ def _meaningless(workload: Workload) -> None:
     trains = workload.task in {"pretrain", "finetune"}
     targets = workload.targets
     if trains:
-        held = {"traffic": workload.traffic != Traffic()}
+        held = {"traffic": workload.traffic != Traffic(), "techniques": workload.techniques != Techniques()}
         held |= {f"targets.{name}": getattr(targets, name) is not None for name in ("ttft", "tpot", "latency")}
         held |= {f"constraints.{name}": bool(getattr(workload.constraints, name)) for name in SERVING_ONLY}
         held["simulate"] = not workload.simulate
@@ -333,6 +365,7 @@ def resolve(workload: Workload) -> Resolved:
         input_tokens=flow.input_tokens,
         output_tokens=flow.output_tokens,
         arriving=flow,
+        techniques=asked_techniques(workload.techniques),
         ttft=_latency(targets.ttft, "targets.ttft", "p95"),
         tpot=_latency(targets.tpot, "targets.tpot", "p95"),
         latency=_latency(targets.latency, "targets.latency", "p95"),

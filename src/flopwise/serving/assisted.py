@@ -35,7 +35,7 @@ class AssistedRunner(Runner):
     draft: Runner | None = None
     draft_layout: ServingLayout | None = None
     away_frac: float = 0.0  # layers in the host's memory
-    away_bytes: float = 0.0  # weights of all layers on one GPU
+    away_bytes: Floats = 0.0  # weights of all layers on one GPU
     host: Runner | None = None  # computes the layers that are away
 
     def step(self, load: Load, split: ServingLayout) -> StepTime:
@@ -144,7 +144,7 @@ def assisted(job: ServeJob, plain: Runner) -> Runner:
     if how.offload is not None:
         added |= {
             "away_frac": how.offload.frac,
-            "away_bytes": float(layer_bytes(job.model, job.weights, job.layout)),
+            "away_bytes": layer_bytes(job.model, job.weights, job.layout),
             "host": None if how.offload.host is None else _host_runner(job, plain),
         }
     return AssistedRunner(**held, **added)

@@ -54,6 +54,19 @@ def transfer_bytes(model: Model, tokens: Ints, kv_dtype: str, tp: Ints, pp: Ints
     return kv_cache_bytes(model, tokens, 1, cache_elem_bytes(kv_dtype), tp=tp) / np.asarray(pp)
 
 
+def moved_s(job: ServeJob, tokens: int) -> float:
+    """Seconds in which the cache of `tokens` prompt tokens goes from a prefill instance to where it is decoded.
+
+    The innermost link that joins a prefill rank to the decoding rank it feeds carries it: the fast one where both
+    pools fit its domain, else the network. Infinite where no link is known.
+
+    Source: `transfer_bytes`, `flopwise.cost.collectives.p2p_s`. Assumes: each transfer has its own links.
+    """
+    layout = prefill_layout(job)
+    nbytes = transfer_bytes(job.model, tokens, job.kv_dtype, layout.tp, layout.pp)
+    return float(p2p_s(job.cluster.fabric, nbytes, stride=int(job.layout.num_gpus)))
+
+
 def prefill_layout(job: ServeJob) -> ServingLayout:
     """How one prefill instance is spread: as the others, without attention replicas.
 
@@ -83,9 +96,6 @@ def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) 
 def pools(job: ServeJob, machine: Runner) -> Pools:
     """What stands before decoding.
 
-    The cache goes over the innermost link that joins a prefill rank to the decoding rank it feeds: the fast one where
-    both pools fit its domain, else the network.
-
     Source: Zhong et al. 2024 (arXiv:2401.09670) section 4.3 for the placement; Patel et al. 2023 (arXiv:2311.18677)
     section 4.2 for the transfer.
     Assumes: the transfer starts when the prompt is done, and the first token waits for it; each has its own links.
@@ -94,9 +104,7 @@ def pools(job: ServeJob, machine: Runner) -> Pools:
     layout = prefill_layout(job)
     alone = prompts_alone(machine, layout, tokens)
     servers = job.techniques.prefill_gpus / int(layout.num_gpus) / int(job.layout.dp)
-    nbytes = transfer_bytes(job.model, round(tokens), job.kv_dtype, layout.tp, layout.pp)
-    moved_s = p2p_s(job.cluster.fabric, nbytes, stride=int(job.layout.num_gpus))
-    return Pools(alone, servers, servers / alone.each_s, moved_s)
+    return Pools(alone, servers, servers / alone.each_s, moved_s(job, round(tokens)))
 
 
 def queue_s(busy: Floats, servers: float, each_s: Floats) -> Floats:

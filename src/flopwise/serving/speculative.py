@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.facts.architecture import Linear, Model, Norm
+from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ def block_draft(model: Model) -> Model:
     )
     one = replace(stack, before=joined, kinds=(last,), order=(0,))
     return replace(model, name=f"block like the last of {model.name}", stacks=(one,))
+
+
+def draft_tp(draft: Model, tp: Ints) -> Ints:
+    """Degree at which a draft is cut: as its target where its heads divide, else not at all; shape of `tp`.
+
+    Source: vLLM, draft_tensor_parallel_size: that of the target, or 1. Assumes: as there.
+    """
+    heads = [item.heads for kind in draft.stacks[0].kinds for item in kind.items if isinstance(item, Attend)]
+    cut: Ints = np.where(np.all([np.asarray(h) % tp == 0 for h in heads], axis=0), tp, 1) if heads else tp
+    return int(cut) if np.ndim(cut) == 0 else cut
 
 
 def without_ends(model: Model) -> Model:

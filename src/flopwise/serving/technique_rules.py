@@ -127,6 +127,27 @@ def _check_skew(job: ServeJob) -> None:
         )
 
 
+def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
+    """One line for each technique."""
+    how = job.techniques
+    if how.shared_tokens:
+        yield "prefix", f"{how.shared_tokens:,} tokens shared by all prompts"
+    if how.hit_frac:
+        yield "prefix", f"{units.format_percent(how.hit_frac)} of prompt tokens found in the cache"
+    if how.kept_frac < 1:
+        yield "eviction", f"{units.format_percent(how.kept_frac)} of the cached tokens are kept"
+    if how.speculation is not None:
+        s = how.speculation
+        yield "drafts", f"{s.tokens} tokens by {s.name}, each accepted at {units.format_percent(s.acceptance)}"
+    if how.prefill_gpus:
+        yield "prefill", f"on {how.prefill_gpus:,} accelerators of their own"
+    if how.offload is not None:
+        where = "brought over PCIe each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
+        yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
+    if how.expert_skew > 1:
+        yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
+
+
 def told_of_techniques(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
     how, row = job.techniques, engine(job.engine)
@@ -152,6 +173,15 @@ def told_of_techniques(job: ServeJob) -> Iterator[str]:
         )
     if how.prefill_gpus:
         yield "the cache of a prompt travels when the prompt is done, and the first token waits for it"
+
+
+def told_of_simulated_techniques(job: ServeJob) -> Iterator[str]:
+    """What is assumed beside that where requests are played through one by one."""
+    how = job.techniques
+    if how.hit_frac:
+        yield "every prompt has its share of hits; what is preempted is computed again in full"
+    if how.speculation is not None:
+        yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
 
 
 def _told_of_speculation(how: Speculation) -> Iterator[str]:

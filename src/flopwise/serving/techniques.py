@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Model
+    from flopwise.ops.types import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Speculation:
     acceptance: float
     draft: Model | None = None  # None: looked up in the text so far, at no cost on the device
     weights: str = "bf16"  # format of the draft's weights
-    tp: int = 1
+    tp: Ints = 1
     shares_ends: bool = False  # embedding and head are the target's own: they run, but take no further memory
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import fleet, simulate
 from flopwise.serving.sim.trace import Trace, trace
 
-MOST_BATCH, MOST_TOKENS = 30, 400
+MOST_BATCH, MOST_TOKENS, MOST_DRAFTED = 30, 400, 6
 
 
 def some_trace(rng: Generator) -> Trace:
@@ -40,7 +41,7 @@ def some_trace(rng: Generator) -> Trace:
 
 def some_cost(rng: Generator, unit: int) -> StepCost:
     """`unit` 1: steps of a few picoseconds, so that many things happen at one time."""
-    tokens = np.arange(MOST_TOKENS, dtype=np.int64)
+    tokens = np.arange(MOST_TOKENS + MOST_DRAFTED * MOST_BATCH, dtype=np.int64)
     batch = np.arange(MOST_BATCH + 1, dtype=np.int64)
     return StepCost(
         tokens_ps=unit * (rng.integers(1, 5) + tokens * rng.integers(0, 3)) * (tokens > 0),
@@ -50,6 +51,7 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
         window=int(rng.choice([0, 1, 16, 30, 64])),
         prefill=tuple(unit * int(v) for v in rng.integers(0, 5, 4)),  # type: ignore[arg-type]
         request_ps=int(rng.choice([0, 5, 10**8])),
+        decode_tokens=int(rng.integers(1, MOST_DRAFTED)),
     )
 
 
@@ -63,9 +65,15 @@ def some_setup(rng: Generator, unit: int) -> Setup:
         preempt="swap" if rng.integers(2) else "recompute",
         swap_ps_per_block=int(rng.choice([0, 3, 10**5])),
         prefix_cache=bool(rng.integers(2)),
+        proposals=int(rng.choice([0, 0, 1, 4])),
+        acceptance=float(rng.choice([0.0, 0.5, 1.0])),
     )
+    requests, found = some_trace(rng), int(rng.integers(4))
+    if found > 1:  # prefixes are those of all requests
+        requests = replace(requests, prefix=np.full_like(requests.prefix, -1))
+        limits = replace(limits, shared_tokens=30 * (found == 2), hit_frac=0.6 * (found == 3))
     return setup(
-        some_trace(rng),
+        requests,
         some_cost(rng, unit),
         limits,
         replicas=int(rng.integers(1, 4)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flopwise.cli import options
+from flopwise.cli import features, options
 from flopwise.cli.app import usage_error
 from flopwise.cli.progress import Progress
 from flopwise.errors import InfeasibleError
@@ -27,6 +27,9 @@ SECTIONS: dict[str, str] = {
     "kv_dtype": "constraints", "engine": "constraints", "stack": "constraints", "shard": "constraints",
     "inter_node_bandwidth": "constraints",
     "max_usd_per_hour": "constraints",
+    "shared_prefix": "techniques", "prefix_hit": "techniques", "kv_keep": "techniques", "draft": "techniques",
+    "draft_tokens": "techniques", "acceptance": "techniques", "draft_weights": "techniques",
+    "offload_weights": "techniques", "gpu_layers": "techniques", "host": "techniques", "expert_skew": "techniques",
 }  # fmt: skip
 """Where each option stands in a workload file."""
 
@@ -88,6 +91,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
     "--address", type=options.Name("address"), help="Sweep on Ray: the cluster's address [RAY_ADDRESS, or auto]."
 )
 @click.option("--workers", type=options.DEGREE, help="Sweep in processes: how many at once [all cores].")
+@features.technique_options
 @_text("stack", "stack", "Training software.")
 @_text("shard", "shard", "Training: HSDP over groups of so many ranks only.")
 @_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")

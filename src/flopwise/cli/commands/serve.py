@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 )
 @questions.serving_options
 @features.technique_options
+@features.pool_option
+@features.start_options
 @questions.price_options
 @questions.model_options
 @options.explain_option

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flopwise.cli import elastic_options, options, questions
+from flopwise.cli import elastic_options, features, options, questions
 
 _FILE = click.Path(path_type=Path)
 
@@ -73,6 +73,7 @@ slo_options = questions.grouped(
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 1 --duration 20min --autoscale concurrency --target 8 --ttft 2s",
     "flopwise simulate Llama-3.1-8B --gpu h100 --queue 2M --workers 8 --deadline 6h --provider aws",
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 2 --response-cache 500 --distinct 5000 --repeated 60%",
+    "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
 )
 @options.model_argument
 @click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
@@ -87,6 +88,8 @@ slo_options = questions.grouped(
 @elastic_options.autoscale_options
 @elastic_options.queue_options
 @elastic_options.cache_options
+@features.technique_options
+@features.pool_option
 @questions.serving_options
 @questions.price_options
 @questions.model_options
@@ -162,6 +165,7 @@ def _batch(given: dict[str, Any]) -> None:
             queue=elastic_options.batch(given),
             machines=questions.machines(given),
             deployment=questions.deployment(given),
+            features=features.features(given),
             report=progress,
             **questions.model_arguments(given),
         )
@@ -177,7 +181,7 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
     from flopwise.serving.sim.result import Slo
 
     def picked(kind: Any) -> Any:
-        return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+        return kind(**{f.name: given[f.name] for f in fields(kind) if given.get(f.name) is not None})
 
     return {
         "model": given["model"],
@@ -187,6 +191,7 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
         "cache": elastic_options.response_cache(given),
         "machines": questions.machines(given),
         "deployment": questions.deployment(given),
+        "features": features.features(given),
         **questions.model_arguments(given),
     }
 

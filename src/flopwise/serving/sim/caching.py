@@ -148,4 +148,13 @@ def merged(run: Simulated, trace: Trace, makers: NDArray[np.int64], hit_s: float
     done = outcome.finish_ps[makers[hits]]
     itl[0] += int((trace.output[hits] - 1)[(done >= 0) & (done <= come)].sum())
     end = max(run.end_ps, int(outcome.finish_ps.max(initial=0)))
-    return replace(run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits)
+    found = steps = None
+    if run.hits is not None:
+        found = np.zeros(len(trace), dtype=np.int64)
+        found[computed] = run.hits
+    if run.steps is not None:
+        steps = trace.output.copy()
+        steps[computed] = run.steps
+    return replace(
+        run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits, hits=found, steps=steps
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
+from flopwise.serving.assisted import AssistedRunner
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.trace import PS, Column
@@ -41,12 +42,12 @@ def step_ps(
 
     `cached`: tokens that the decoding sequences have in cache together; `windowed`: the same, each up to the window;
     `pairs`, `window_pairs`: (new token, token it sees) of the prompts. Tables: as the fields of `StepCost`; `prefill`
-    is `StepCost.prefill`. Compiled as it stands by the fast simulator.
+    is `StepCost.numbers`. Compiled as it stands by the fast simulator.
 
     Source: the terms of `flopwise.serving.iteration.Runner.step`.
     Assumes: attention is linear in what it reads, with coefficients by batch.
     """
-    total = tokens_ps[batch + chunk]
+    total = tokens_ps[batch * prefill[4] + chunk]
     if batch > 0:
         total += decode_ps[batch] + cached_ps[batch] * cached + window_ps[batch] * windowed
     if chunk > 0:
@@ -65,6 +66,12 @@ class StepCost:
     window: int = 0  # tokens that windowed layers see; 0: there are none
     prefill: tuple[int, int, int, int] = (0, 0, 0, 0)  # ps a step, ps a token, fs a pair, fs a pair in the window
     request_ps: int = 0  # from a request's arrival until the scheduler sees it
+    decode_tokens: int = 1  # of each decoding sequence that go through a step together
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """What `step_ps` takes beside the tables."""
+        return (*self.prefill, self.decode_tokens)
 
     def __post_init__(self) -> None:
         """Refuse what the clock cannot count."""
@@ -73,6 +80,8 @@ class StepCost:
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, np.asarray(self.prefill))
         if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, self.request_ps) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")
+        if self.decode_tokens < 1:
+            raise SpecError(f"decode_tokens {self.decode_tokens} is out of range; allowed: from 1")
         if np.any(self.tokens_ps[1:] < 1):
             raise SpecError("tokens_ps: a step with tokens takes at least 1 ps")
 
@@ -81,7 +90,7 @@ class StepCost:
         tables = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps)
         pairs = seen_pairs(start, chunk, 0), seen_pairs(start, chunk, self.window) if self.window else 0
         # Arrays stand for the sequences of integers that the reference passes: mypy knows them as no `Sequence`.
-        return int(step_ps(*tables, self.prefill, batch, cached, windowed, chunk, *pairs)) / PS  # type: ignore[arg-type]
+        return int(step_ps(*tables, self.numbers, batch, cached, windowed, chunk, *pairs)) / PS  # type: ignore[arg-type]
 
 
 def seen_pairs(start: int, chunk: int, window: int) -> int:
@@ -110,13 +119,12 @@ def step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tok
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
         raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
-    timed = _Timed(runner, layout)
-    most = max(step_tokens, max_batch)
+    timed = _Assisted(runner, layout) if isinstance(runner, AssistedRunner) else _Timed(runner, layout)
+    most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
     batch = np.arange(1, max_batch + 1)
-    decode, cached, window = timed.decode_s(batch, context)
-    decode = decode + np.maximum(timed.rows_s(batch) - tokens_s[:max_batch], 0.0)
+    decode, cached, window = timed.decode_s(batch, context, tokens_s)
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0),
         decode_ps=_table(decode),
@@ -125,6 +133,7 @@ def step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tok
         window=timed.window,
         prefill=timed.prefill(step_tokens, context),
         request_ps=round(runner.engine.request_s * PS),
+        decode_tokens=timed.each,
     )
 
 
@@ -137,7 +146,7 @@ class _Timed:
     """Seconds of the parts of a step, by load."""
 
     def __init__(self, runner: Runner, layout: ServingLayout) -> None:
-        self.runner, self.layout = runner, layout
+        self.runner, self.layout, self.each = runner, layout, 1
         stack = runner.model.stacks[0]
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
         self.attention = [
@@ -157,6 +166,10 @@ class _Timed:
                 total = total + count * sum((k.timing.seconds for k in kernels), start=0.0)
         return total
 
+    def beside_s(self, load: Load, *, windowed: bool) -> Floats:
+        """What a step takes beside its tokens by what is cached: attention in layers with windows, or in others."""
+        return self.attention_s(load, windowed=windowed)
+
     def rest_s(self, load: Load) -> Array:
         """A step without its attention."""
         step = self.runner.step(load, self.layout).seconds
@@ -170,16 +183,17 @@ class _Timed:
         """Steps of so many decoding sequences: each has a row of the head."""
         return self.rest_s(Load(decode_batch=batch, decode_context=1024))
 
-    def decode_s(self, batch: Array, context: int) -> tuple[Array, Array, Array]:
-        """Fixed seconds, seconds a cached token and a token in the window, by batch."""
+    def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
+        """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
             contexts = np.unique(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
             load = Load(decode_batch=batch[:, None], decode_context=contexts[None, :])
-            seconds = np.broadcast_to(self.attention_s(load, windowed=windowed), (len(batch), len(contexts)))
+            seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), (len(batch), len(contexts)))
             each, slope = _lines(contexts.astype(np.float64), seconds)
             fixed = fixed + each
             slopes.append(slope / batch)
+        fixed = fixed + np.maximum(self.rows_s(batch) - tokens_s[: len(batch)], 0.0)
         return fixed, slopes[0], slopes[1]
 
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
@@ -190,7 +204,7 @@ class _Timed:
         load = Load(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)
         found = np.zeros(4)
         for place, windowed in ((2, False), (3, True)):
-            seconds = np.broadcast_to(self.attention_s(load, windowed=windowed), chunk.shape)
+            seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), chunk.shape)
             reach = self.window if windowed else 0
             rows = zip(before.tolist(), chunk.tolist(), strict=True)
             pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
@@ -198,6 +212,35 @@ class _Timed:
                 found[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
         a, b, c, d = (found * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
         return a, b, c, d
+
+
+class _Assisted(_Timed):
+    """The same of a runner with techniques: what they add to a step counts with what is cached.
+
+    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `AssistedRunner.step`.
+    """
+
+    def __init__(self, runner: AssistedRunner, layout: ServingLayout) -> None:
+        alone = replace(
+            runner, draft=None, draft_layout=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0
+        )
+        super().__init__(alone, layout)
+        self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
+
+    def beside_s(self, load: Load, *, windowed: bool) -> Floats:
+        """What is left of a whole step."""
+        how = self.whole
+        held = (load.decode_context + how.grown_tokens) * how.kept_frac + how.proposals
+        inside = self.attention_s(replace(load, decode_context=held, decode_tokens=self.each), windowed=True)
+        if windowed:
+            return inside
+        tokens = load.decode_batch * self.each + load.prefill_tokens
+        left: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
+        return np.maximum(left, 1.0 / PS)
+
+    def rows_s(self, batch: Array) -> Array:
+        """Nothing more: rows of the head are in what is left of a step."""
+        return np.zeros(len(batch))
 
 
 def _reach(item: Attend) -> int:

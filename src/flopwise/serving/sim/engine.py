@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.software import engine
+from flopwise.serving.assisted import changed_memory, request_work
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, Trace
@@ -42,6 +43,10 @@ class Limits:
     preempt: Literal["recompute", "swap"] = "recompute"  # what becomes of a sequence that there are no blocks for
     swap_ps_per_block: int = 0  # moving one block to the host or back
     prefix_cache: bool = False
+    shared_tokens: int = 0  # with which all prompts begin
+    hit_frac: float = 0.0  # of the tokens of every prompt, found in the cache whoever put them there
+    proposals: int = 0  # tokens that a draft proposes a step
+    acceptance: float = 0.0  # probability of each of them
 
     def __post_init__(self) -> None:
         """Refuse what cannot run."""
@@ -54,19 +59,27 @@ class Limits:
             raise SpecError(f"preempt {self.preempt!r}; allowed: recompute, swap")
         if self.swap_ps_per_block < 0:
             raise SpecError(f"swap_ps_per_block {self.swap_ps_per_block} is out of range; allowed: from 0")
+        if min(self.shared_tokens, self.proposals) < 0:
+            raise SpecError(f"{self.shared_tokens} shared tokens and {self.proposals} proposals; allowed: from 0")
+        if not (0 <= self.hit_frac <= 1 and 0 <= self.acceptance <= 1):
+            raise SpecError(f"hit_frac {self.hit_frac:g} and acceptance {self.acceptance:g}; allowed: 0 to 1")
 
-    def drops(self, trace: Trace) -> Column:
-        """Reason code of every request: those that could not run even alone; 0 for the others."""
-        blocks = -(-(trace.prompt + trace.output - 1) // self.block_tokens)
-        beyond = np.where(blocks > self.num_blocks, BEYOND_MEMORY, 0)
+    def drops(self, trace: Trace, steps: Column | None = None) -> Column:
+        """Reason code of every request: those that could not run even alone; 0 for the others.
+
+        `steps`: of each request until its answer is whole; None: one a token.
+        """
+        grown = trace.prompt + (trace.output if steps is None else steps) - 1
+        beyond = np.where(-(-grown // self.block_tokens) > self.num_blocks, BEYOND_MEMORY, 0)
         return np.where(trace.prompt + trace.output > self.max_tokens, BEYOND_CONTEXT, beyond)
 
     def check(self, cost: StepCost) -> None:
         """Refuse tables that are too short for these limits."""
-        if len(cost.tokens_ps) <= max(self.step_tokens, self.max_batch) or len(cost.decode_ps) <= self.max_batch:
+        tokens = max(self.step_tokens, self.max_batch) + (cost.decode_tokens - 1) * self.max_batch
+        if len(cost.tokens_ps) <= tokens or len(cost.decode_ps) <= self.max_batch:
             raise SpecError(
                 f"step costs for {len(cost.tokens_ps) - 1:,} tokens and {len(cost.decode_ps) - 1:,} sequences; "
-                f"the limits allow {max(self.step_tokens, self.max_batch):,} and {self.max_batch:,}"
+                f"the limits allow {tokens:,} and {self.max_batch:,}"
             )
 
 
@@ -90,14 +103,15 @@ def replica(
     Source: `flopwise.serving.memory` for blocks, data/engines.csv for batch and tokens a step, step costs from
     `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
     Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included; how many of
-    them answers fill as they grow is simulated, so they are those of whole contexts. Engines that
-    work through whole prompts take the longest (`max_tokens`, or the job's context) in a step.
+    them answers fill as they grow is simulated, so they are those of whole contexts. Engines that work through whole
+    prompts take the longest (`max_tokens`, or the job's context) in a step. Where drafts speculate, one token of the
+    simulator's is a step that brings several, and a sequence holds as many more as it does on average.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
     from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
 
     check(job)
-    machine, row = runner(job), engine(job.engine)
+    machine, row, how = runner(job), engine(job.engine), job.techniques
     memory = serving_memory(
         job.model,
         job.layout,
@@ -110,10 +124,11 @@ def replica(
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
         device_kind=job.cluster.accelerator.kind,
+        **changed_memory(replace(job, techniques=replace(how, shared_tokens=0))),
     )
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)
-    blocks = int(memory.kv_capacity_tokens) // row.block_tokens // parts
+    blocks = int(memory.kv_capacity_tokens * _counted_frac(job)) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
     longest = max(max_tokens or 0, job.context)
@@ -125,9 +140,22 @@ def replica(
         num_blocks=blocks,
         max_tokens=max_tokens or ENDLESS,
         swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / _host_bytes_per_s(job) * PS),
+        shared_tokens=how.shared_tokens,
+        hit_frac=how.hit_frac,
+        proposals=0 if how.speculation is None else how.speculation.tokens,
+        acceptance=0.0 if how.speculation is None else how.speculation.acceptance,
     )
     cost = step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
     return Replica(cost=cost, limits=limits, schedulers=int(job.layout.dp) * parts)
+
+
+def _counted_frac(job: ServeJob) -> float:
+    """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
+
+    Source: `flopwise.serving.assisted.request_work`. Assumes: sequences are on average half way through their answer.
+    """
+    _, steps = request_work(job)
+    return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
 
 
 HOST_BYTES_PER_S = 25e9

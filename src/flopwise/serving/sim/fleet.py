@@ -200,6 +200,8 @@ def _requests(setup: Setup) -> Column:
     table = np.zeros((layout.ROWS, len(trace)), dtype=np.int64)
     np.add(trace.arrival_ps, setup.cost.request_ps, out=table[COME])
     table[layout.PROMPT], table[OUTPUT] = trace.prompt, trace.output
+    if np.any(setup.hits):
+        table[layout.HAVE] = setup.hits
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
     if not setup.fcfs or limits.preempt:
         table[layout.RANK] = setup.rank
@@ -223,4 +225,4 @@ def _tables(setup: Setup) -> tuple[Column, Column]:
     table = np.zeros((4, max(len(c) for c in columns)), dtype=np.int64)
     for place, column in enumerate(columns):
         table[place, : len(column)] = column
-    return table, np.array(setup.cost.prefill, dtype=np.int64)
+    return table, np.array(setup.cost.numbers, dtype=np.int64)

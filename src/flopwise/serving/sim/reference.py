@@ -71,6 +71,7 @@ class Replica:
         self.setup, self.limits, self.role, self.log = setup, setup.limits, role, log
         self.tokens_ps, self.decode_ps = setup.cost.tokens_ps.tolist(), setup.cost.decode_ps.tolist()
         self.cached_ps, self.window_ps = setup.cost.cached_ps.tolist(), setup.cost.window_ps.tolist()
+        self.numbers = setup.cost.numbers
         self.end_ps = NEVER  # of the step in progress
         self.ended_ps = 0  # of the last one
         self.requests = self.tokens = 0  # that wait or run, and what they ask for
@@ -123,7 +124,7 @@ class Replica:
             self.decode_ps,
             self.cached_ps,
             self.window_ps,
-            self.setup.cost.prefill,
+            self.numbers,
             len(self.decoding),
             sum(s.have for s in self.decoding),
             sum(min(s.have, window) for s in self.decoding),

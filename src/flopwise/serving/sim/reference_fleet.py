@@ -158,7 +158,8 @@ class ReferenceFleet:
             output=1 if replica.role == PREFILL else int(trace.output[row]),
             prefix=prefix,
             shareable=known if setup.limits.prefix_cache and prefix >= 0 else 0,
-            todo=0 if handed_over else prompt,
+            todo=0 if handed_over else prompt - int(setup.hits[row]),
+            have=0 if handed_over else int(setup.hits[row]),
         )
         if handed_over:
             sequence.have, sequence.made, sequence.last_ps = prompt, 1, self.log.first_ps[row]

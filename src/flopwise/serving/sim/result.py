@@ -146,6 +146,8 @@ class Simulated:
     end_ps: int  # when the last step ended
     request_ps: int = 0  # from arrival until the scheduler sees a request: part of TTFT, of no queue
     cached: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # rows that a cache answered
+    hits: Column | None = None  # tokens of each prompt that were found, beside shared prefixes; None: none
+    steps: Column | None = None  # until each answer is whole; None: one a token
 
     @property
     def ttft_s(self) -> Array:
@@ -177,8 +179,17 @@ class Simulated:
     def tokens(self) -> tuple[int, int]:
         """Tokens of prompts and of answers, computed or found in a cache."""
         hits = self.cached[self.outcome.finish_ps[self.cached] >= 0]
-        read = self.totals.prompt_tokens.sum() + self.totals.reused_tokens.sum() + self.trace.prompt[hits].sum()
-        return int(read), int(self.totals.output_tokens.sum() + self.trace.output[hits].sum())
+        read = self.totals.prompt_tokens.sum() + self.reused_tokens + self.trace.prompt[hits].sum()
+        made = int(self.totals.output_tokens.sum() + self.trace.output[hits].sum())
+        if self.steps is not None:
+            made += int((self.trace.output - self.steps)[self.outcome.finish_ps >= 0].sum())
+        return int(read), made
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of prompts that were in the cache already."""
+        found = int(self.totals.reused_tokens.sum())
+        return found if self.hits is None else found + int(self.hits[self.outcome.start_ps >= 0].sum())
 
     def good(self, slo: Slo) -> Array:
         """Which requests were answered within the objective; answers of one token hold any TPOT."""
@@ -210,7 +221,7 @@ class Simulated:
         inputs, outputs = self.tokens
         good = int(np.count_nonzero(self.good(slo or Slo())))
         dropped, completed = int(np.count_nonzero(self.reasons)), int(np.count_nonzero(done))
-        prompts, reused = int(self.totals.prompt_tokens.sum()), int(self.totals.reused_tokens.sum())
+        prompts, reused = int(self.totals.prompt_tokens.sum()), self.reused_tokens
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
         waited, ran = self.wait_s, _between(self.outcome.start_ps, self.outcome.finish_ps)

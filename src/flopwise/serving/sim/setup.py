@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.serving.sim.assist import assisted_requests
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Limits
 from flopwise.serving.sim.policies import balancer_number, ranks
@@ -38,7 +39,7 @@ class Transfer:
 class Setup:
     """All that an engine needs. Built by `setup`."""
 
-    trace: Trace  # requests that can run
+    trace: Trace  # requests that can run, with one token of output for each step that they take
     kept: Column  # their rows in the trace that was given
     reasons: Column  # of all rows: why they were dropped, 0 where they were not
     rank: Column  # place in the order of the policy
@@ -51,6 +52,7 @@ class Setup:
     users: int  # 0: requests come when the trace says
     think_ps: int
     transfer_ps: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of each request
+    hits: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # prompt tokens that are cached already
 
 
 def setup(
@@ -76,6 +78,8 @@ def setup(
         SpecError: a number out of range, or costs too short for the limits; UnknownNameError: policy or balancer.
     """
     limits.check(cost)
+    if limits.shared_tokens:
+        limits = replace(limits, prefix_cache=True)
     if replicas + spare < 1 or min(replicas, spare, prefill_replicas, prefill_spare) < 0:
         raise SpecError(f"{replicas} replicas and {prefill_replicas} for prefill; allowed: from 1, and from 0")
     split = prefill_replicas + prefill_spare > 0
@@ -83,9 +87,10 @@ def setup(
         raise SpecError(f"{users} users; allowed: from 1")
     if not 0 <= think_s <= 1e6:
         raise SpecError(f"think_s {think_s} is out of range; allowed: 0 to 1e6 s")
-    reasons = limits.drops(trace)
+    work, hits = assisted_requests(trace, limits)
+    reasons = limits.drops(trace, work.output)
     kept = np.flatnonzero(reasons == 0)
-    left = trace if len(kept) == len(trace) else trace.take(kept)
+    left = work if len(kept) == len(trace) else work.take(kept)
     if users is not None:
         left = left.arriving(np.full(len(left), left.arrival_ps[0] if len(left) else 0, dtype=np.int64))
     path = transfer or Transfer()
@@ -104,4 +109,5 @@ def setup(
         users=users or 0,
         think_ps=round(think_s * PS),
         transfer_ps=moved,
+        hits=hits[kept],
     )

@@ -154,6 +154,7 @@ def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample])
         if not plan.users:
             every.arrival_ps[:] = trace.arrival_ps
         outcome = every
+    hits, steps = every_row(plan, trace)
     columns = np.array(samples, dtype=np.int64).reshape(-1, len(Sample._fields)).T
     ends = outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0)
     return Simulated(
@@ -166,4 +167,15 @@ def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample])
         num_blocks=plan.limits.num_blocks,
         end_ps=int(max(ends)),
         request_ps=plan.cost.request_ps,
+        hits=hits,
+        steps=steps,
     )
+
+
+def every_row(plan: Setup, trace: Trace) -> tuple[Column | None, Column | None]:
+    """(tokens found, steps of an answer) in the rows of the trace that was given; None where they are as always."""
+    hits = np.zeros(len(trace), dtype=np.int64)
+    hits[plan.kept] = plan.hits
+    steps = trace.output.copy()
+    steps[plan.kept] = plan.trace.output
+    return (hits if np.any(hits) else None), (steps if plan.limits.proposals else None)

@@ -1,0 +1,117 @@
+"""The techniques of a workload on each candidate: looked up once, cut and stored as its layout and format want it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from flopwise.errors import SpecError
+from flopwise.facts.models import load_model
+from flopwise.facts.software import engine
+from flopwise.serving.asked import DRAFT_TOKENS, Place
+from flopwise.serving.estimate import ServeJob
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.prefix import cached_tokens
+from flopwise.serving.speculative import tokens_per_step
+from flopwise.serving.technique_rules import check_techniques, technique_settings, told_of_techniques
+from flopwise.serving.techniques import PLAIN, Techniques
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.ops.types import Ints
+    from flopwise.search.nodes import NodeKind
+    from flopwise.search.workload import Resolved
+
+
+def with_draft(workload: Resolved, facts: Facts) -> Resolved:
+    """The workload with the model that drafts for it, and where facts are looked up.
+
+    Raises:
+        SpecError, UnknownNameError: no such model.
+    """
+    if not workload.techniques.any:
+        return workload
+    name = workload.techniques.draft_name
+    try:
+        drafter = None if name is None else load_model(name, facts_folder=facts.folder)
+    except SpecError as error:
+        raise type(error)(f"techniques.draft: {error}") from None
+    return msgspec.structs.replace(workload, drafter=drafter, facts_folder=facts.folder)
+
+
+def used(workload: Resolved, model: Model, cluster: Cluster, weights: str, tp: Ints) -> Techniques:
+    """The techniques on replicas of degree `tp`, which may be a column.
+
+    Raises:
+        SpecError: the device or the engine cannot do what is asked.
+    """
+    if not workload.techniques.any:
+        return PLAIN
+    place = Place(
+        tp=tp,
+        weights=weights,
+        engine=workload.source.constraints.engine or "vllm",
+        chip=cluster.accelerator,
+        facts=None if workload.facts_folder is None else Path(workload.facts_folder),
+    )
+    return workload.techniques.looked_up(model, place, lambda _: cast("Model", workload.drafter))
+
+
+def job_of(workload: Resolved, model: Model, cluster: Cluster, weights: str, layout: ServingLayout) -> ServeJob:
+    """One replica of the workload, or a column of them, without what the search varies beside."""
+    return ServeJob(
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        weights=weights,
+        engine=workload.source.constraints.engine or "vllm",
+        input_tokens=workload.input_tokens,
+        output_tokens=workload.output_tokens,
+        techniques=used(workload, model, cluster, weights, layout.tp),
+    )
+
+
+def told(workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: str) -> list[str]:
+    """What is used and what is assumed of it; refuses what cannot be on any device.
+
+    Raises:
+        SpecError: which technique cannot be, and why.
+    """
+    if not workload.techniques.any:
+        return []
+    node = next((n for n in nodes if n.cluster.accelerator.kind not in {"cpu", "soc"}), nodes[0])
+    try:
+        job = job_of(workload, model, node.cluster, weights, ServingLayout())
+        check_techniques(job)
+    except SpecError as error:
+        raise type(error)(f"techniques: {error}") from None
+    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *told_of_techniques(job)]
+
+
+def prompt_left(workload: Resolved) -> int:
+    """Tokens of a prompt that are computed.
+
+    Source: `flopwise.serving.prefix.cached_tokens`.
+    """
+    how = workload.techniques
+    block = engine(workload.source.constraints.engine or "vllm").block_tokens
+    found = cached_tokens(
+        workload.input_tokens, shared_tokens=how.shared_prefix or 0, hit_frac=how.prefix_hit or 0.0, block_tokens=block
+    )
+    return max(1, round(workload.input_tokens - float(found)))
+
+
+def tokens_a_step(workload: Resolved) -> float:
+    """Tokens that a decoding sequence gets from one step.
+
+    Source: `flopwise.serving.speculative.tokens_per_step`.
+    """
+    how = workload.techniques
+    if how.draft is None:
+        return 1.0
+    return float(tokens_per_step(how.acceptance or 0.0, how.draft_tokens or DRAFT_TOKENS))

@@ -1,0 +1,185 @@
+"""Techniques as people say them, and looked up: models of drafts, processors of hosts, habits of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flopwise.errors import MissingFactError, SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flopwise.cost.rates import Rates
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.architecture import Model
+    from flopwise.ops.types import Ints
+    from flopwise.serving.techniques import Offload, Speculation, Techniques
+
+NGRAM = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
+BLOCK = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
+DRAFT_TOKENS = 4
+"""Tokens that a draft proposes where no number is given."""
+DESKTOP_HOST, SERVER_HOST = "Ryzen 9 7950X", "Xeon Platinum 8480+"
+"""Processors that compute offloaded layers where none is named: beside GeForce and Radeon cards, and beside others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where techniques run: formats and degrees may be columns of candidates."""
+
+    tp: Ints
+    weights: str | None
+    engine: str
+    chip: Accelerator
+    facts: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Techniques of serving; None: not used."""
+
+    shared_prefix: int | None = None  # tokens with which all prompts begin
+    prefix_hit: float | None = None  # share of a prompt's tokens found in the cache
+    kv_keep: float | None = None  # share of the cached tokens that eviction keeps
+    draft: str | None = None  # a model, eagle, mtp or ngram
+    draft_tokens: int | None = None
+    acceptance: float | None = None
+    draft_weights: str | None = None
+    prefill_gpus: int | None = None
+    offload_weights: float | None = None  # share of the layers in host memory
+    gpu_layers: int | None = None  # the same, as layers that stay on the accelerator
+    host: str | None = None  # processor that computes offloaded layers
+    expert_skew: float | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether a technique is asked for."""
+        return any(getattr(self, name) is not None for name in Asked.__dataclass_fields__)
+
+    @property
+    def draft_name(self) -> str | None:
+        """The model that drafts, where it is one of its own."""
+        return None if self.draft is None or self.draft.lower() in NGRAM | BLOCK else self.draft
+
+    def looked_up(self, model: Model, place: Place, load: Callable[[str], Model]) -> Techniques:
+        """The same, looked up; `load` gives the model of a name.
+
+        Raises:
+            SpecError: a value that cannot be, or one that goes with another that is not given.
+            UnknownNameError: no such draft model or processor.
+        """
+        from flopwise.serving.techniques import Techniques  # noqa: PLC0415 - commands start without it
+
+        self.check()
+        return Techniques(
+            shared_tokens=self.shared_prefix or 0,
+            hit_frac=self.prefix_hit or 0.0,
+            kept_frac=1.0 if self.kv_keep is None else self.kv_keep,
+            speculation=self._speculation(model, place, load),
+            offload=self._offload(model, place),
+            prefill_gpus=self.prefill_gpus or 0,
+            expert_skew=1.0 if self.expert_skew is None else self.expert_skew,
+        )
+
+    def check(self) -> None:
+        """Refuse what means nothing alone.
+
+        Raises:
+            SpecError: says what is missing.
+        """
+        no_draft = "but no draft (--draft MODEL, eagle, mtp or ngram)"
+        for given, what in (
+            (self.draft_tokens, f"draft tokens are given, {no_draft}"),
+            (self.acceptance, f"an acceptance is given, {no_draft}"),
+            (self.draft_weights, "draft weights are given, but no draft (--draft MODEL)"),
+        ):
+            if given is not None and self.draft is None:
+                raise SpecError(what)
+        if self.gpu_layers is not None and self.gpu_layers < 0:
+            raise SpecError(f"{self.gpu_layers} layers on the accelerator; allowed: from 0")
+        if self.draft is not None and self.acceptance is None:
+            raise SpecError(
+                "a draft needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
+                "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)"
+            )
+        if self.offload_weights is not None and self.gpu_layers is not None:
+            raise SpecError("give the share of offloaded layers or the layers that stay, not both")
+
+    def _speculation(self, model: Model, place: Place, load: Callable[[str], Model]) -> Speculation | None:
+        from flopwise.serving.speculative import block_draft, draft_tp  # noqa: PLC0415 - as above
+        from flopwise.serving.techniques import Speculation  # noqa: PLC0415 - as above
+
+        if self.draft is None or self.acceptance is None:
+            return None
+        tokens, name = DRAFT_TOKENS if self.draft_tokens is None else self.draft_tokens, self.draft.lower()
+        if name in NGRAM:
+            return Speculation(name="n-grams", tokens=tokens, acceptance=self.acceptance)
+        if name in BLOCK:
+            weights = self.draft_weights or (place.weights if name in {"mtp", "nextn"} else "bf16") or "bf16"
+            return Speculation(
+                name=name,
+                tokens=tokens,
+                acceptance=self.acceptance,
+                draft=block_draft(model),
+                weights=weights,
+                tp=place.tp,
+                shares_ends=True,
+            )
+        found = load(self.draft)
+        if not found.stacks:
+            raise MissingFactError(
+                f"{found.name} has no layers in the catalog, only published figures: it cannot draft"
+            )
+        return Speculation(
+            name=found.name,
+            tokens=tokens,
+            acceptance=self.acceptance,
+            draft=found,
+            weights=self.draft_weights or found.checkpoint_format or "bf16",
+            tp=draft_tp(found, place.tp),
+        )
+
+    def _offload(self, model: Model, place: Place) -> Offload | None:
+        from flopwise.facts.engine_support import support  # noqa: PLC0415 - as above
+        from flopwise.serving.techniques import Offload  # noqa: PLC0415 - as above
+
+        layers = model.stacks[0].num_layers
+        if self.gpu_layers is not None and self.gpu_layers > layers:
+            raise SpecError(
+                f"{self.gpu_layers} layers on the accelerator; {model.name} has {layers}: allowed: 0 to {layers}"
+            )
+        frac = self.offload_weights if self.gpu_layers is None else 1.0 - self.gpu_layers / layers
+        if not frac:
+            if self.host is not None:
+                raise SpecError("a host is given, but no layers for it (--offload-weights, --gpu-layers)")
+            return None
+        way = support(place.engine).offload
+        if way == "none":
+            raise SpecError(
+                f"{place.engine} keeps all weights on the device; engines that offload: vllm, sglang, hf, llama.cpp"
+            )
+        if place.chip.kind in {"cpu", "soc"}:
+            raise SpecError(f"{place.chip.name} shares the host's memory: there is nothing to offload to")
+        if way == "stream" and self.host is not None:
+            raise SpecError(
+                f"{place.engine} brings offloaded weights to the device; only llama.cpp computes on the host"
+            )
+        return Offload(frac=frac, host=None if way == "stream" else _host_rates(self.host, place.chip, place.facts))
+
+
+def _host_rates(name: str | None, chip: Accelerator, facts: Path | None) -> Rates:
+    """What the host's processor sustains.
+
+    Raises:
+        SpecError: it is no processor.
+    """
+    from flopwise.cost.rates import rates  # noqa: PLC0415 - as above
+    from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - as above
+
+    desktop = chip.name.startswith(("RTX", "GTX", "Radeon", "Arc"))
+    found = load_facts(facts).resolve(name or (DESKTOP_HOST if desktop else SERVER_HOST)).accelerator
+    if found.kind != "cpu":
+        raise SpecError(f"{found.name} is no processor of a host; give one of kind cpu (flopwise gpus --kind cpu)")
+    return rates(found)
