@@ -22,7 +22,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.offload import layer_bytes
 from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.result import ServeEstimate
-from flopwise.serving.speculative import block_draft, speedup, tokens_per_step
+from flopwise.serving.speculative import block_draft, speedup, tokens_per_step, tokens_variance
 from flopwise.serving.techniques import Offload, Speculation, Techniques
 
 FACTS = load_facts()
@@ -121,6 +121,7 @@ def test_expected_tokens_are_those_of_a_simulation() -> None:
         runs = rng.random((40_000, proposals)) < acceptance
         accepted = np.where(runs.all(1), proposals, np.argmin(runs, axis=1))
         assert float(tokens_per_step(acceptance, proposals)) == pytest.approx(accepted.mean() + 1, rel=0.02)
+        assert float(tokens_variance(acceptance, proposals)) == pytest.approx(accepted.var(), rel=0.05, abs=1e-9)
 
 
 @pytest.mark.parametrize(

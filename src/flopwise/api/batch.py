@@ -132,7 +132,6 @@ def batch(
     """
     from flopwise.serving.estimate import estimate
     from flopwise.serving.sim.batch import long_run_frac
-    from flopwise.serving.technique_rules import told_of_techniques
 
     kinds = (Batch, Machines, Features)
     held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in kinds}
@@ -166,9 +165,7 @@ def batch(
         sweep=_swept(work, found, asked, row),
         priced=prices.spot is not None and prices.on_demand is not None,
         settings=_settings(job, work, asked, prices),
-        assumptions=tuple(
-            dict.fromkeys((*native, *job.cluster.assumptions, *why, *told_of_techniques(job), *_told(asked)))
-        ),
+        assumptions=tuple(dict.fromkeys((*native, *job.cluster.assumptions, *why, *_told(asked)))),
     )
 
 
@@ -197,6 +194,7 @@ def _job(
     """One worker with as many requests in flight as its memory holds."""
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.memory import generates
+    from flopwise.serving.technique_rules import told_of_techniques
 
     found = described(loaded(model, assume_family=family, offline=offline, facts=place.facts))
     if not generates(found):
@@ -221,7 +219,7 @@ def _job(
         memory_frac=how.memory_frac,
         techniques=features.techniques(found, how, cluster.accelerator, place.facts, **names),
     )
-    return job, (*native, *found.notes)
+    return job, (*native, *found.notes, *told_of_techniques(job))
 
 
 def _prices(asked: Batch, place: Machines, job: ServeJob) -> Prices:

@@ -110,6 +110,7 @@ def serve(
     replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
     replicas = _replicas(asked, replica, gpus)
     cluster = place.cluster(replica)
+    names: dict[str, Any] = {"assume_family": assume_family, "offline": offline}
     job = ServeJob(
         model=found,
         cluster=cluster,
@@ -123,9 +124,7 @@ def serve(
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
-        techniques=more.techniques(
-            found, asked, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
-        ),
+        techniques=more.techniques(found, asked, cluster.accelerator, place.facts, **names),
     )
     answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))

@@ -14,7 +14,7 @@ from flopwise.facts.software import engine
 from flopwise.search.serving_floors import least_prompt_s
 from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
 from flopwise.search.serving_techniques import job_of, prompt_left
-from flopwise.serving.assisted import changed_memory, request_work, tokens_a_round
+from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
@@ -83,7 +83,6 @@ def deployments(
     if not grid.tp.size:
         return None
     name = workload.source.constraints.engine or "vllm"
-    path = product_path(model, weights, node.cluster.rates)
     answer = 0 if one_pass else workload.output_tokens
     asked = partial(job_of, workload, model, node.cluster, weights)
     memory = serving_memory(
@@ -103,7 +102,7 @@ def deployments(
     fit = np.flatnonzero(most >= 1)
     told: dict[str, Any] = {
         "weights": weights,
-        "path": path,
+        "path": product_path(model, weights, node.cluster.rates),
         "too_big": int(grid.tp.size - fit.size),
         "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
     }
@@ -113,7 +112,7 @@ def deployments(
     sizes = batches(most[fit])
     held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], name, workload.input_tokens + answer)
     grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
-    layout = ServingLayout(**grid._asdict())
+    layout, dtype = ServingLayout(**grid._asdict()), told["path"].dtype
     job = replace(asked(layout), kv_dtype=kv_dtype)
     columns: dict[str, Any] = (
         _encoded(runner(job), layout, sizes.ravel(), workload, least)
@@ -124,7 +123,7 @@ def deployments(
         **grid._asdict(),
         batch=sizes.ravel(),
         memory_bytes=held.ravel(),
-        least_ttft_s=least_prompt_s(model, node, path.dtype, prompt_left(workload), np.asarray(layout.num_gpus)),
+        least_ttft_s=least_prompt_s(model, node, dtype, prompt_left(workload), np.asarray(layout.num_gpus)),
         considered=sizes.size + told["too_big"],
         **told,
         **columns,
@@ -202,12 +201,13 @@ def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, lea
         arrivals = workload.requests_per_s / replicas / ranks
         there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
         wanted = _percentiles(workload)
-        seen = {
-            p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in dict.fromkeys(wanted.values())
-        }
-        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(seen[wanted["tpot"]].tpot_s) / each
-        whole = seen[wanted["latency"]]
-        e2e = np.asarray(whole.ttft_s + (outputs - 1) * whole.tpot_s / each)
+        names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
+        seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
+        middle = seen.get("mean", seen[wanted["tpot"]])
+        token_s = {p: paced(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
+        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(token_s[wanted["tpot"]])
+        whole = wanted["latency"]
+        e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])
         busy = arrivals * ranks / capacity
         total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak * outputs)
         least_s = np.asarray(there.decode.floor_s) / each

@@ -37,10 +37,7 @@ def with_draft(workload: Resolved, facts: Facts) -> Resolved:
     if not workload.techniques.any:
         return workload
     name = workload.techniques.draft_name
-    try:
-        drafter = None if name is None else load_model(name, facts_folder=facts.folder)
-    except SpecError as error:
-        raise type(error)(f"techniques.draft: {error}") from None
+    drafter = None if name is None else load_model(name, facts_folder=facts.folder)
     return msgspec.structs.replace(workload, drafter=drafter, facts_folder=facts.folder)
 
 
@@ -89,7 +86,7 @@ def told(workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: s
         job = job_of(workload, model, node.cluster, weights, ServingLayout())
         check_techniques(job)
     except SpecError as error:
-        raise type(error)(f"techniques: {error}") from None
+        raise SpecError(f"techniques: {error}") from None
     return [*(f"{name}: {text}" for name, text in technique_settings(job)), *told_of_techniques(job)]
 
 

@@ -14,7 +14,8 @@ from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
 from flopwise.serving.precision import product_path
 from flopwise.serving.prefix import cached_tokens
-from flopwise.serving.speculative import tokens_per_step, without_ends
+from flopwise.serving.speculative import tokens_per_step, tokens_variance, without_ends
+from flopwise.serving.steady import PERCENTILES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -118,6 +119,23 @@ def per_token(job: ServeJob, steady: Steady) -> Steady:
     """What the queue model says of rounds, said of tokens."""
     each = tokens_a_round(job)
     return steady if each == 1.0 else steady._replace(tpot_s=steady.tpot_s / each)
+
+
+def paced(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> Floats:
+    """TPOT at a percentile, from the time of a step at that percentile and at the middle; shape of the steps.
+
+    Requests differ in how many rounds their answers take, beside how full the batch is that they meet.
+
+    Source: rounds of an answer by renewal theory: their relative variance is var(X) / (E[X] x tokens), X the tokens of
+    a round. Assumes: both are independent and near normal.
+    """
+    how, each = job.techniques.speculation, tokens_a_round(job)
+    if how is None or job.output_tokens < 2:
+        return step_s / each
+    own = float(tokens_variance(how.acceptance, how.tokens)) / (each * (job.output_tokens - 1))
+    apart = step_s / middle_s - 1.0
+    token_s: Floats = middle_s / each * (1.0 + np.sqrt(apart**2 + PERCENTILES[percentile] ** 2 * own))
+    return token_s
 
 
 def assisted(job: ServeJob, plain: Runner) -> Runner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from flopwise.cost.collectives import p2p_s
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.cache import kv_cache_bytes
-from flopwise.serving.assisted import per_token, request_work
+from flopwise.serving.assisted import paced, per_token, request_work
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
@@ -184,8 +183,9 @@ def disaggregated_percentile(
     waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)  # share of prompts that wait
     wait_s = mean_s if tail is None else mean_s / max(waits, 1e-9) * np.log(max(waits / tail, 1.0))
     batch = float(np.asarray(steady.batch))
-    more = replace(job, concurrency=None)
-    step = _decoding(more, machine, np.asarray(max(batch + PERCENTILES[percentile] * np.sqrt(batch), 1.0)))
+    step, middle = (
+        _decoding(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0)))
+        for name in (percentile, "mean")
+    )
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    paced = per_token(job, steady._replace(tpot_s=step.seconds))
-    return Percentile(ahead_s + wait_s, paced.tpot_s)
+    return Percentile(ahead_s + wait_s, paced(job, step.seconds, middle.seconds, percentile))

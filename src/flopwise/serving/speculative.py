@@ -27,6 +27,21 @@ def tokens_per_step(acceptance: Floats, draft_tokens: Ints) -> Floats:
     return np.where(a < 1.0, (1.0 - a**k) / np.where(a < 1.0, 1.0 - a, 1.0), k)
 
 
+def tokens_variance(acceptance: Floats, draft_tokens: Ints) -> Floats:
+    """Variance of the tokens of one verification, whose mean is `tokens_per_step`; broadcasts.
+
+    E[X^2] is the sum of (2 j - 1) P(X >= j), and P(X >= j) = a^(j - 1) for j up to k + 1: by parts with b = 1 - a,
+    (1 + a - (2 k + 3) a^(k + 1) + (2 k + 1) a^(k + 2)) / b^2.
+
+    Source: as `tokens_per_step`. Assumes: as there.
+    """
+    a, k = np.asarray(acceptance, dtype=float), np.asarray(draft_tokens) * 1.0
+    sure = a > 1.0 - 1e-6
+    b = np.where(sure, 1.0, 1.0 - a)
+    squares = (1.0 + a - (2.0 * k + 3.0) * a ** (k + 1.0) + (2.0 * k + 1.0) * a ** (k + 2.0)) / b**2
+    return np.where(sure, 0.0, np.maximum(squares - tokens_per_step(a, k) ** 2, 0.0))
+
+
 def speedup(acceptance: Floats, draft_tokens: Ints, draft_cost: Floats) -> Floats:
     """Time of a token without over the time with speculation; broadcasts.
 

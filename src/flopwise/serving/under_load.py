@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.serving.assisted import per_token, request_work, tokens_a_round
+from flopwise.serving.assisted import paced, request_work
 from flopwise.serving.disaggregated import disaggregated, disaggregated_percentile, sustained_per_s
 from flopwise.serving.estimate import runner
 from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
@@ -35,9 +35,8 @@ def percentiles(
     shape = request_work(job)
     whole = open_loop(machine, job.layout, each, most_in_flight, *shape)
     sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    found = {}
+    found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
     for name in names:
         seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
-        paced = per_token(job, whole._replace(tpot_s=seen.tpot_s)) if tokens_a_round(job) > 1 else seen
-        found[name] = Percentile(seen.ttft_s, paced.tpot_s)
+        found[name] = Percentile(seen.ttft_s, paced(job, seen.tpot_s, middle.tpot_s, name))
     return each, sustained, found
