@@ -48,7 +48,8 @@ def test_break_even_is_where_a_scan_finds_it(
         later = volumes > found.always + 2 * step
         assert pays[later].all()
         before = volumes[(volumes < found.always - 2 * step)]
-        if found.always > found.first * 1.01:
+        gap = found.always % found.capacity_per_machine  # since the last machine was added: the scan has to see it
+        if found.always > found.first * 1.01 and gap > 6 * step:
             assert not pays[: before.size][-3:].all()
 
 

@@ -20,7 +20,7 @@ class PowerModel:
     Sources: idle, compute: an 8-way H100 node measured by Latif et al. 2024 (arXiv:2412.08602) draws at most 8.4 kW of
     its rated 10.2 kW under training, and about 70 W a GPU idle; memory: Patel et al. 2023 (arXiv:2308.12908) find token
     generation well below the limit that prompt processing reaches; host: the same node's rated power less its eight
-    GPUs, scaled to the measured maximum; pue: Uptime Institute 2024 reports 1.56 on average, the large clouds publish
+    GPUs, scaled to the measured maximum; pue: Uptime Institute 2025 reports 1.54 on average, the large clouds publish
     1.1 to 1.2.
     """
 

@@ -26,10 +26,10 @@ class Site:
     """What owning machines takes beside buying them; USD, months, shares of the purchase price.
 
     Sources: usd_per_kwh: EIA, Electric Power Monthly table 5.6.A, April 2025, commercial customers, East North Central
-    (12.8 cents); pue: Uptime Institute 2024; facility: 11,000 USD a kW of building, power and cooling plant over 15
-    years (Turner & Townsend, Data Centre Cost Index 2024, recalled); colocation: CBRE, North America Data Center Trends
-    H2 2024, 184.06 USD a kW and month for 250 to 500 kW, electricity apart. Assumed, to be replaced by one's own:
-    years, residual, interest, support, network, staff, maintenance, host of a card.
+    (12.8 cents); pue: Uptime Institute, Global Data Center Survey 2025 (1.54); facility: 11,000 USD a kW of building,
+    power and cooling plant over 15 years (Turner & Townsend, Data Centre Cost Index 2024, recalled); colocation: CBRE,
+    North America Data Center Trends H2 2024, 184.06 USD a kW and month for 250 to 500 kW, electricity apart. Assumed, to
+    be replaced by one's own: years, residual, interest, support, network, staff, maintenance, host of a card.
     """
 
     years: float = 4.0
@@ -39,7 +39,7 @@ class Site:
     network_frac: float = 0.15  # switches, cables, storage, installing
     host_usd_per_card: float = 2500.0  # its share of a server, where only the card is priced
     usd_per_kwh: float = 0.128
-    pue: float = 1.56
+    pue: float = 1.54
     facility_usd_per_kw: float = 11_000.0
     facility_years: float = 15.0
     colocation_usd_per_kw_month: float | None = None  # in place of a building
