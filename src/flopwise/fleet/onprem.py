@@ -28,8 +28,8 @@ class Site:
     Sources: usd_per_kwh: EIA, Electric Power Monthly table 5.6.A, April 2025, commercial customers, East North Central
     (12.8 cents); pue: Uptime Institute, Global Data Center Survey 2025 (1.54); facility: 11,000 USD a kW of building,
     power and cooling plant over 15 years (Turner & Townsend, Data Centre Cost Index 2024, recalled); colocation: CBRE,
-    North America Data Center Trends H2 2024, 184.06 USD a kW and month for 250 to 500 kW, electricity apart. Assumed, to
-    be replaced by one's own: years, residual, interest, support, network, staff, maintenance, host of a card.
+    North America Data Center Trends H2 2024, 184.06 USD a kW and month for 250 to 500 kW, electricity apart. Assumed,
+    to be replaced by one's own: years, residual, interest, support, network, staff, maintenance, host of a card.
     """
 
     years: float = 4.0
