@@ -18,6 +18,7 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.allocate import Choice, Demand, Own, allocate
 from flopwise.fleet.assess import assess
+from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import carried
 from flopwise.fleet.file import Rules, fleet_from, load_fleet, parse_fleet
 from flopwise.fleet.own import OwnOffer, with_own
@@ -109,7 +110,7 @@ def test_two_workloads_share_a_machine_and_pay_for_it_once(facts: Facts) -> None
         assert bills[name] == pytest.approx(part * (others + idle) + share[name])
     [row] = answer.own_machines
     assert row["utilisation"] == pytest.approx(sum(hours.values()) / 700)
-    assert any("1 of 2 own box carry nothing" in note for note in answer.price_notes)
+    assert any("idle: 1 of 2 own box, paid" in note for note in answer.price_notes)
 
 
 def test_clouds_carry_what_own_machines_cannot(facts: Facts) -> None:
@@ -126,7 +127,10 @@ def test_clouds_carry_what_own_machines_cannot(facts: Facts) -> None:
     assert any(t.choice.purchase == "on_demand" for t in found.taken)
     enough = fleet(busy, box={"buy_up_to": needed}, purchase=["on_demand"])
     more = problem(enough, carried(enough, facts)).solved(gap=0.0)
-    assert more.usd <= found.usd * (1 + 1e-9)
+    assert more.usd < found.usd
+    [told] = [b for b in bindings(problem(platform, [item]), found) if b.constraint == "own box"]
+    assert told.usd_per_month == pytest.approx(found.usd - more.usd, rel=1e-3)
+    assert told.text.startswith("the number of own box costs $")
     only = fleet(busy | {"purchase": ["owned"]})
     with pytest.raises(InfeasibleError, match="the number of own box, 2: "):
         assess(only, facts, scenarios=0)

@@ -184,6 +184,11 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
     folder = offered.folder
     apis, notes = api_offers(placed, places.platform, folder)
     ways = [api_way(index, placed, offer) for offer in apis]
+    own, told = [o for o in offered.offers if isinstance(o, OwnOffer)], list[str]()
+    if own and OWNED not in placed.purchase:
+        notes.append(f"its list of ways to buy leaves own machines out; add {OWNED} to use them")
+    elif own:
+        told += [offer.assumed for offer in own if offer.assumed]
     if placed.wanted is None:
         buys = [*purchases(placed), *(p for p in placed.purchase if p == OWNED)]
         ways += _workstations(index, placed, offered, buys)
@@ -192,9 +197,9 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
         plans = [] if answer.plan is None else answer.plan.plans
         ways += [way(index, placed, c, offers[c.provider, c.instance, c.region], folder=folder) for c in plans]
         if answer.few is not None:
-            notes.append(f"only the {answer.few} most promising kinds of machines were searched: the fleet is large")
+            told.append(f"only the {answer.few} most promising kinds of machines were searched: the fleet is large")
     reasons = () if ways else _why_none(placed, offered, fell, found, notes)
-    told = [note if note.startswith("only") else f"{placed.name[:60]}: {note}" for note in notes]
+    told += [f"{placed.name[:60]}: {note}" for note in notes]
     return Carried(
         index=index,
         placed=placed,

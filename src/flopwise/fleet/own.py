@@ -13,7 +13,16 @@ from flopwise.facts.hardware_prices import HardwarePrice, hardware_price
 from flopwise.facts.offers import OWNED, Offer
 from flopwise.fleet.carbon import JOULES_PER_KWH, kwh_on
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, ownership
-from flopwise.units import HOURS_PER_MONTH, parse_bytes, parse_bytes_per_s, parse_count, parse_usd, parse_whole
+from flopwise.units import (
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_rate,
+    parse_bytes,
+    parse_bytes_per_s,
+    parse_count,
+    parse_usd,
+    parse_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +142,7 @@ class OwnOffer(Offer):
     machines: Machines
     month: Ownership
     idle_kwh: float  # of one machine that is on all month and does nothing
+    assumed: str = ""  # what was taken from clouds' machines
 
     @property
     def standing(self) -> float:
@@ -253,8 +263,19 @@ def _offer(entry: Machines, facts: Facts) -> OwnOffer:
         machines=entry,
         month=month,
         idle_kwh=idle_kwh,
+        assumed=_assumed(entry, memory, network),
     )
     return made if made.bought else replace(made, price_date="", source=GIVEN)
+
+
+def _assumed(entry: Machines, memory: Sequence[float], network: Sequence[float]) -> str:
+    """What is taken for granted of machines that were not described in full."""
+    told = []
+    if entry.ram_bytes is None:
+        told.append(f"{format_bytes(min(memory))} of host memory" if memory else "no host memory to offload to")
+    if entry.network_bytes_per_s is None:
+        told.append(f"{format_rate(min(network))} between machines" if network else "no network between machines")
+    return f"own {entry.name}: {', '.join(told)}, as none was given (clouds' machines alike)" if told else ""
 
 
 def _price(entry: Machines, accelerator: str, facts: Facts) -> HardwarePrice:

@@ -104,12 +104,12 @@ def own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     told = []
     for row in rows:
         idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
-        which = f"{idle} of {row['there']} own {row['machine']} carry nothing"
+        which = f"idle: {idle} of {row['there']} own {row['machine']}"
         if idle > 0 and paid:
-            told.append(f"{which}; giving them up would save ${paid:,.0f} a month (room, staff, support)")
+            told.append(f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)")
         elif idle > 0:
             usd = idle * row["usd_per_month_standing"]
-            told.append(f"{which} and are not in the bill; kept on they add ${usd:,.0f} a month")
+            told.append(f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month")
     return told
 
 

@@ -56,7 +56,8 @@ def searched(asked: Mapping[Key, Search], advance: Advance) -> dict[Key, Searche
     Raises:
         SpecError, UnknownNameError: a workload names what does not exist.
     """
-    kinds = None if len(asked) <= MANY else max(LEAST_KINDS, KINDS_IN_ALL // len(asked))
+    wide = sum(len(search.facts.offers) > 1 for search in asked.values())  # not those of one kind of own machines
+    kinds = None if wide <= MANY else max(LEAST_KINDS, KINDS_IN_ALL // wide)
     keys, todo = list(asked), [(s, kinds) for s in asked.values()]
     found: dict[Key, Searched] = {}
     for done, (key, answer) in enumerate(zip(keys, _answers(todo), strict=True), start=1):
