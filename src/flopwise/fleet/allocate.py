@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Array
 
 Machine = tuple[str, str, str, str]
-PATIENCE = 0.4
-"""Of the time for an allocation: that for finding out why there is none."""
+LATER = 0.3
+"""Of the time for an allocation: that to improve one that comes late."""
+STEP = 0.2
+"""The same for each step of finding out why there is none."""
 
 
 def rented(purchase: str) -> bool:
@@ -167,16 +169,12 @@ def allocate(
     Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
     """
     _check_choices(choices, demands)
-    few = undominated(choices, rules)
-    for weighed in (few, choices) if len(few) < len(choices) else (few,):
-        made = Formulation(weighed, demands, rules, without)
-        begun = None if start is None else start.columns
-        fits = begun is not None and len(begun) == len(made.program.costs)
-        found = solved(made.program, gap, seconds, begun if fits else None)
-        if found.columns is not None:
-            break
-    else:
-        found = solved(made.program, gap, seconds, nearest(made, seconds * PATIENCE))
+    made = Formulation(undominated(choices, rules), demands, rules, without)
+    begun = None if start is None else start.columns
+    fits = begun is not None and len(begun) == len(made.program.costs)
+    found = solved(made.program, gap, seconds, begun if fits else None)
+    if found.columns is None:
+        found = solved(made.program, gap, seconds * LATER, nearest(made, seconds * STEP))
     if found.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
     return _answer(made, found.columns, found.gap)

@@ -13,12 +13,15 @@ from flopwise.fleet.milp import solved
 from flopwise.fleet.policies import constraints, said
 
 if TYPE_CHECKING:
+    from flopwise.fleet.file import Rules
     from flopwise.ops.types import Array
 
 FLOOR_GAP, NEAREST_GAP = 1e-3, 0.05
 TIE = 1e-3
 """What the bill counts for beside what has to give: among the nearest allocations a cheap one."""
-OPPOSED_S = 2.0
+OPPOSED_S = 1.0
+ELSEWHERE = 2.0
+"""Times the bill without policies: beyond that counts, something has to give."""
 NOTHING = 1e-6
 WIDEN = "; widen policies.share_tolerance, or change the shares"
 
@@ -84,7 +87,8 @@ def nearest(made: Formulation, seconds: float) -> Array:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
     gives = elastic.gives(found.columns)
     if gives:
-        raise _explained(trial, gives, found.columns)
+        proven = found.objective * (1 - found.gap) > ELSEWHERE * TIE
+        raise _explained(trial, gives, found.columns, None if proven else seconds)
     return found.columns[: len(made.program.costs)]
 
 
@@ -115,16 +119,18 @@ def _opposed(made: Formulation) -> list[str]:
     return [name for name in constraints(made.rules, made.demands, made.choices) if name in prices]
 
 
-def _explained(made: Formulation, gives: dict[str, float], columns: Array) -> InfeasibleError:
-    """The error that names what gives, and by how much."""
+def _explained(made: Formulation, gives: dict[str, float], columns: Array, seconds: float | None) -> InfeasibleError:
+    """The error that names what gives, and by how much; after `seconds` in which nothing better was found."""
     names = sorted(gives, key=lambda name: -gives[name])
     opposed = _opposed(made)
     told = [_gives(made, name, columns) for name in names]
     if opposed:
         held = [n for n in constraints(made.rules, made.demands, made.choices) if n in {*names, *opposed}]
-        what = f"no allocation holds {' and '.join(said(name, made.rules) for name in held)}"
+        what = f"no allocation holds {_listed([said(name, made.rules) for name in held])}"
         what += " together" if len(held) > 1 else ""
         what += WIDEN if any(name.startswith("share of") for name in held) else ""
+    elif seconds is not None:
+        what = f"no allocation that holds all policies was found within {seconds:g} s"
     elif all(name.startswith("share of") for name in names):
         what = f"the shares of the providers cannot be held: the workloads do not divide so{WIDEN}"
     else:
@@ -144,8 +150,10 @@ def _gives(made: Formulation, name: str, columns: Array) -> str:
         assert pool.own is not None
         most = sum(count for count, _ in pool.own.tiers)
         return f"{words}, {most}: {columns[made.pools[pool.machine]]:.0f} are needed; buy more, or allow other ways"
+    if name == "budget":
+        return f"{words} of ${rules.budget_per_month:,.0f}: ${whole:,.0f} are needed"
     if name == "backup":
-        return f"{words}: {', '.join(_without_backup(made, columns))} can have too little of it"
+        return f"{words}: {_listed(_without_backup(made, columns), 4)} can have too little of it"
     if name == "spot share":
         mine = made.money(lambda paid: paid.purchase == "spot")
     else:
@@ -153,7 +161,28 @@ def _gives(made: Formulation, name: str, columns: Array) -> str:
         whole = sum(columns[column] * usd for column, usd in made.divided().items())
     part = 100 * sum(columns[column] * usd for column, usd in mine.items()) / max(whole, NOTHING)
     tolerance = "" if name == "spot share" else f" (within {100 * rules.share_tolerance:g} %)"
-    return f"{words}{tolerance}: {part:.1f} % is as near as it comes"
+    return f"{words}{tolerance}: {_exact(part, _bound(name, part, rules))} % is as near as it comes"
+
+
+def _bound(name: str, part: float, rules: Rules) -> float:
+    """The limit of a share that `part` is beyond, in percent."""
+    if name == "spot share":
+        return 100 * rules.max_spot_share
+    share = 100 * rules.providers[name.removeprefix("share of ")]
+    return share + (100 if part > share else -100) * rules.share_tolerance
+
+
+def _exact(part: float, bound: float) -> str:
+    """A percentage with as many digits as tell it from what it misses."""
+    digits = next((d for d in range(1, 9) if abs(part - round(part, d)) <= 0.1 * abs(part - bound)), 9)
+    return f"{part:.{digits}f}"
+
+
+def _listed(words: list[str], most: int = 9) -> str:
+    """Some things with commas and an `and`."""
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
 
 
 def _without_backup(made: Formulation, columns: Array) -> list[str]:

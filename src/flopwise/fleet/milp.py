@@ -18,6 +18,8 @@ FEASIBLE = 2
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
 """Silent, and the same answer each time."""
 MOST_AT_ONCE = 4
+PATIENCE = 0.4
+"""Of the time for an allocation: until it has to have one."""
 Answer = TypeVar("Answer")
 
 
@@ -55,7 +57,7 @@ class Found:
 def solved(program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False) -> Found:
     """The columns that cost least, to a relative `gap` or after `seconds`; `start`: columns to begin from.
 
-    `relaxed`: as if nothing had to be whole.
+    Where nothing is feasible by `PATIENCE` of that time, it is given up. `relaxed`: as if nothing had to be whole.
     """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
@@ -67,6 +69,14 @@ def solved(program: Program, gap: float, seconds: float, start: Array | None = N
         solution = highspy.HighsSolution()
         solution.col_value = [float(v) for v in start]
         solver.setSolution(solution)
+
+    def give_up(event: Any) -> None:
+        late = event.data_out.running_time > PATIENCE * seconds
+        if late and not np.isfinite(event.data_out.mip_primal_bound):
+            event.interrupt()
+
+    if not relaxed:
+        solver.cbMipInterrupt.subscribe(give_up)
     solver.run()
     info = solver.getInfo()
     if info.primal_solution_status != FEASIBLE:

@@ -1,0 +1,118 @@
+"""Policies that contradict one another are named, and what is said to be enough is enough."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flopwise.errors import InfeasibleError
+from flopwise.fleet.allocate import Choice, Demand, allocate
+from flopwise.fleet.file import Cap, Rules
+
+RULES = Rules(
+    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
+    caps=(), backup_share=0.5, backup_on=True, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
+    max_price_age_days=180,
+)  # fmt: skip
+
+
+def choice(workload: int, provider: str, usd: float, n: int = 1, purchase: str = "on_demand") -> Choice:
+    return Choice(
+        workload=workload, provider=provider, region="r", instance=f"{provider}.x", purchase=purchase, instances=n,
+        usd_each=usd, busy_hours=730,
+    )  # fmt: skip
+
+
+def demand(name: str, *, split: bool = False, backup: bool = False) -> Demand:
+    return Demand(name=name, splittable=split, flexible=False, backup=backup)
+
+
+def refused(choices: list[Choice], demands: list[Demand], rules: Rules) -> InfeasibleError:
+    with pytest.raises(InfeasibleError) as error:
+        allocate(choices, demands, rules)
+    return error.value
+
+
+def test_a_quota_and_a_backup_are_named_together() -> None:
+    """Four instances with a and two standing by with b, of which there may be one."""
+    choices = [choice(0, "a", 10, 4), choice(0, "b", 20, 4)]
+    caps = (Cap(most=1, provider="b", instance=None),)
+    error = refused(choices, [demand("s", backup=True)], replace(RULES, caps=caps))
+    assert "the quota of 1 x b" in str(error)
+    assert "capacity in a second provider" in str(error)
+    assert allocate(choices, [demand("s")], replace(RULES, caps=caps)).usd == 40
+    assert allocate(choices, [demand("s", backup=True)], replace(RULES, caps=(replace(caps[0], most=2),))).usd == 80
+
+
+def test_policies_that_do_not_matter_are_not_named() -> None:
+    choices = [choice(0, "a", 10, 4), choice(1, "b", 20, 4)]
+    caps = (Cap(most=3, provider="a", instance=None), Cap(most=50, provider="b", instance=None))
+    error = refused(choices, [demand("s"), demand("t")], replace(RULES, caps=caps, max_spot_share=0.5))
+    assert str(error).startswith("no allocation holds the quota of 3 x a. The nearest has")
+    assert error.reasons == ("the quota of 3 x a: 4 are needed",)
+
+
+def test_whole_machines_that_do_not_divide_are_said_to_be_the_trouble() -> None:
+    """Half and half of three equal machines would do if they could be cut."""
+    choices = [c for w in range(3) for c in (choice(w, "a", 10), choice(w, "b", 10))]
+    rules = replace(RULES, providers={"a": 0.5, "b": 0.5})
+    error = refused(choices, [demand(f"w{w}") for w in range(3)], rules)
+    assert "do not divide so; widen policies.share_tolerance" in str(error)
+    assert {re.findall(r"[\d.]+ % is", r)[0] for r in error.reasons} <= {"33.3 % is", "66.7 % is"}
+    assert allocate(choices, [demand(f"w{w}") for w in range(3)], replace(rules, share_tolerance=0.17)).usd == 30
+
+
+def test_a_share_that_is_missed_by_little_is_told_with_enough_digits() -> None:
+    choices = [choice(0, "a", 1001), choice(1, "b", 1000)]
+    error = refused(
+        choices, [demand("s"), demand("t")], replace(RULES, providers={"a": 0.5, "b": 0.5}, share_tolerance=0)
+    )
+    assert "50.025 % is as near" in str(error)
+
+
+def test_a_budget_beside_other_contradictions() -> None:
+    choices = [choice(0, "a", 100)]
+    rules = replace(RULES, providers={"a": 0.5, "b": 0.5}, budget_per_month=50)
+    error = refused(choices, [demand("s")], rules)
+    assert "the budget of $50: $100 are needed" in error.reasons
+    assert any("share" in reason for reason in error.reasons)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50), st.integers(1, 4)), min_size=1, max_size=3),
+             min_size=1, max_size=4),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+)  # fmt: skip
+def test_quotas_that_give_as_much_as_is_said_are_enough(
+    jobs: list[list[tuple[str, int, int]]], most: tuple[int, int]
+) -> None:
+    choices = [choice(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
+    demands = [demand(f"w{w}") for w in range(len(jobs))]
+    caps = [Cap(most=n, provider=p, instance=None) for p, n in zip("ab", most, strict=True)]
+    try:
+        allocate(choices, demands, replace(RULES, caps=tuple(caps)))
+    except InfeasibleError as error:
+        for reason in error.reasons:
+            found = re.fullmatch(r"the quota of (\d+) x (\w): (\d+) are needed", reason)
+            assert found is not None
+            assert int(found[3]) > int(found[1])
+            caps["ab".index(found[2])] = Cap(most=int(found[3]), provider=found[2], instance=None)
+        allocate(choices, demands, replace(RULES, caps=tuple(caps)))
+
+
+def test_it_is_said_in_time() -> None:
+    """Odd sums that can hardly be met to the cent: given up, with what comes nearest."""
+    choices = [c for w in range(60) for c in (choice(w, "a", 100 + 37 * w % 91), choice(w, "b", 100 + 53 * w % 89))]
+    rules = replace(RULES, providers={"a": 0.5, "b": 0.5}, share_tolerance=0, max_spot_share=0.9)
+    started = time.monotonic()
+    try:
+        allocate(choices, [demand(f"w{w}") for w in range(60)], rules, seconds=2.0)
+    except InfeasibleError as error:
+        assert error.reasons  # noqa: PT017 - it may be met, too
+    assert time.monotonic() - started < 10
