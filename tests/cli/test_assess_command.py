@@ -13,6 +13,7 @@ from flopwise import cli
 from flopwise.api import assess as api
 from flopwise.cli.render import Screen
 from flopwise.cli.views.assess import blocks
+from flopwise.fleet.assess import Assessed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from samples import assessment, workload
@@ -21,9 +22,9 @@ from samples import assessment, workload
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def made(*_given: Any, **_how: Any) -> Any:
-        return assessment()
+        return Assessed(assessment=assessment(), plans={})
 
-    monkeypatch.setattr(api, "assess", made)
+    monkeypatch.setattr(api, "assess_with_plans", made)
     return str(tmp_path / "fleet.yaml")
 
 
@@ -50,6 +51,10 @@ def test_what_changed_is_shown(fleet: str, tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert cli.main(["assess", fleet, "--compare", str(tmp_path / "old" / "assessment.json")]) == 0
     assert "no change" in capsys.readouterr().out
+    assert cli.main(["assess", fleet, "--compare", str(tmp_path / "old")]) == 0, "the folder of a report does as well"
+    (tmp_path / "none.json").write_text('{"version": 7}')
+    assert cli.main(["assess", fleet, "--compare", str(tmp_path / "none.json")]) == 2
+    assert "of a newer flopwise" in capsys.readouterr().err
 
 
 def test_a_workload_that_nothing_runs_is_a_warning() -> None:

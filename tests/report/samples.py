@@ -28,8 +28,11 @@ def workload(name: str = "chat", **changed: Any) -> WorkloadResult:
         "hours_per_month": 730.0, "runs_per_month": None, "feasible": True, "reasons": [],
         "best": {
             "provider": "aws", "instance": "g6.xlarge", "gpu": "L4", "num_gpus": 2, "num_instances": 2,
-            "layout": {"tp": 1, "pp": 1, "replicas": 2}, "ttft_s": 0.2, "ttft_s_low": 0.1, "ttft_s_high": 0.4,
+            "layout": {"tp": 1, "pp": 1, "replicas": 2}, "meets": {"latency": 0.9},
+            "figures": {"latency_s": {"value": 0.2, "low": 0.1, "high": 0.4}, "percentile": "p95",
+                        "requests_per_s": {"value": 40.0, "low": 30.0, "high": 50.0}},
         },
+        "targets": {"latency_s": {"value": 0.5, "percentile": "p95"}, "requests_per_s": {"value": 20.0}},
         "why_not_cheaper": "T4: TPOT 80 ms misses 50 ms", "energy_kwh_per_month": 120.0, "carbon_kg_per_month": 42.0,
     }  # fmt: skip
     return WorkloadResult(**(plain | changed))
@@ -58,8 +61,11 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
         "roadmap": [Phase(name="production", start="2027-01", workloads=["chat"], usd_per_month=1200.0, text="go")],
         "monitoring": [Alert(metric="spend", workload="", threshold=45.0, unit="USD a day", why="a 30th of it")],
         "gpus": [{"gpu": "L4", "hbm_bytes": 24e9, "usd_per_pflop_hour": 6.6}],
-        "sizes": [{"size": "medium", "parameters": "6 to 20 B", "inference_bytes": 16e9}],
-        "instances": [{"provider": "aws", "instance": "g6.xlarge", "usd_per_hour": 0.8048}],
+        "sizes": [{"size": "medium", "model": "Llama-3.1-8B", "kind": "serve", "parameters": 8_030_261_248,
+                   "bf16_weight_bytes": 16e9, "memory_bytes": 3e10, "memory_bytes_per_gpu": 1.5e10,
+                   "gpus_of_one_copy": 2}],
+        "instances": [{"provider": "aws", "instance": "g6.xlarge", "region": "us-east-1", "gpu": "L4", "count": 1,
+                       "on_demand_usd_per_hour": 0.8048, "source": "price list", "used": True}],
         "optimality_gap": 0.0, "budget_per_month": 1600.0, "assumptions": ["a month has 730 hours"],
         "price_notes": ["prices of 2026-07-20"], "elapsed_s": 1.0, "fleet": {},
     }  # fmt: skip

@@ -17,14 +17,15 @@ from flopwise.report import write
 from flopwise.report.content import document
 from flopwise.report.html import html
 from flopwise.report.markdown import escaped, markdown
-from flopwise.report.money import usd
+from flopwise.report.words import usd
 from flopwise.report.write import plan_file, read_assessment, write_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
 
 TITLES = (
-    "Summary", "Workloads", "Recommendations", "Monthly cost", "Allocation over providers", "Savings",
+    "Summary", "Workloads", "Recommendations", "Performance expected", "Monthly cost",
+    "Allocation over providers", "Savings",
     "What the policies cost", "If things change", "Risks", "Roadmap", "Monitoring", "Model sizes",
     "Accelerators compared", "Instances considered", "Assumptions and sources",
 )  # fmt: skip
@@ -74,6 +75,15 @@ def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     loaded = [v for name, v in page.attributes if name in {"src", "href"} and not (v or "").startswith("#")]
     assert loaded == []
+
+
+def test_plans_are_the_only_files_that_are_led_to() -> None:
+    found = assessment(workloads=[workload(plan_file="plans/001-chat.json")])
+    page = Page(html(document(found)))
+    assert [v for name, v in page.attributes if name == "href" and not (v or "").startswith("#")] == [
+        "plans/001-chat.json"
+    ]
+    assert "[plan](plans/001-chat.json)" in markdown(document(found))
 
 
 def test_money_is_signed_before_the_dollar() -> None:

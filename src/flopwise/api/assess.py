@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.errors import SpecError
+
 if TYPE_CHECKING:
+    from flopwise.fleet.assess import Assessed
     from flopwise.fleet.assessment import Assessment
 
 Advance = Callable[[str, int, int], None]
@@ -18,25 +21,49 @@ def assess(
     facts: str | Path | None = None,
     scenarios: int = 1000,
     seed: int = 0,
+    today: str | None = None,
     advance: Advance | None = None,
 ) -> Assessment:
     """Assess a fleet (a file, or plain data with the same keys): where each workload runs and what a month costs.
 
-    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `advance(what, done, whole)` is
-    called as it goes.
+    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `today`: the day that prices are as old
+    as (2026-11-21); the clock's, in UTC, where it is None. `advance(what, done, whole)` is called as it goes.
 
     Raises:
         SpecError: something in the fleet is wrong; says where.
         InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
     """
-    from datetime import UTC, datetime
+    return assess_with_plans(
+        fleet, facts=facts, scenarios=scenarios, seed=seed, today=today, advance=advance
+    ).assessment
 
-    import msgspec
 
+def assess_with_plans(
+    fleet: str | Path | dict[str, Any],
+    *,
+    facts: str | Path | None = None,
+    scenarios: int = 1000,
+    seed: int = 0,
+    today: str | None = None,
+    advance: Advance | None = None,
+) -> Assessed:
+    """The assessment, as `assess` gives it, with the plan of each workload for `flopwise.report.write.write_report`."""
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.assess import assess as assessed
+    from flopwise.fleet.assess import assessed
     from flopwise.fleet.file import fleet_from, load_fleet
 
+    day = _day(today)
     platform = fleet_from(fleet) if isinstance(fleet, dict) else load_fleet(fleet)
-    found = assessed(platform, load_facts(facts), scenarios=scenarios, seed=seed, advance=advance)
-    return found if found.date else msgspec.structs.replace(found, date=datetime.now(UTC).date().isoformat())
+    return assessed(platform, load_facts(facts), scenarios=scenarios, seed=seed, today=day, advance=advance)
+
+
+def _day(today: str | None) -> str:
+    """A day as 2026-11-21; the clock's where none is given."""
+    from datetime import UTC, date, datetime
+
+    if today is None:
+        return datetime.now(UTC).date().isoformat()
+    try:
+        return date.fromisoformat(today).isoformat()
+    except (TypeError, ValueError):
+        raise SpecError(f"today: {str(today)[:40]!r} is no day; give one such as 2026-11-21") from None

@@ -15,9 +15,11 @@ from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import KEPT, Carried, carried, unmet
+from flopwise.fleet.forecast import forecast, volumes_by_workload
 from flopwise.fleet.names import checked
 from flopwise.fleet.outlook import alerts, roadmap
 from flopwise.fleet.own_tables import hosted_rows, own_notes, own_rows
+from flopwise.fleet.plans import plans_of
 from flopwise.fleet.problem import IDLE, Problem, allotments, monthly_cost, problem
 from flopwise.fleet.results import Chosen, chosen_ways, result
 from flopwise.fleet.risks import risks
@@ -26,12 +28,12 @@ from flopwise.fleet.scenarios import DEMAND_SPREAD, ON_DEMAND_SPREAD, SPOT_SPREA
 from flopwise.fleet.tables import gpu_rows, instance_rows, size_rows
 from flopwise.fleet.way import Way
 from flopwise.fleet.whatif import whatifs
-from flopwise.search.serving import PREFILL_BUSY
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.allocate import Allocation
     from flopwise.fleet.file import Platform
+    from flopwise.search.answer import Plan
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
@@ -52,6 +54,14 @@ class Solved:
     rows: tuple[Allotment, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessed:
+    """An assessment, and the plan of each planned workload by its name."""
+
+    assessment: Assessment
+    plans: dict[str, Plan]
+
+
 def assess(
     platform: Platform,
     facts: Facts,
@@ -61,9 +71,22 @@ def assess(
     seed: int = 0,
     today: str | None = None,
 ) -> Assessment:
+    """The assessment alone; arguments and errors are those of `assessed`."""
+    return assessed(platform, facts, advance=advance, scenarios=scenarios, seed=seed, today=today).assessment
+
+
+def assessed(
+    platform: Platform,
+    facts: Facts,
+    *,
+    advance: Advance | None = None,
+    scenarios: int = 1000,
+    seed: int = 0,
+    today: str | None = None,
+) -> Assessed:
     """Assess a platform over the offers of `facts`; `advance(stage, done, whole)` is called as it goes.
 
-    `scenarios`: drawn months, 0 for none. `today`: the date of the assessment, for the age of prices.
+    `scenarios`: drawn months, 0 for none. `today`: the date of the assessment (2026-11-21), for the age of prices.
 
     Raises:
         SpecError, UnknownNameError: something in the fleet is wrong.
@@ -81,7 +104,8 @@ def assess(
     chosen = tuple(chosen_ways(made, found, facts))
     rows = tuple(with_intervals(allotments(made, found), chosen))
     solved = Solved(platform=platform, facts=facts, items=items, made=made, found=found, chosen=chosen, rows=rows)
-    return _composed(solved, told, scenarios, seed, today, started)
+    answer = _composed(solved, told, scenarios, seed, today, started)
+    return Assessed(assessment=answer, plans=plans_of(chosen))
 
 
 def _composed(
@@ -102,12 +126,13 @@ def _composed(
     drawn = None
     if scenarios:
         busy = [row for row in solved.rows if row.role != IDLE]
-        loads = {c.item.placed.name: _load(c) for c in chosen}
+        loads = {c.item.placed.name: c.load for c in chosen}
         drawn = simulated(platform, busy, fixed, loads=loads, runs=scenarios, seed=seed, folder=folder)
     told(STAGES[3], 1, 1)
     ages = price_ages(solved.rows, today)
     own = own_rows(platform, facts, made, solved.found)
-    register = risks(chosen, solved.rows, bill, questions, drawn, ages, folder, max_age_days=rules.max_price_age_days)
+    months = forecast(chosen, solved.rows, volumes_by_workload(made, solved.found), today, folder)
+    register = risks(platform, chosen, solved.rows, bill, questions, drawn, ages, months, folder)
     return Assessment(
         name=platform.fleet.name,
         date=today or "",
@@ -120,7 +145,7 @@ def _composed(
         whatif=questions,
         scenarios=drawn,
         roadmap=roadmap(chosen, bill),
-        monitoring=alerts(chosen, bill, rules.budget_per_month),
+        monitoring=alerts(platform, chosen, solved.rows, bill, folder),
         gpus=gpu_rows(platform, facts, chosen),
         sizes=size_rows(chosen),
         instances=instance_rows(made, solved.found),
@@ -132,13 +157,8 @@ def _composed(
         price_notes=price_notes(solved, ages) + notes + own_notes(own),
         elapsed_s=time.perf_counter() - started,
         fleet=msgspec.to_builtins(platform.fleet),
+        forecast=months,
     )
-
-
-def _load(held: Chosen) -> float:
-    """How busy a service's replicas are, of what they may be."""
-    busy = held.way.candidate.figures.get("busy_frac")
-    return 1.0 if busy is None else min(1.0, busy / PREFILL_BUSY)
 
 
 def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:

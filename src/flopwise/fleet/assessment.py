@@ -34,9 +34,11 @@ class WorkloadResult(_Plain, frozen=True):
     why_not_cheaper: str
     energy_kwh_per_month: float | None
     carbon_kg_per_month: float | None
-    plan_file: str | None = None
+    plan_file: str | None = None  # beside the report
     starts: str | None = None
     schedule: dict[str, Any] | None = None  # start, stop, days, hours_per_day, days_per_month; None: on all the time
+    targets: dict[str, dict[str, Any]] = {}
+    """What is asked of the figures of the same name: `value`, and the `percentile` of a latency."""
 
 
 class Allotment(_Plain, frozen=True):
@@ -77,13 +79,14 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class Saving(_Plain, frozen=True):
-    """What could be, or has been, saved a month, against buying the same on demand around the clock."""
+    """What could be, or has been, saved a month, against the alternative that `how` names."""
 
     what: str  # spot, reserved, schedule, quantisation, right-sizing
     workload: str
     usd_per_month: float
     how: str
     taken: bool  # whether the allocation already has it
+    counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
 
 
 class Risk(_Plain, frozen=True):
@@ -138,6 +141,16 @@ class Phase(_Plain, frozen=True):
     text: str
 
 
+class Month(_Plain, frozen=True):
+    """The bill of one month to come, in USD, with its interval."""
+
+    month: str
+    usd: float
+    low: float
+    high: float
+    workloads: int  # that have begun
+
+
 class Alert(_Plain, frozen=True):
     """A threshold to watch, derived from the plan."""
 
@@ -174,4 +187,5 @@ class Assessment(_Plain, frozen=True):
     fleet: dict[str, Any]  # as written
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
+    forecast: list[Month] = []  # the bill of the months to come
     version: int = FORMAT

@@ -11,6 +11,7 @@ from flopwise.fleet.measured import Measured, measured
 from flopwise.fleet.money import carbon_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
+from flopwise.search.serving import PREFILL_BUSY
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class Chosen:
     count: int
     figures: Measured | None
     parts: tuple[tuple[Way, int], ...]  # every kind of machine with how many, primary
+
+    @property
+    def load(self) -> float:
+        """How busy a service's replicas are, of what they may be; 1 where that is not known."""
+        busy = self.way.candidate.figures.get("busy_frac")
+        return 1.0 if busy is None else min(1.0, busy / PREFILL_BUSY)
 
 
 def size_of(parameters: int) -> str:
@@ -86,7 +93,25 @@ def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
         carbon_kg_per_month=carbon,
         starts=placed.job.starts,
         schedule=placed.schedule.plain(),
+        targets=_targets(item),
     )
+
+
+def _targets(item: Carried) -> dict[str, dict[str, Any]]:
+    """What is asked, under the names of the figures that answer it."""
+    wanted, found = item.wanted, dict[str, dict[str, Any]]()
+    if wanted is None:
+        return found
+    for name in ("ttft", "tpot", "latency"):
+        limit = getattr(wanted, name)
+        if limit is not None:
+            found[f"{name}_s"] = {"value": limit.seconds, "percentile": limit.percentile}
+    if item.placed.ends:
+        if wanted.deadline_s is not None:
+            found["run_s"] = {"value": wanted.deadline_s}
+    elif wanted.requests_per_s is not None:
+        found["requests_per_s"] = {"value": wanted.requests_per_s}
+    return found
 
 
 def _kind(chosen: Chosen, facts: Facts) -> tuple[str, str, int | None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.facts.reliability import spot_record
-from flopwise.fleet.assessment import Allotment, MonthlyCost, Risk, Scenarios, WhatIf
+from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.spec import API
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
@@ -15,8 +16,12 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flopwise.fleet.file import Platform
     from flopwise.fleet.results import Chosen
 
+MONTHS_PER_YEAR = 12
+BACKED = 0.2
+"""What is left of a service's outage where a second provider stands ready. Assumed: the move fails one time in five."""
 LEAST = 0.02
 """Risks that score less are left out."""
 UNKNOWN = 0.5
@@ -25,35 +30,48 @@ TARGETS = {"ttft": "latency", "tpot": "latency", "latency": "latency", "deadline
 
 
 def risks(
+    platform: Platform,
     chosen: Sequence[Chosen],
     rows: Sequence[Allotment],
     bill: MonthlyCost,
     asked: Sequence[WhatIf],
     drawn: Scenarios | None,
     ages: dict[str, float],
+    months: Sequence[Month] = (),
     folder: Path | None = None,
-    *,
-    max_age_days: float = 180.0,
 ) -> list[Risk]:
-    """The register, worst first. `ages`: days since the price of each row's date."""
+    """The register, worst first. `ages`: days since the price of each row's date; `months`: the bill to come."""
     found: list[Risk] = []
+    spare = {r.workload for r in rows if r.role == "backup"}
     for held in chosen:
         found += _margins(held)
-        found += _single_machine(held, rows)
+        found += _machine_lost(held, held.item.placed.name in spare)
+    found += _quotas(platform, chosen, rows)
     found += _interruptions(rows, folder)
     found += _hosted(rows)
     found += _providers(bill, asked)
-    found += _prices(rows, bill, ages, max_age_days)
-    if drawn is not None and drawn.over_budget is not None:
-        found.append(
-            Risk(
-                kind="budget", workload="", score=drawn.over_budget,
-                evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} drawn months exceed the budget; "
-                f"95 % stay below ${drawn.p95:,.0f}",
-                mitigation="alert on the spend of a day; move runs that can wait to the next month",
-            )
-        )  # fmt: skip
+    found += _prices(rows, bill, ages, platform.rules.max_price_age_days)
+    found += _budget(drawn, platform.rules.budget_per_month, months)
     return sorted((r for r in found if r.score >= LEAST), key=lambda r: -r.score)
+
+
+def _budget(drawn: Scenarios | None, budget: float | None, months: Sequence[Month]) -> Iterable[Risk]:
+    """The chance of a month above the budget, and the share of the months to come that growth takes above it."""
+    if drawn is not None and drawn.over_budget is not None:
+        yield Risk(
+            kind="budget", workload="", score=drawn.over_budget,
+            evidence=f"{100 * drawn.over_budget:.0f} % of {drawn.runs:,} drawn months exceed the budget; "
+            f"95 % stay below ${drawn.p95:,.0f}",
+            mitigation="alert on the spend of a day; move runs that can wait to the next month",
+        )  # fmt: skip
+    over = [] if budget is None else [m for m in months if m.usd > budget]
+    if over:
+        yield Risk(
+            kind="budget", workload="", score=len(over) / len(months),
+            evidence=f"growth takes the bill past the budget in {over[0].month}; {len(over)} of the {len(months)} "
+            "months ahead are above it",
+            mitigation="raise the budget for those months, or assess again before: more load may suit other machines",
+        )  # fmt: skip
 
 
 def _margins(held: Chosen) -> Iterable[Risk]:
@@ -76,20 +94,52 @@ def _margins(held: Chosen) -> Iterable[Risk]:
             )  # fmt: skip
 
 
-def _single_machine(held: Chosen, rows: Sequence[Allotment]) -> Iterable[Risk]:
-    """Services on one machine: the probability that it fails within a month."""
-    placed = held.item.placed
-    if placed.ends or held.figures is None or sum(n for _, n in held.parts) > 1:
+def _machine_lost(held: Chosen, backup: bool) -> Iterable[Risk]:
+    """Services: the probability that a machine fails within a year, times the share of requests the others lack."""
+    placed, told = held.item.placed, held.figures
+    if placed.ends or told is None:
         return
+    count = sum(n for _, n in held.parts)
     gpus = max(1, held.way.candidate.num_gpus // held.way.candidate.num_instances)
-    score = -math.expm1(-gpus * held.way.busy_hours * HOUR_S / DEFAULT_RELIABILITY.mtbf_gpu_s)
-    backup = any(r.workload == placed.name and r.role == "backup" for r in rows)
-    evidence = f"one instance carries it; it fails in a month with {100 * score:.1f} %"
+    hours = count * gpus * held.way.busy_hours * MONTHS_PER_YEAR
+    odds = -math.expm1(-hours * HOUR_S / DEFAULT_RELIABILITY.mtbf_gpu_s)
+    lacking = 1.0
+    if count > 1 and placed.wanted is not None and placed.wanted.requests_per_s:
+        left = told.figures["requests_per_s"]["value"] * (count - held.way.unit) / count
+        lacking = max(0.0, 1.0 - left / placed.wanted.requests_per_s)
+    elif count > held.way.unit:
+        lacking = held.way.unit / count
+    whole = count <= held.way.unit
+    carries = "one machine carries all of it" if count == 1 else f"all {count} machines are needed for one replica"
+    evidence = carries if whole else f"without one of {count} machines {100 * lacking:.0f} % of the requests lack room"
     yield Risk(
-        kind="availability", workload=placed.name, score=score * (0.2 if backup else 1.0),
-        evidence=evidence + (", a second provider stands ready" if backup else ""),
-        mitigation="a second replica in another zone" if not backup else "rehearse the move to the backup",
+        kind="availability", workload=placed.name, score=odds * lacking * (BACKED if backup else 1.0),
+        evidence=f"{evidence}; one fails within a year with {100 * odds:.0f} %"
+        + (", a second provider stands ready" if backup else ""),
+        mitigation="rehearse the move to the backup" if backup else "one more replica, in another zone",
     )  # fmt: skip
+
+
+def _quotas(platform: Platform, chosen: Sequence[Chosen], rows: Sequence[Allotment]) -> Iterable[Risk]:
+    """Quotas that are more than half used, now or after a year's growth."""
+    growth = {c.item.placed.name: (1 + c.item.placed.growth_per_month) ** MONTHS_PER_YEAR for c in chosen}
+    for cap in platform.rules.caps:
+        mine = [r for r in rows if _matches(cap.provider, r.provider) and _matches(cap.instance, r.instance)]
+        used = sum(r.count for r in mine)
+        if not used or not cap.most:
+            continue
+        later = sum(r.count * growth.get(r.workload, 1.0) for r in mine)
+        what = " ".join(part for part in (cap.provider, cap.instance) if part)
+        yield Risk(
+            kind="availability", workload="", score=max(0.0, min(1.0, 2 * used / cap.most - 1)),
+            evidence=f"{used} of the quota of {cap.most} x {what} are taken, if all run at once"
+            + (f"; growth asks for {later:,.1f} after a year" if later > cap.most else ""),
+            mitigation="ask for a higher quota now: large accelerators take weeks; or let runs follow one another",
+        )  # fmt: skip
+
+
+def _matches(pattern: str | None, name: str) -> bool:
+    return pattern is None or fnmatchcase(name.lower(), pattern.lower())
 
 
 def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[Risk]:

@@ -1,7 +1,13 @@
-"""What the allocation saves, and what more could be saved, against the same machines on demand around the clock."""
+"""What the allocation saves, and what more could be saved, each against one plain alternative.
+
+The savings of a workload are steps of one ladder, so that they add up: machines that stand on all month (schedule), the
+cheapest larger accelerator on demand (right-sizing), the cheapest way on demand (spot, reserved), the bill.
+Quantisation is against the cheapest way in 16 bits on demand, and takes the place of right-sizing where it saves more.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +16,7 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts.formats import weight_format
 from flopwise.fleet.assessment import Allotment, Saving
 from flopwise.fleet.own import OwnOffer
+from flopwise.fleet.spec import API, OWNED
 from flopwise.fleet.way import way
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
@@ -18,12 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
     from flopwise.fleet.results import Chosen
+    from flopwise.fleet.way import Way
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
-QUANTISED = 30
-"""Workloads, the dearest, whose formats are weighed."""
+QUANTISED, SEARCHED = 30, 6
+"""Workloads, the dearest, whose formats are weighed, and instance types, the cheapest, that each is weighed on."""
+LARGER = 1.05
+"""A device has more memory than another from here on: the same size is reported a little differently."""
+ALTERNATIVES = {"quantisation", "right-sizing"}
 FEWER_BITS = ("fp8", "awq")
 SIXTEEN_BITS = ("bf16", "fp16", "fp32")
 
@@ -44,93 +56,149 @@ def savings(chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts) -
             if key not in known:
                 known[key] = list(_quantised(held, facts))
             found += [msgspec.structs.replace(s, workload=held.item.placed.name) for s in known[key]]
-    return sorted((s for s in found if s.usd_per_month >= LEAST_USD), key=lambda s: -s.usd_per_month)
+    worth = [s for s in found if s.usd_per_month >= LEAST_USD]
+    return _counted_once(sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)))
+
+
+def _counted_once(found: Sequence[Saving]) -> list[Saving]:
+    """Fewer bits and a smaller device are two answers to one question: of a workload only the larger is in the sum."""
+    seen: set[str] = set()
+    rows = []
+    for saving in found:
+        again = saving.taken and saving.what in ALTERNATIVES and saving.workload in seen
+        if saving.taken and saving.what in ALTERNATIVES:
+            seen.add(saving.workload)
+        rows.append(msgspec.structs.replace(saving, counted=saving.counted and saving.taken and not again))
+    return rows
 
 
 def _bought(row: Allotment, held: Chosen) -> Iterable[Saving]:
-    """Schedule, spot and reservation of one row of the bill: together they are what it is less than the baseline."""
-    ways = [w for w, _ in held.parts if w.offer.instance == row.instance and w.purchase == row.purchase]
-    rate = ways[0].offer.on_demand_usd_per_hour if ways else None
-    if rate is None:
+    """Schedule, spot and reservation of one row of the bill."""
+    mine = [w for w, _ in held.parts if _machine(w) == (row.provider, row.region, row.instance, row.purchase)]
+    if not mine:
         return
-    busy, name = ways[0].busy_hours, row.workload
-    ends = held.item.placed.ends
-    otherwise = min(HOURS_PER_MONTH, held.item.placed.hours_per_month) if ends else HOURS_PER_MONTH
-    if not row.purchase.startswith("reserved") and busy < otherwise - 1:
-        what = f"on for the {busy:,.1f} h of its runs" if ends else f"on for {busy:,.0f} h a month"
-        how = f"{what} instead of {'the ' if ends else 'all '}{otherwise:,.0f} h" + (
-            " of its environment" if ends else ""
-        )
-        saved = rate * row.count * (otherwise - busy)
-        yield Saving(what="schedule", workload=name, usd_per_month=saved, how=how, taken=True)
+    yield from _scheduled(row, mine[0], held)
+    plain = cheapest_on_demand(held)
+    if row.purchase in {"on_demand", OWNED} or plain is None:
+        return  # own machines are there: what they save is set against clouds in a part of its own
+    otherwise = plain.usd * row.count / mine[0].instances
+    than = f"the month on demand would cost ${otherwise:,.0f}, at best on {_machines(plain)}"
     if row.purchase == "spot":
-        how = f"${row.usd_per_hour_effective:,.2f} an hour of work on spot instead of ${rate:,.2f} on demand"
-        saved = rate * row.count * busy - row.usd_per_month
-        yield Saving(what="spot", workload=name, usd_per_month=saved, how=how, taken=True)
-    if row.purchase.startswith("reserved"):
+        what, how = "spot", f"${row.usd_per_hour_effective:,.2f} an hour of work on spot; {than}"
+    elif row.purchase == API:
+        what, how = "API", f"paid by the token; {than}"
+    else:
         years = {"reserved_1y": "one year", "reserved_3y": "three years"}[row.purchase]
-        how = f"committed for {years} at ${row.usd_per_hour:,.2f} an hour instead of ${rate:,.2f}"
-        saved = rate * row.count * busy - row.usd_per_month
-        yield Saving(what="reserved", workload=name, usd_per_month=saved, how=how, taken=True)
+        what, how = "reserved", f"committed for {years} at ${row.usd_per_hour:,.2f} an hour; {than}"
+    yield Saving(what=what, workload=row.workload, usd_per_month=otherwise - row.usd_per_month, how=how, taken=True)
+
+
+def _scheduled(row: Allotment, own: Way, held: Chosen) -> Iterable[Saving]:
+    """Hours that machines are off; those of runs, which end anyhow, are shown and not counted."""
+    rate, placed, busy = own.offer.on_demand_usd_per_hour, held.item.placed, own.busy_hours
+    otherwise = min(HOURS_PER_MONTH, placed.hours_per_month) if placed.ends else HOURS_PER_MONTH
+    if rate is None or row.purchase.startswith("reserved") or busy >= otherwise - 1:
+        return
+    what = f"on for the {busy:,.1f} h of its runs" if placed.ends else f"on for {busy:,.0f} h a month"
+    whole = f"the {otherwise:,.0f} h of its environment" if placed.ends else f"all {otherwise:,.0f} h"
+    yield Saving(
+        what="schedule", workload=row.workload, usd_per_month=rate * row.count * (otherwise - busy),
+        how=f"{what} instead of {whole}, on demand", taken=True, counted=not placed.ends,
+    )  # fmt: skip
+
+
+def _machine(found: Way) -> tuple[str, str, str, str]:
+    return found.offer.provider, found.offer.region, found.offer.instance, found.purchase
+
+
+def _machines(found: Way) -> str:
+    return f"{found.instances} x {found.offer.provider} {found.offer.instance} ({found.candidate.gpu})"
+
+
+def cheapest_on_demand(held: Chosen) -> Way | None:
+    """The cheapest way that is bought on demand; None where the fleet allows none."""
+    return min((w for w in held.item.ways if w.purchase == "on_demand"), key=lambda w: w.usd, default=None)
+
+
+def _on_demand_usd(held: Chosen, plain: Way) -> float:
+    """What the month costs where it is bought on demand, and else what it would cost so."""
+    return sum(w.usd_each * n if w.purchase == "on_demand" else plain.usd * n / w.instances for w, n in held.parts)
 
 
 def _sized(held: Chosen, facts: Facts) -> Iterable[Saving]:
-    """Against the largest accelerator that would do it as well, bought the same way."""
-    found = held.way
-    if held.figures is None:
+    """Against the cheapest way on an accelerator with more memory than the smallest that does: the next best choice."""
+    found, plain = held.way, cheapest_on_demand(held)
+    if held.figures is None or plain is None:
         return
-    same = [w for w in held.item.ways if w.purchase == found.purchase and w.candidate.gpu != found.candidate.gpu]
-    others = [w for w in same if facts.accelerators[w.candidate.gpu].kind != "cpu"]
-    if not others:
+    base = min((found, plain), key=lambda w: w.candidate.capacity_bytes)
+    larger = [
+        w for w in held.item.ways
+        if w.purchase == "on_demand" and w.candidate.capacity_bytes > LARGER * base.candidate.capacity_bytes
+        and facts.accelerators[w.candidate.gpu].kind != "cpu"
+    ]  # fmt: skip
+    if not larger:
         return
-    largest = max(w.candidate.capacity_bytes for w in others)
-    if largest <= found.candidate.capacity_bytes:
-        return
-    biggest = min((w for w in others if w.candidate.capacity_bytes == largest), key=lambda w: w.usd)
-    share = sum(w.usd_each * n for w, n in held.parts)
-    how = (
-        f"{found.candidate.gpu} instead of the larger {biggest.candidate.gpu} "
-        f"({biggest.offer.provider} {biggest.offer.instance} at ${biggest.usd:,.0f} a month)"
-    )
+    best = min(larger, key=lambda w: w.usd)
     yield Saving(
-        what="right-sizing", workload=held.item.placed.name, usd_per_month=biggest.usd - share, how=how, taken=True
-    )
+        what="right-sizing", workload=held.item.placed.name, taken=True,
+        usd_per_month=best.usd - _on_demand_usd(held, plain),
+        how=f"{base.candidate.gpu} does it; the next best with more memory is {_machines(best)} at ${best.usd:,.0f} a "
+        "month on demand",
+    )  # fmt: skip
 
 
 def _quantised(held: Chosen, facts: Facts) -> Iterable[Saving]:
-    """The chosen format against 16 bits, and fewer bits against the chosen one, on the same instance type."""
-    current = str(held.way.candidate.layout["weights"])
+    """The chosen format against 16 bits on whatever suits those best, and fewer bits on the same instance type."""
+    current, found = str(held.way.candidate.layout["weights"]), held.way
+    plain = cheapest_on_demand(held)
     if current not in SIXTEEN_BITS:
-        plain = _usd_in("bf16", held, facts)
-        how = f"{current} weights instead of bf16 on {held.way.offer.instance}"
         if plain is None:
             return
-        yield Saving(what="quantisation", workload="", usd_per_month=plain - held.way.usd, how=how, taken=True)
+        known = [w for w in held.item.ways if w.purchase == "on_demand" and _weights(w) in SIXTEEN_BITS]
+        best = min([*known, *_ways_in("bf16", held, _few(held), "on_demand", facts)], key=lambda w: w.usd, default=None)
+        if best is not None:
+            how = (
+                f"{current} weights; in 16 bits the month on demand would cost ${best.usd:,.0f}, at best on "
+                f"{_machines(best)}"
+            )
+            saved = best.usd - _on_demand_usd(held, plain)
+            yield Saving(what="quantisation", workload="", usd_per_month=saved, how=how, taken=True)
         return
     for name in FEWER_BITS:
-        fewer = _usd_in(name, held, facts)
-        if fewer is not None and fewer < held.way.usd:
-            how = f"{weight_format(name).name} weights instead of {current} on {held.way.offer.instance}; check quality"
-            yield Saving(what="quantisation", workload="", usd_per_month=held.way.usd - fewer, how=how, taken=False)
+        fewer = min((w.usd for w in _ways_in(name, held, [found.offer], found.purchase, facts)), default=None)
+        if fewer is not None and fewer < found.usd:
+            how = f"{weight_format(name).name} weights instead of {current} on {found.offer.instance}; check quality"
+            yield Saving(what="quantisation", workload="", usd_per_month=found.usd - fewer, how=how, taken=False)
             return
 
 
-def _usd_in(weights: str, held: Chosen, facts: Facts) -> float | None:
-    """USD a month of the workload in a format on the chosen kind of instance; None where that does not hold it."""
-    item, found = held.item, held.way
+def _weights(found: Way) -> str:
+    return str(found.candidate.layout.get("weights"))
+
+
+def _few(held: Chosen) -> list[Offer]:
+    """The chosen machine, and the few that are cheapest on demand: where another format is worth a search."""
+    seen = {held.way.offer.instance: held.way.offer}
+    for found in held.item.ways:
+        if found.purchase == "on_demand" and len(seen) <= SEARCHED:
+            seen.setdefault(found.offer.instance, found.offer)
+    return list(seen.values())
+
+
+def _ways_in(weights: str, held: Chosen, offers: Sequence[Offer], purchase: str, facts: Facts) -> list[Way]:
+    """The workload in a format on some machines; none where they do not hold it."""
+    item = held.item
     assert item.wanted is not None
-    limits = msgspec.structs.replace(
-        item.wanted.source.constraints, weight_formats=[weights], instances=[found.offer.instance],
-        providers=[found.offer.provider], purchase=[found.purchase],
-    )  # fmt: skip
-    most = item.wanted.max_gpus
-    if isinstance(found.offer, OwnOffer) and not item.splittable:
-        most = min(most, found.offer.most * found.offer.count)
+    limits = msgspec.structs.replace(item.wanted.source.constraints, weight_formats=[weights], purchase=[purchase])
     source = msgspec.structs.replace(item.wanted.source, constraints=limits)
-    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=most)
+    own = [offer.most * offer.count for offer in offers if isinstance(offer, OwnOffer) and not item.splittable]
+    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=min([item.wanted.max_gpus, *own]))
     try:
-        answer = plan(asked, facts, alone=False)
+        answer = plan(asked, replace(facts, offers=tuple(offers)), alone=False)
     except FlopwiseError:
-        return None
-    best = next((c for c in answer.plans if c.region == found.offer.region), None)
-    return None if best is None else way(item.index, item.placed, best, found.offer, folder=facts.folder).usd
+        return []
+    sold = {o.key: o for o in offers}
+    return [
+        way(item.index, item.placed, c, sold[c.provider, c.instance, c.region], folder=facts.folder)
+        for c in answer.plans
+    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flopwise.facts.hardware_prices import hardware_price
 from flopwise.fleet.places import allowed
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.allocate import Allocation
@@ -18,40 +22,77 @@ if TYPE_CHECKING:
     from flopwise.fleet.results import Chosen
 
 DTYPES = ("bf16", "fp16", "fp32")
+LINES = (
+    (re.compile(r"RTX (A\d|PRO |\d{4} Ada)|Arc Pro|GB10"), "workstation"),
+    (re.compile(r"GTX |RTX \d{4}|RX |Arc |Apple |Iris |Radeon |Ryzen "), "consumer"),
+)
+"""What accelerators are called, and what they are made for; others are for data centres."""
+
+
+def grade(name: str, kind: str, folder: Path | None = None) -> str | None:
+    """Consumer, workstation or data-centre grade: as a price list says, else by how makers name their lines.
+
+    Source: NVIDIA's GeForce driver licence bars consumer cards from data centres; the lines are those of its catalog.
+    """
+    price = hardware_price(name, folder)
+    if kind == "cpu":
+        return None
+    if name.endswith(" Server"):
+        return "datacentre"
+    if price is not None:
+        return price.grade
+    return next((told for pattern, told in LINES if pattern.match(name)), "datacentre")
 
 
 def gpu_rows(platform: Platform, facts: Facts, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
     """Accelerators that the policies leave, with their facts, USD for a PFLOP-hour and for a GB/s, cheapest first."""
-    best: dict[str, tuple[float, Offer]] = {}
+    used: dict[str, list[str]] = {}
+    for held in chosen:
+        for found, _ in held.parts:
+            if found.purchase != API:
+                used.setdefault(found.candidate.gpu, []).append(held.item.placed.name)
+    offers: dict[str, list[Offer]] = {}
+    asked = {tuple(p.job.residency): p for p in platform.workloads}.values()  # all that residency tells apart
     for offer in facts.offers:
-        rate = offer.on_demand_usd_per_hour
-        if rate is None or all(allowed(offer, placed, platform) for placed in platform.workloads[:1]):
-            continue
-        each = rate / (offer.count * offer.accelerator_share)
-        if offer.accelerator not in best or each < best[offer.accelerator][0]:
-            best[offer.accelerator] = (each, offer)
-    used = {w.candidate.gpu for held in chosen for w, _ in held.parts}
-    rows = [_gpu_row(name, usd, offer, facts, used) for name, (usd, offer) in best.items()]
-    return sorted(rows, key=lambda r: (not r["used"], r["usd_per_pflop_hour"] or 1e9))
+        cpu = facts.accelerators[offer.accelerator].kind == "cpu"
+        if (not cpu or offer.accelerator in used) and any(allowed(offer, p, platform) is None for p in asked):
+            offers.setdefault(offer.accelerator, []).append(offer)
+    rows = [_gpu_row(name, held, facts, used.get(name, [])) for name, held in offers.items()]
+    return sorted(
+        (r for r in rows if r["usd_per_gpu_hour"] is not None or r["spot_usd_per_gpu_hour"] is not None),
+        key=lambda r: (not r["used"], r["usd_per_pflop_hour"] or 1e9),
+    )
 
 
-def _gpu_row(name: str, usd: float, offer: Offer, facts: Facts, used: set[str]) -> dict[str, Any]:
+def _each(offer: Offer, rate: float | None) -> float:
+    return float("inf") if rate is None else rate / (offer.count * offer.accelerator_share)
+
+
+def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[str]) -> dict[str, Any]:
+    """Facts of one accelerator, with its lowest prices over `offers`."""
     device = facts.accelerators[name]
     dtype, rate = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
+    best = min(offers, key=lambda o: (_each(o, o.on_demand_usd_per_hour), _each(o, o.spot_usd_per_hour)))
+    spot = min(offers, key=lambda o: _each(o, o.spot_usd_per_hour))
+    usd = None if best.on_demand_usd_per_hour is None else _each(best, best.on_demand_usd_per_hour)
     return {
         "gpu": name,
-        "used": name in used,
+        "grade": grade(name, device.kind, facts.folder),
+        "used": bool(used),
+        "workloads": list(dict.fromkeys(used)),
         "hbm_bytes": device.hbm_bytes,
         "hbm_bytes_per_s": device.hbm_bytes_per_s,
         "dtype": dtype,
         "peak_flops_per_s": rate,
         "tdp_w": device.tdp_w,
         "usd_per_gpu_hour": usd,
-        "usd_per_pflop_hour": None if not rate else usd / (rate / 1e15),
-        "usd_per_gb_per_s_hour": usd / (device.hbm_bytes_per_s / 1e9),
-        "provider": offer.provider,
-        "instance": offer.instance,
-        "price_date": offer.price_date,
+        "usd_per_pflop_hour": None if not rate or usd is None else usd / (rate / 1e15),
+        "usd_per_gb_per_s_hour": None if usd is None else usd / (device.hbm_bytes_per_s / 1e9),
+        "spot_usd_per_gpu_hour": None if spot.spot_usd_per_hour is None else _each(spot, spot.spot_usd_per_hour),
+        "provider": best.provider,
+        "instance": best.instance,
+        "region": best.region,
+        "price_date": best.price_date,
         "source": device.source,
     }
 
@@ -85,7 +126,10 @@ def size_rows(chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
 
 def instance_rows(made: Problem, found: Allocation) -> list[dict[str, Any]]:
     """What was weighed in the allocation, by provider; `used` tells what was taken."""
-    taken = {(t.choice.provider, t.choice.instance, t.choice.region) for t in found.taken}
+    taken: dict[tuple[str, str, str], list[str]] = {}
+    for t in found.taken:
+        names = taken.setdefault((t.choice.provider, t.choice.instance, t.choice.region), [])
+        names.append(made.items[t.choice.workload].placed.name)
     offers = {w.offer.key: w.offer for w in made.ways if w.purchase not in {OWNED, API}}
     rows = [
         {
@@ -93,7 +137,7 @@ def instance_rows(made: Problem, found: Allocation) -> list[dict[str, Any]]:
             "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
-            "used": o.key in taken,
+            "used": o.key in taken, "workloads": list(dict.fromkeys(taken.get(o.key, []))),
         }
         for o in offers.values()
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a document is made of: titles, paragraphs, tables, bars and curves, whatever they are written as.
+"""What a document is made of: titles, paragraphs, tables, bars and spans, whatever they are written as.
 
 Texts hold plain characters; each writer escapes them for its own format.
 """
@@ -18,6 +18,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """A title within a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bullets:
     """A list of sentences."""
 
@@ -25,23 +32,39 @@ class Bullets:
 
 
 @dataclass(frozen=True, slots=True)
+class Points:
+    """Sentences, each under a few words that say what it is about."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cell that leads to a file beside the document."""
+
+    text: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of texts under headers; a header that begins with `>` is of a column of numbers, set to the right."""
 
     headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Link]]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: its name, its length, what is written beside it, and the interval drawn over it."""
+    """One bar: its name, its length, what is written beside it, and the interval over it, drawn and in words."""
 
     name: str
     value: float
     text: str
     low: float | None = None
     high: float | None = None
+    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +78,23 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """One row of a roadmap: its name, where it begins along the axis, how that place is called, and a text."""
+
+    name: str
+    start: float
+    begins: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spans:
-    """Names with a start and an end along one axis of labelled ticks: a roadmap."""
+    """Rows that begin along one axis of labelled ticks and go on to its `end`: a roadmap."""
 
     title: str
-    rows: Sequence[tuple[str, float, float, str]]  # name, start, end, text
+    rows: Sequence[Span]
     ticks: Sequence[tuple[float, str]]
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +113,7 @@ class Tiles:
     tiles: Sequence[Tile]
 
 
-Block = Text | Bullets | Table | Bars | Spans | Tiles
+Block = Text | Heading | Bullets | Points | Table | Bars | Spans | Tiles
 
 
 @dataclass(frozen=True, slots=True)

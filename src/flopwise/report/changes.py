@@ -1,4 +1,4 @@
-"""What changed from one assessment to the next: the bill, its parts, the machines of each workload."""
+"""What changed from one assessment to the next: the bill, its parts, the machines, their prices, the risks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flopwise.report.blocks import Block, Table, Text
-from flopwise.report.money import usd
+from flopwise.report.words import bought, hourly, listed, signed, usd
+from flopwise.units import format_percent
 
 if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Assessment
+    from flopwise.fleet.assessment import Allotment, Assessment
 
 SMALL_USD = 0.005
+SMALL_SCORE = 0.05
+"""By which a risk's score has to move to be told."""
 
 
 def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
     """The bill then and now, then what moved it."""
     old, new = before.usd_per_month, after.usd_per_month
-    yield Text(f"{usd(old.total)} a month on {before.date}, now {usd(new.total)}: {_signed(new.total - old.total)}.")
+    yield Text(
+        f"{usd(old.total)} a month on {before.date or 'an unknown day'}, now {usd(new.total)}: "
+        f"{signed(new.total - old.total)}."
+    )
+    if before.name != after.name:
+        yield Text(
+            f"The earlier assessment is of another fleet, {before.name}; this one is of {after.name}.", strong=True
+        )
+    told = [*_fleet(before, after)]
     rows = []
     for title, was, now in (
         ("workload", old.by_workload, new.by_workload), ("provider", old.by_provider, new.by_provider),
@@ -26,27 +37,42 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
         for name in sorted({*was, *now}):
             moved = now.get(name, 0.0) - was.get(name, 0.0)
             if abs(moved) >= SMALL_USD:
-                rows.append((title, name, usd(was.get(name)), usd(now.get(name)), _signed(moved)))
+                words = bought(name) if title == "purchase" else name
+                rows.append((title, words, usd(was.get(name)), usd(now.get(name)), signed(moved)))
     if rows:
-        yield Table(["by", "", ">then", ">now", ">change"], rows)
-    moved_machines = list(_machines(before, after))
-    if moved_machines:
-        yield Table(["workload", "ran on", "runs on"], moved_machines)
-    if not rows and not moved_machines:
-        yield Text("Nothing else changed.")
+        told.append(Table(["by", "", ">then", ">now", ">change"], rows))
+    for headers, found in (
+        (["workload", "ran on", "runs on"], _machines(before, after)),
+        (["price of an hour", "bought", ">then", ">now", ">change"], _prices(before, after)),
+        (["risk", "workload", ">score then", ">score now", "evidence"], _risks(before, after)),
+    ):
+        lines = list(found)
+        if lines:
+            told.append(Table(headers, lines))
+    yield from told or [Text("Nothing else changed.")]
 
 
-def _signed(value: float) -> str:
-    return "no change" if abs(value) < SMALL_USD else f"{'+' if value > 0 else '-'}{usd(abs(value))}"
+def _fleet(before: Assessment, after: Assessment) -> Iterator[Block]:
+    """Workloads that came and went, and the budget."""
+    was, now = [w.name for w in before.workloads], [w.name for w in after.workloads]
+    for words, names in (
+        ("New", [n for n in now if n not in set(was)]),
+        ("Gone", [n for n in was if n not in set(now)]),
+    ):
+        if names:
+            yield Text(f"{words}: {listed(names, 10)}.")
+    if before.budget_per_month != after.budget_per_month:
+        yield Text(f"The budget was {usd(before.budget_per_month)} and is {usd(after.budget_per_month)}.")
 
 
 def _held(found: Assessment) -> dict[str, str]:
     held: dict[str, list[str]] = {}
     for a in found.allocation:
+        standby = " (backup)" if a.role == "backup" else ""
         held.setdefault(a.workload, []).append(
-            f"{a.count:,} x {a.provider} {a.instance} {a.purchase.replace('_', ' ')}"
+            f"{a.count:,} x {a.provider} {a.instance}, {a.region}, {bought(a.purchase)}{standby}"
         )
-    return {name: ", ".join(sorted(machines)) for name, machines in held.items()}
+    return {name: "; ".join(sorted(machines)) for name, machines in held.items()}
 
 
 def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str, str]]:
@@ -54,3 +80,41 @@ def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str,
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             yield name, was.get(name, "-"), now.get(name, "-")
+
+
+def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
+    """Of machines that both have."""
+
+    def paid(found: Assessment) -> dict[tuple[str, str, str, str], Allotment]:
+        return {(a.provider, a.region, a.instance, a.purchase): a for a in found.allocation}
+
+    was, now = paid(before), paid(after)
+    for key in sorted(was.keys() & now.keys()):
+        then, today = was[key].usd_per_hour, now[key].usd_per_hour
+        if then and today is not None and abs(today - then) > 1e-9 * then:
+            change = today / then - 1
+            sign = "+" if change > 0 else ""
+            yield (
+                f"{key[0]} {key[2]}, {key[1]}", bought(key[3]), f"{hourly(then)} ({was[key].price_date})",
+                f"{hourly(today)} ({now[key].price_date})", f"{sign}{format_percent(change)}",
+            )  # fmt: skip
+
+
+def _risks(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
+    """Risks that came, went or moved; several of one kind count by their worst."""
+
+    def scored(found: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
+        rows: dict[tuple[str, str], tuple[float, str]] = {}
+        for r in sorted(found.risks, key=lambda r: r.score):
+            rows[r.kind, r.workload] = r.score, r.evidence
+        return rows
+
+    was, now = scored(before), scored(after)
+    for key in sorted({*was, *now}):
+        then, today = was.get(key), now.get(key)
+        if abs((then or (0.0,))[0] - (today or (0.0,))[0]) < SMALL_SCORE:
+            continue
+        yield (
+            key[0], key[1] or "the fleet", "-" if then is None else f"{then[0]:.2f}",
+            "gone" if today is None else f"{today[0]:.2f}", (today or then or (0.0, ""))[1],
+        )  # fmt: skip

@@ -1,12 +1,14 @@
-"""A document as one page of HTML that needs nothing else: styles and pictures are in it, and it prints well."""
+"""A document as one page of HTML: styles and pictures inside, no script, nothing loaded from anywhere."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from flopwise.report import svg
-from flopwise.report.blocks import Bars, Block, Document, Spans
+from flopwise.report.blocks import Bars, Block, Document, Link, Spans
+from flopwise.report.words import plain
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 @cache
 def _template() -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only a report needs it
+    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
 
     made = Environment(
         loader=PackageLoader("flopwise.report"),
@@ -22,7 +25,10 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
+    made.tests["link"] = lambda cell: isinstance(cell, Link)
+    made.filters["path"] = quote
     return made.get_template("document.html.j2")
 
 

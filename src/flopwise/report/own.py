@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flopwise.report.blocks import Block, Table, Text
-from flopwise.report.money import usd
+from flopwise.report.words import usd
 from flopwise.units import format_count, format_percent
 
 if TYPE_CHECKING:

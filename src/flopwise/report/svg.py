@@ -7,23 +7,33 @@ from html import escape
 from math import isfinite
 
 from flopwise.report.blocks import Bars, Spans
+from flopwise.report.words import plain, shortened, width
 
-WIDTH, LABEL, VALUE, ROW = 860.0, 240.0, 150.0, 26.0
-"""Units of the picture: its width, the columns of names and of figures, a row's height."""
+WIDTH, LABEL, ROW = 860.0, 232.0, 26.0
+"""Units of the picture: its width, the column of names, a row's height."""
+LETTER = 6.9
+"""Width of a letter, on the safe side, at the pictures' size of type."""
 
 
 def _number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
-def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
-    shown = words if len(words) <= 60 else words[:57] + "..."
-    return f'<text x="{_number(x)}" y="{_number(y)}" class="{kind}" text-anchor="{anchor}">{escape(shown)}</text>'
+def _text(x: float, y: float, words: str, kind: str, anchor: str = "start", most: int = 60) -> str:
+    whole = plain(words)
+    shown = shortened(whole, most)
+    told = f"<title>{escape(whole)}</title>" if shown != whole else ""
+    place = f'x="{_number(x)}" y="{_number(y)}" class="{kind}" text-anchor="{anchor}"'
+    return f"<text {place}>{told}{escape(shown)}</text>"
 
 
-def _rect(x: float, y: float, width: float, kind: str) -> str:
+def _name(y: float, words: str) -> str:
+    return _text(LABEL - 10, y, words, "name", "end", int((LABEL - 14) / LETTER))
+
+
+def _rect(x: float, y: float, wide: float, kind: str) -> str:
     return (
-        f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(ROW - 8)}" class="{kind}"/>'
+        f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(wide)}" height="{_number(ROW - 8)}" class="{kind}"/>'
     )
 
 
@@ -31,7 +41,9 @@ def bars(block: Bars) -> str:
     """Horizontal bars from a common zero, each with its interval and figure."""
     ends = [v for b in block.bars for v in (b.value, b.high or 0.0)] + [block.mark or 0.0]
     most = max([v for v in ends if isfinite(v)], default=0.0) or 1.0
-    room, height = WIDTH - LABEL - VALUE, ROW * len(block.bars) + 14
+    beside = max((width(b.text) for b in block.bars), default=0) * LETTER + 14
+    room = WIDTH - LABEL - min(beside, 300.0)
+    height = ROW * len(block.bars) + (18 if block.mark is not None else 4)
     return _framed(height, block.title, "".join(_bar_lines(block, most, room, height)))
 
 
@@ -39,41 +51,47 @@ def _bar_lines(block: Bars, most: float, room: float, height: float) -> Iterator
     for number, bar in enumerate(block.bars):
         y, length = number * ROW + 4, max(0.0, min(bar.value / most, 1.0)) * room
         middle = y + ROW / 2 - 4
-        yield _text(LABEL - 10, middle + 6, bar.name, "name", "end")
+        yield _name(middle + 6, bar.name)
         yield _rect(LABEL, y, length, "bar")
         if bar.low is not None and bar.high is not None and isfinite(bar.high):
             left, right = (LABEL + min(v / most, 1.0) * room for v in (bar.low, bar.high))
-            yield f'<path d="M{_number(left)} {_number(middle + 1)}H{_number(right)}" class="interval"/>'
-            for x in (left, right):
-                yield f'<path d="M{_number(x)} {_number(middle - 3)}v8" class="interval"/>'
-        yield _text(WIDTH, middle + 6, bar.text, "value", "end")
+            if right - left > 1:
+                yield f'<path d="M{_number(left)} {_number(middle + 1)}H{_number(right)}" class="interval"/>'
+                for x in (left, right):
+                    yield f'<path d="M{_number(x)} {_number(middle - 3)}v8" class="interval"/>'
+        yield _text(WIDTH - 2, middle + 6, bar.text, "value", "end")
     if block.mark is not None and isfinite(block.mark):
         x = LABEL + block.mark / most * room
-        yield f'<path d="M{_number(x)} 0V{_number(height - 12)}" class="mark"/>'
-        yield _text(x, height - 1, block.mark_text, "tick", "middle")
+        yield f'<path d="M{_number(x)} 0V{_number(height - 14)}" class="mark"/>'
+        half = width(block.mark_text) * LETTER / 2
+        yield _text(min(x, WIDTH - half), height - 2, block.mark_text, "tick", "middle")
 
 
 def spans(block: Spans) -> str:
-    """Rows from a start to an end along one axis."""
-    ends = [end for _, _, end, _ in block.rows] + [at for at, _ in block.ticks]
-    most, room = max(ends, default=1.0) or 1.0, WIDTH - LABEL
+    """Rows from a start to the end of one axis."""
+    most, room = block.end or 1.0, WIDTH - LABEL
     height = ROW * len(block.rows) + 22
     parts = []
     for at, words in block.ticks:
         x = LABEL + at / most * room
         parts.append(f'<path d="M{_number(x)} 0V{_number(height - 18)}" class="grid"/>')
-        parts.append(_text(x, height - 4, words, "tick", "middle" if at else "start"))
-    for number, (name, start, end, words) in enumerate(block.rows):
-        y, left = number * ROW + 4, LABEL + start / most * room
-        width = max((end - start) / most * room, 3.0)
-        parts.append(_text(LABEL - 10, y + ROW / 2 + 2, name, "name", "end"))
-        parts.append(_rect(left, y, width, "span"))
-        parts.append(_text(left + 6, y + ROW / 2 + 2, words, "inside"))
+        beyond = x + width(words) * LETTER / 2 > WIDTH
+        parts.append(_text(x, height - 4, words, "tick", "end" if beyond else "middle" if at else "start"))
+    for number, row in enumerate(block.rows):
+        y, left = number * ROW + 4, LABEL + row.start / most * room
+        fits = (WIDTH - left - 8) >= width(row.text) * LETTER
+        parts.append(_name(y + ROW / 2 + 2, row.name))
+        parts.append(_rect(left, y, max(WIDTH - left, 3.0), "span"))
+        parts.append(
+            _text(left + 6, y + ROW / 2 + 2, row.text, "inside")
+            if fits
+            else _text(left - 6, y + ROW / 2 + 2, row.text, "value", "end")
+        )
     return _framed(height, block.title, "".join(parts))
 
 
 def _framed(height: float, title: str, body: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(title, quote=True)}" '
+        f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.search.answer import Plan
 
 HTML, MARKDOWN, JSON, PLANS = "report.html", "report.md", "assessment.json", "plans"
+PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
 MOST_BYTES = 200_000_000
 
 
@@ -34,56 +35,106 @@ def to_json(found: Assessment) -> bytes:
     return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
+class _Version(msgspec.Struct):
+    version: int = 0
+
+
 def read_assessment(path: Path | str) -> Assessment:
-    """An assessment that `write_report` wrote.
+    """An assessment that `write_report` wrote; `path` is its file, or the folder of the report.
 
     Raises:
         SpecError: the file cannot be read or is no assessment.
     """
     file = Path(path)
+    file = file / JSON if file.is_dir() else file
     try:
         if file.stat().st_size > MOST_BYTES:
             raise SpecError(f"{file}: larger than {MOST_BYTES:,} bytes; not an assessment")
-        found = msgspec.json.decode(file.read_bytes(), type=Assessment)
+        data = file.read_bytes()
     except OSError as error:
         raise SpecError(f"{file}: cannot be read ({error.strerror or error}); give an {JSON} of a report") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > FORMAT:
+            raise SpecError(
+                f"{file}: assessment format {version}, of a newer flopwise; this one reads format {FORMAT}: "
+                "upgrade it, or assess the old fleet again"
+            )
+        return msgspec.json.decode(data, type=Assessment)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(f"{file}: not an assessment ({str(error)[:160]}); give an {JSON} of a report") from None
-    if found.version != FORMAT:
-        raise SpecError(f"{file}: assessment format {found.version}; this flopwise reads format {FORMAT}")
-    return found
+
+
+def linked(found: Assessment, plans: Mapping[str, Plan]) -> Assessment:
+    """The assessment with the file of each workload that has a plan."""
+    rows = [
+        msgspec.structs.replace(w, plan_file=plan_file(w.name, number) if w.name in plans else None)
+        for number, w in enumerate(found.workloads, start=1)
+    ]
+    return msgspec.structs.replace(found, workloads=rows)
 
 
 def write_report(
     found: Assessment, folder: Path | str, *, plans: Mapping[str, Plan] | None = None, before: Assessment | None = None
 ) -> list[Path]:
-    """Write report.html, report.md, assessment.json and the plans by their file; returns what was written.
+    """Write report.html, report.md, assessment.json and the `plans` by their workloads; returns what was written.
 
     The files are made beside the folder and moved into it at the end, so that a failure leaves nothing half done.
+    Plans of an earlier report go; other files in the folder stay.
 
     Raises:
         SpecError: the folder is a file, or cannot be written to.
     """
     from flopwise.search.answer import to_json as plan_json  # noqa: PLC0415 - only where there are plans
 
-    goal, made = Path(folder), document(found, before)
-    files = {HTML: html(made).encode(), MARKDOWN: markdown(made).encode(), JSON: to_json(found)}
-    files |= {name: plan_json(plan) + b"\n" for name, plan in (plans or {}).items()}
+    goal, given = Path(folder), plans or {}
+    found = linked(found, given)
+    made = document(found, before)
+    files = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made)), JSON: to_json(found)}
+    files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in found.workloads if w.plan_file}
     if goal.exists() and not goal.is_dir():
         raise SpecError(f"{goal} is a file; a report needs a folder")
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=goal.parent, prefix=".report-") as waiting:
+            fresh, old = Path(waiting) / "new", Path(waiting) / "old"
             for name, data in files.items():
-                place = Path(waiting) / name
-                place.parent.mkdir(exist_ok=True)
+                place = fresh / name
+                place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(data)
-            goal.mkdir(exist_ok=True)
-            for old in (goal / PLANS).glob("[0-9][0-9][0-9]-*.json"):  # of the last report
-                old.unlink()
-            for name in files:
-                (goal / name).parent.mkdir(exist_ok=True)
-                (Path(waiting) / name).replace(goal / name)
+            _exchange(goal, fresh, old, list(files))
     except OSError as error:
         raise SpecError(f"{goal}: cannot be written ({error.strerror or error})") from None
     return [goal / name for name in files]
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
+
+
+def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str]) -> None:
+    """Move `names` from `fresh` into `goal`, and what they replace to `old`; all of them, or as it was before."""
+    (goal / PLANS).mkdir(parents=True, exist_ok=True)
+    (old / PLANS).mkdir(parents=True)
+    stale = [f"{PLANS}/{p.name}" for p in (goal / PLANS).iterdir() if PLAN_NAME.fullmatch(p.name)]
+    moved, placed = list[str](), list[str]()
+    try:
+        for name in dict.fromkeys([*stale, *names]):
+            if (goal / name).is_dir():
+                raise IsADirectoryError(21, f"{name} is a folder")
+            if (goal / name).exists() or (goal / name).is_symlink():
+                (goal / name).replace(old / name)
+                moved.append(name)
+        for name in names:
+            (fresh / name).replace(goal / name)
+            placed.append(name)
+    except OSError:
+        for name in placed:
+            (goal / name).unlink(missing_ok=True)
+        for name in moved:
+            (old / name).replace(goal / name)
+        raise
+    finally:
+        for folder in (goal / PLANS, goal):
+            if not any(folder.iterdir()):
+                folder.rmdir()

@@ -17,7 +17,12 @@ from flopwise.cli.progress import Progress
 )
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report into this folder.")
-@click.option("--compare", "old", type=click.Path(path_type=Path), help="Say what changed since this assessment.json.")
+@click.option(
+    "--compare",
+    "old",
+    type=click.Path(path_type=Path),
+    help="Say what changed since an earlier report (folder or JSON).",
+)
 @click.option(
     "--scenarios", type=options.WHOLE_OR_ZERO, default=1000, show_default=True,
     help="Draws of demand, prices and interruptions.",
@@ -31,20 +36,23 @@ def command(**given: Any) -> None:
     report.md, assessment.json and the plan of each workload. The exit code is 1 where a workload, or the policies
     together, cannot be met.
     """
-    from flopwise.api.assess import assess
+    from flopwise.api.assess import assess_with_plans
     from flopwise.cli.views import assess as view
-    from flopwise.report.write import read_assessment, write_report
+    from flopwise.report.write import linked, read_assessment, write_report
 
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
-        found = assess(
+        answer = assess_with_plans(
             given["fleet"],
             facts=given["facts"],
             scenarios=given["scenarios"],
             seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )
-    written = [] if given["output"] is None else write_report(found, given["output"], before=before)
+    found, written = answer.assessment, list[Path]()
+    if given["output"] is not None:
+        found = linked(found, answer.plans)
+        written = write_report(found, given["output"], plans=answer.plans, before=before)
     options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper, written, before))
     if not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)

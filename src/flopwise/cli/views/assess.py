@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cli.render import Screen, bars, heading, pairs, table
-from flopwise.report.blocks import Bullets, Table, Text
+from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.content import bought_better
-from flopwise.report.money import between, usd
+from flopwise.report.costs import saved
+from flopwise.report.words import between, bought, hours, listed, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -48,13 +48,14 @@ def blocks(
             [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
         )
     yield from _lists(found, paper)
-    for path in written[:1]:
-        yield f"The report is in {path.parent}: {', '.join(p.name for p in written[:3])}"
+    if written:
+        plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
+        yield f"The report is in {written[0].parent}: {', '.join(p.name for p in written[:3])}{plans}"
 
 
 def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
-    taken = bought_better(found)
+    sums = saved(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
         ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
@@ -67,8 +68,9 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         )
         share = format_percent(cost.total / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
-    if taken:
-        rows.append(("savings", f"{usd(taken)} a month in this plan, against on demand around the clock"))
+    if sums:
+        named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 5)
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against on demand: {named}"))
     return rows
 
 
@@ -76,12 +78,13 @@ def _row(a: Any) -> tuple[str, ...]:
     role = "" if a.role == "primary" else f" ({a.role})" if a.workload else a.role
     return (
         f"{a.workload}{role}", a.environment, f"{a.count:,} x {a.provider} {a.instance}, {a.region}",
-        a.purchase.replace("_", " "), f"{a.hours_per_month:,.0f}", usd(a.usd_per_month), between(a.usd_low, a.usd_high),
+        bought(a.purchase), hours(a.hours_per_month), usd(a.usd_per_month), between(a.usd_low, a.usd_high),
     )  # fmt: skip
 
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
-    savings = sorted(found.savings, key=lambda s: -s.usd_per_month)[:MOST]
+    worth = [s for s in found.savings if s.counted or not s.taken]
+    savings = sorted(worth, key=lambda s: -s.usd_per_month)[:MOST]
     if savings:
         rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
         yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
@@ -102,7 +105,5 @@ def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str
         match block:
             case Text():
                 yield block.text
-            case Bullets():
-                yield "\n".join(f"  - {item}" for item in block.items)
             case Table():
-                yield table(list(block.headers), [tuple(row) for row in block.rows], paper)
+                yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)

@@ -1,0 +1,172 @@
+"""What there is to choose from: model sizes with their memory, accelerators by what they give for money, instances."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
+from flopwise.report.words import count, digits, hourly, listed
+from flopwise.units import HOURS_PER_MONTH, format_bytes, format_rate
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Assessment
+
+Row = Mapping[str, Any]
+KINDS = {
+    "pretrain": "to train",
+    "finetune": "to fine-tune",
+    "serve": "to serve",
+    "encode": "to serve",
+    "batch": "to run batches",
+    "validate": "to run batches",
+}
+SHOWN = 15
+"""Instance types of a provider that are listed; the JSON has all."""
+DRAWN = 12
+"""Accelerators in the picture."""
+
+
+def sizes(found: Assessment) -> Iterator[Block]:
+    """Categories of model sizes: what each model of the fleet really takes, by what is done with it."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in found.sizes:
+        groups[str(row.get("size", "-")), str(row.get("model") or "-")].append(row)
+    if not groups:
+        return
+    columns = [c for c in dict.fromkeys(KINDS.values()) if any(KINDS.get(str(r.get("kind"))) == c for r in found.sizes)]
+    rows = []
+    for (size, model), held in groups.items():
+        cells = [list(dict.fromkeys(_memory(r) for r in held if KINDS.get(str(r.get("kind"))) == c)) for c in columns]
+        weights = held[0].get("bf16_weight_bytes")
+        rows.append(
+            (size, model, count(held[0].get("parameters")), "-" if weights is None else format_bytes(weights),
+             *("; ".join(cell) or "-" for cell in cells))
+        )  # fmt: skip
+    yield Table(
+        ["size", "model", ">parameters", ">weights in 16 bits", *columns], rows,
+        "Memory of one copy over its devices, as recommended: weights, gradients, optimizer states and activations to "
+        "train; weights and the cache that the engine sets aside to serve. Small: below 1 B parameters; medium: below "
+        "20 B.",
+    )  # fmt: skip
+
+
+def _memory(row: Row) -> str:
+    gpus, each = row.get("gpus_of_one_copy"), row.get("memory_bytes_per_gpu")
+    if row.get("memory_bytes") is None:
+        return "-"
+    whole = format_bytes(row["memory_bytes"])
+    return whole if gpus in {None, 1} or each is None else f"{whole} ({gpus} x {format_bytes(each)})"
+
+
+def gpus(found: Assessment) -> Iterator[Block]:
+    """Accelerators that the policies leave, with their facts and what their speed costs."""
+    rows = found.gpus
+    if not rows:
+        return
+    priced = sorted((r for r in rows if r.get("usd_per_pflop_hour")), key=lambda r: r["usd_per_pflop_hour"])
+    if len(priced) > 1:
+        shown = [r for r in priced if r.get("used")] + [r for r in priced if not r.get("used")]
+        shown = sorted(shown[:DRAWN], key=lambda r: r["usd_per_pflop_hour"])
+        yield Bars(
+            "Dollars for a PFLOP/s of dense 16-bit matrix products over an hour, on demand, at the lowest price",
+            [
+                Bar(f"{r['gpu']} (used)" if r.get("used") else r["gpu"], r["usd_per_pflop_hour"],
+                    f"${r['usd_per_pflop_hour']:,.2f}")
+                for r in shown
+            ],
+        )  # fmt: skip
+    yield Table(
+        [
+            "GPU", "grade", ">memory", ">bandwidth", ">peak", ">power", ">on demand, each", ">spot, each",
+            ">$ a PFLOP-hour", ">$ a GB/s and month", "cheapest at", "used by",
+        ],
+        [_gpu(row) for row in rows],
+        "Peaks are dense, in bf16 or the nearest format that the device has. Prices are the lowest of the providers "
+        "and regions that the policies allow, for one accelerator with its share of the machine.",
+    )  # fmt: skip
+
+
+def _gpu(row: Row) -> tuple[str, ...]:
+    peak, moved = row.get("peak_flops_per_s"), row.get("usd_per_gb_per_s_hour")
+    dtype = f" {row['dtype']}" if row.get("dtype") else ""
+    return (
+        str(row.get("gpu")), str(row.get("grade") or "-"),
+        "-" if row.get("hbm_bytes") is None else format_bytes(row["hbm_bytes"]),
+        "-" if row.get("hbm_bytes_per_s") is None else f"{row['hbm_bytes_per_s'] / 1e9:,.0f} GB/s",
+        "-" if peak is None else f"{format_rate(peak, 'FLOP/s')}{dtype}",
+        "-" if row.get("tdp_w") is None else f"{row['tdp_w']:,.0f} W",
+        hourly(row.get("usd_per_gpu_hour")), hourly(row.get("spot_usd_per_gpu_hour")),
+        "-" if not row.get("usd_per_pflop_hour") else f"${row['usd_per_pflop_hour']:,.2f}",
+        "-" if moved is None else f"${moved * HOURS_PER_MONTH:,.2f}",
+        f"{row.get('provider', '')} {row.get('instance', '')}".strip() or "-",
+        listed(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
+    )  # fmt: skip
+
+
+def instances(found: Assessment) -> Iterator[Block]:
+    """One table for each provider: what was weighed, the used ones first; where prices come from below."""
+    if not found.instances:
+        return
+    providers: dict[str, list[Row]] = defaultdict(list)
+    for row in found.instances:
+        providers[str(row.get("provider", "-"))].append(row)
+    notes: dict[str, int] = {}
+    for provider, rows in sorted(providers.items()):
+        kinds = _by_type(rows)
+        regions = len({r.get("region") for r in rows})
+        yield Heading(provider)
+        yield Text(
+            f"{len(rows):,} offers of {len(kinds):,} instance types in {regions:,} regions were weighed."
+            + (f" The {SHOWN:,} cheapest for an accelerator are listed, and all that are used." if len(kinds) > SHOWN
+               else "")
+        )  # fmt: skip
+        used = [k for k in kinds if any(r.get("used") for r in k)]
+        others = [k for k in kinds if not any(r.get("used") for r in k)]
+        shown = used + others[: max(0, SHOWN - len(used))]
+        yield Table(
+            [
+                "instance", "region", "GPU", ">vCPU", ">RAM", ">on demand", ">spot", ">1 year", ">3 years", "price of",
+                "used by", "source",
+            ],
+            [_instance(kind, notes) for kind in shown],
+        )  # fmt: skip
+    yield Heading("Sources of these prices")
+    yield Bullets([f"{number}: {text}" for text, number in notes.items()])
+
+
+def _by_type(rows: Sequence[Row]) -> list[list[Row]]:
+    """Offers of each instance type, its used regions first, then the cheapest; types by price of an accelerator."""
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        kinds[str(row.get("instance"))].append(row)
+
+    def price(row: Row) -> float:
+        known = [row[key] for key in PRICES if row.get(key) is not None]
+        return min(known, default=float("inf")) / (row.get("count") or 1)
+
+    for held in kinds.values():
+        held.sort(key=lambda r: (not r.get("used"), price(r)))
+    return sorted(kinds.values(), key=lambda held: price(held[0]))
+
+
+PRICES = ("on_demand_usd_per_hour", "spot_usd_per_hour", "reserved_1y_usd_per_hour", "reserved_3y_usd_per_hour")
+
+
+def _instance(offers: Sequence[Row], notes: dict[str, int]) -> tuple[str, ...]:
+    first = offers[0]
+    taken = [r for r in offers if r.get("used")] or [first]
+    names = list(dict.fromkeys(name for r in taken for name in r.get("workloads") or []))
+    region = " and ".join(str(r.get("region", "-")) for r in taken)
+    more = len(offers) - len(taken)
+    source = str(first.get("source") or "")
+    number = notes.setdefault(source, len(notes) + 1) if source else None
+    vcpus, ram = first.get("vcpus"), first.get("ram_bytes")
+    return (
+        str(first.get("instance")), region + (f" (+ {more})" if more else ""),
+        f"{digits(first['count'])} x {first.get('gpu', '?')}" if first.get("count") else str(first.get("gpu", "-")),
+        "-" if vcpus is None else digits(vcpus), "-" if ram is None else format_bytes(ram),
+        *(hourly(first.get(key)) for key in PRICES), str(first.get("price_date", "-")),
+        listed(names, 2) or ("yes" if first.get("used") else "-"), "-" if number is None else str(number),
+    )  # fmt: skip

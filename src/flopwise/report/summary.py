@@ -1,0 +1,123 @@
+"""The first page: the figures that matter, and what they mean for whoever decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flopwise.report.blocks import Block, Points, Text, Tile, Tiles
+from flopwise.report.costs import saved
+from flopwise.report.outlook import past_budget
+from flopwise.report.words import between, bought, digits, largest, listed, machines, sentence, share, usd
+from flopwise.units import format_percent
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Assessment
+
+TOP = 3
+"""Workloads and risks that the summary names."""
+WORTH = 0.01
+"""Share of the bill from which a saving or a policy is worth a sentence."""
+YEARS = {"reserved_1y": 1, "reserved_3y": 3}
+
+
+def summary(found: Assessment) -> Iterator[Block]:
+    """Tiles, one sentence, and what to know, to decide and to watch."""
+    yield Tiles(list(_tiles(found)))
+    yield Text(_headline(found), strong=True)
+    yield Points(list(_points(found)))
+
+
+def _tiles(found: Assessment) -> Iterator[Tile]:
+    cost, drawn, budget = found.usd_per_month, found.scenarios, found.budget_per_month
+    yield Tile("a month", usd(cost.total), f"{between(cost.low, cost.high)} in 8 of 10 cases")
+    if budget is not None:
+        odds = None if drawn is None else drawn.over_budget
+        chance = "" if odds is None else f"; {format_percent(odds)} chance of a month above"
+        yield Tile("of the budget", format_percent(cost.total / budget), f"of {usd(budget)} a month{chance}")
+    primary = [a for a in found.allocation if a.role == "primary"]
+    gpus = sum(int(w.best.get("num_gpus") or 0) for w in found.workloads)
+    yield Tile(
+        "accelerators", f"{gpus:,}",
+        f"on {sum(a.count for a in primary):,} machines of {len({a.provider for a in primary}):,} providers, at most "
+        "at once",
+    )  # fmt: skip
+    sums = saved(found)
+    if sums:
+        named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 2)
+        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against on demand")
+    kg = [w.carbon_kg_per_month for w in found.workloads if w.carbon_kg_per_month is not None]
+    if kg:
+        yield Tile("carbon", f"{digits(sum(kg))} kg", "CO2 equivalent a month")
+
+
+def _headline(found: Assessment) -> str:
+    cost = found.usd_per_month
+    failed = [w.name for w in found.workloads if not w.feasible]
+    runs = (
+        f"All {len(found.workloads):,} workloads run" if not failed else f"Nothing runs {listed(failed)}; the rest runs"
+    )
+    split = listed([f"{p} {share(v, cost.total)}" for p, v in largest(cost.by_provider)], 5)
+    return f"{runs} for {usd(cost.total)} a month" + (f": {split}." if split and cost.total else ".")
+
+
+def _points(found: Assessment) -> Iterator[tuple[str, str]]:
+    yield from _money(found)
+    yield from _decisions(found)
+    worst = sorted(found.risks, key=lambda r: -r.score)[:TOP]
+    for risk in worst:
+        whose = f"{risk.workload}: " if risk.workload else ""
+        evidence = sentence(risk.evidence) if not whose else f"{risk.evidence.rstrip('.')}."
+        yield f"Risk: {risk.kind}.", f"{whose}{evidence} {sentence(risk.mitigation)}"
+    yield from _ahead(found)
+
+
+def _money(found: Assessment) -> Iterator[tuple[str, str]]:
+    cost = found.usd_per_month
+    best = {w.name: w.best for w in found.workloads}
+    said = []
+    for name, value in largest(cost.by_workload)[:TOP]:
+        where = f" on {machines(best[name])}" if best.get(name) else ""
+        said.append(f"{name} {usd(value)} ({share(value, cost.total)}){where}")
+    if said:
+        yield "Where the money goes.", f"{'; '.join(said)}."
+    ways = largest(cost.by_purchase)
+    if ways and cost.total:
+        yield "How it is bought.", sentence(listed([f"{bought(n)} {share(v, cost.total)}" for n, v in ways], 6))
+
+
+def _decisions(found: Assessment) -> Iterator[tuple[str, str]]:
+    """Commitments to sign, and savings that are open."""
+    for purchase, years in YEARS.items():
+        rows = [a for a in found.allocation if a.purchase == purchase and a.role == "primary"]
+        if rows:
+            named = listed([f"{a.count:,} x {a.provider} {a.instance}" for a in rows])
+            whole = sum(a.usd_per_month for a in rows) * 12 * years
+            gained = sum(s.usd_per_month for s in found.savings if s.what == "reserved" and s.taken)
+            yield (
+                "To sign.",
+                f"{named} for {'a year' if years == 1 else f'{years} years'}, {usd(whole)} in all"
+                + (f"; commitments save {usd(gained)} a month." if gained else "."),
+            )
+    least = WORTH * found.usd_per_month.total
+    for saving in sorted(found.savings, key=lambda s: -s.usd_per_month):
+        if not saving.taken and saving.usd_per_month >= least:
+            yield (
+                "Still open.",
+                f"{saving.what} of {saving.workload} would save {usd(saving.usd_per_month)} a month: "
+                + (sentence(saving.how)[:1].lower() + sentence(saving.how)[1:]),
+            )
+            break
+    costly = [b for b in found.binding if b.usd_per_month >= least][:2]
+    if costly:
+        yield "What the policies cost.", sentence("; ".join(b.text.rstrip(".") for b in costly))
+
+
+def _ahead(found: Assessment) -> Iterator[tuple[str, str]]:
+    if len(found.forecast) < 2:
+        return
+    last, over = found.forecast[-1], past_budget(found)
+    told = f"with the stated growth the bill is {usd(last.usd)} in {last.month}"
+    if over is not None:
+        told += f"; it passes the budget in {over.month}"
+    yield "What comes.", sentence(told)

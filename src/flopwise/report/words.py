@@ -1,0 +1,139 @@
+"""Figures and names as a report writes them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from flopwise.units import format_count, format_percent, format_seconds
+
+_HIDDEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+"""Marks that turn the direction of what follows: a name must not reorder its sentence."""
+BOUGHT = {
+    "on_demand": "on demand",
+    "spot": "spot",
+    "reserved_1y": "reserved 1 year",
+    "reserved_3y": "reserved 3 years",
+    "owned": "own machines",
+    "api": "API, by the token",
+}
+
+
+def plain(text: str) -> str:
+    """`text` without control characters and marks of direction; what no file can hold becomes a replacement mark."""
+    kept = []
+    for letter in _HIDDEN.sub("", text):
+        kind = unicodedata.category(letter)
+        if kind == "Cs" or (kind == "Cn" and ord(letter) & 0xFFFE == 0xFFFE) or letter == "\0":
+            kept.append("\N{REPLACEMENT CHARACTER}")
+        else:
+            kept.append(" " if kind in {"Cc", "Zl", "Zp"} else letter)
+    return "".join(kept)
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes where wide letters take two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most `most` columns of it."""
+    if width(text) <= most:
+        return text
+    kept = ""
+    for letter in text:
+        if width(kept) + width(letter) > most - 1:
+            break
+        kept += letter
+    return f"{kept.rstrip()}…"
+
+
+def usd(value: float | None) -> str:
+    """Dollars, whole from a hundred on."""
+    if value is None:
+        return "-"
+    size = f"${abs(value):,.0f}" if abs(value) >= 99.995 else f"${abs(value):,.2f}"
+    return f"-{size}" if value < 0 else size
+
+
+def signed(value: float | None) -> str:
+    """A change in dollars."""
+    if value is None:
+        return "-"
+    return "no change" if abs(value) < 0.005 else f"{'+' if value > 0 else '-'}{usd(abs(value))}"
+
+
+def hourly(value: float | None) -> str:
+    """A price of an hour, with enough digits to multiply by hand."""
+    return "-" if value is None else f"${value:,.3f}" if value < 10 else f"${value:,.2f}"
+
+
+def between(low: float | None, high: float | None) -> str:
+    """An interval of dollars."""
+    if low is None or high is None:
+        return "-"
+    return "fixed" if usd(low) == usd(high) else f"{usd(low)} to {usd(high)}"
+
+
+def hours(value: float) -> str:
+    """Hours of a month: `730`, `37`, `1.3`."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:,.1f}" if value >= 1 else f"{value:,.2f}"
+
+
+def digits(value: float) -> str:
+    """Three digits that count, never as a power of ten: `132 k`, `1,040`, `61.5`, `0.25`."""
+    if abs(value) >= 1e5:
+        return format_count(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def count(value: float | None) -> str:
+    """`6.05 B`, `124 M`."""
+    return "-" if value is None else format_count(value)
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
+    return format_percent(part / whole, 0 if part >= 0.1 * whole else 1) if whole else "-"
+
+
+def bought(purchase: str) -> str:
+    """A way to buy in words."""
+    return BOUGHT.get(purchase, purchase.replace("_", " "))
+
+
+def sentence(text: str) -> str:
+    """With a capital first and a full stop at the end."""
+    stripped = text.strip()
+    ended = stripped if stripped.endswith((".", "!", "?")) else f"{stripped}."
+    return ended[:1].upper() + ended[1:]
+
+
+def listed(names: list[str], most: int = 3) -> str:
+    """`a, b and c`; beyond `most` how many more."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def largest(values: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Largest first."""
+    return sorted(values.items(), key=lambda item: -item[1])
+
+
+def figure(name: str, value: float) -> str:
+    """A figure of a plan in its unit, by the end of its name."""
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return format_seconds(value)
+    return format_percent(value) if name.endswith("_frac") else digits(value)
+
+
+def machines(best: Mapping[str, Any]) -> str:
+    """`16 x B200 (2 x aws p6-b200.48xlarge)`."""
+    if best.get("purchase") == "api":
+        return f"the API of {best.get('provider')}, {best.get('instance')}"
+    gpus, instances = best.get("num_gpus"), best.get("num_instances")
+    held = f"{gpus:,} x {best.get('gpu', '?')}" if gpus else str(best.get("gpu", "?"))
+    return f"{held} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else held

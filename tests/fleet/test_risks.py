@@ -1,0 +1,67 @@
+"""Risks are scored from margins: of machines, quotas, prices, providers and the budget."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from flopwise.fleet.assess import assess
+from flopwise.fleet.assessment import Assessment, Risk
+from flopwise.fleet.file import fleet_from
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import CHAT, DESKS, TODAY, answer, catalog
+
+MTBF_H = 16384 * 54 * 24 / 419  # of one accelerator: 419 interruptions in 54 days on 16,384 (Llama 3, section 3.3.4)
+
+
+def of(found: Assessment, kind: str, name: str = "") -> list[Risk]:
+    return [r for r in found.risks if r.kind == kind and r.workload == name]
+
+
+def test_old_prices_are_a_risk_and_their_age_is_told() -> None:
+    found = answer().assessment
+    assert found.date == TODAY
+    (old,) = [r for r in of(found, "price") if "older" in r.evidence]
+    assert old.score == pytest.approx(1.0)  # all of these prices are older than the hundred days of the fleet
+    assert any("124 days old; more than 100 days" in note for note in found.price_notes)
+
+
+def test_growth_past_the_budget_is_a_risk() -> None:
+    found = answer().assessment
+    over = [m for m in found.forecast if m.usd > 3000]
+    (risk,) = [r for r in of(found, "budget") if "growth" in r.evidence]
+    assert risk.score == pytest.approx(len(over) / len(found.forecast))
+    assert over[0].month in risk.evidence
+
+
+def test_one_machine_for_a_service_is_a_risk_of_its_failure_within_a_year() -> None:
+    alone = CHAT | {"traffic": CHAT["traffic"] | {"requests_per_s": 2}}
+    found = assess(fleet_from({"name": "f", "workloads": [alone]}), catalog(), scenarios=0, today=TODAY)
+    (row,) = found.allocation
+    assert row.count == 1
+    (risk,) = of(found, "availability", "chat")
+    assert risk.score == pytest.approx(1 - math.exp(-12 * 730 / MTBF_H), rel=1e-6)
+
+
+def test_a_quota_that_is_used_up_is_a_risk() -> None:
+    desks = DESKS | {"growth_per_month": 0}
+    quotas = [{"provider": "azure", "most": 2}, {"provider": "aws", "most": 50}]
+    policies = {"providers": {"azure": 1.0}, "quotas": quotas}
+    found = assess(fleet_from({"name": "f", "workloads": [desks], "policies": policies}), catalog(), scenarios=0)
+    (risk,) = of(found, "availability")
+    assert risk.score == 1.0
+    assert "2 of the quota of 2 x azure" in risk.evidence
+    roomy = {"providers": {"azure": 1.0}, "quotas": [{"provider": "azure", "most": 40}]}
+    again = assess(fleet_from({"name": "f", "workloads": [desks], "policies": roomy}), catalog(), scenarios=0)
+    assert not of(again, "availability")
+
+
+def test_scores_are_probabilities_in_order() -> None:
+    scores = [r.score for r in answer().assessment.risks]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < s <= 1 for s in scores)
+    assert all(r.evidence and r.mitigation for r in answer().assessment.risks)

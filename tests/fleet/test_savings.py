@@ -1,0 +1,60 @@
+"""Savings are steps of one ladder from plain alternatives down to the bill, each of which can be checked by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flopwise.fleet.candidates import carried
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import answer, catalog, platform
+
+
+@pytest.fixture(scope="module")
+def on_demand() -> dict[str, float]:
+    """The cheapest way of each workload on demand, by brute force over all ways."""
+    items = carried(platform(), catalog())
+    return {i.placed.name: min(w.usd for w in i.ways if w.purchase == "on_demand") for i in items}
+
+
+def paid(name: str) -> float:
+    return sum(r.usd_per_month for r in answer().assessment.allocation if r.workload == name)
+
+
+def amount(what: str, name: str) -> float:
+    return sum(s.usd_per_month for s in answer().assessment.savings if (s.what, s.workload) == (what, name))
+
+
+def test_buying_is_held_against_the_cheapest_way_on_demand(on_demand: dict[str, float]) -> None:
+    assert amount("spot", "tune") == pytest.approx(on_demand["tune"] - paid("tune"))
+    assert amount("spot", "nightly") == pytest.approx(on_demand["nightly"] - paid("nightly"))
+    assert amount("reserved", "chat") == pytest.approx(on_demand["chat"] - paid("chat"))
+
+
+def test_what_is_saved_on_a_workload_is_never_more_than_an_alternative_costs() -> None:
+    items = carried(platform(), catalog())
+    for item in items:
+        name = item.placed.name
+        counted = [s for s in answer().assessment.savings if s.workload == name and s.counted]
+        dearest = max(w.usd for w in item.ways if w.purchase == "on_demand")
+        whole = 730 / item.placed.hours_per_month if name == "desks" else 1.0
+        assert sum(s.usd_per_month for s in counted) + paid(name) <= dearest * whole * (1 + 1e-9), name
+
+
+def test_desks_are_off_at_night() -> None:
+    """2 x Standard_NC4as_T4_v3 at $0.526 an hour, 176 h of 730."""
+    assert paid("desks") == pytest.approx(2 * 0.526 * 176)
+    assert amount("schedule", "desks") == pytest.approx(2 * 0.526 * (730 - 176))
+
+
+def test_only_one_way_to_make_a_workload_smaller_counts_and_runs_end_anyhow() -> None:
+    savings = answer().assessment.savings
+    for name in ("chat", "tune", "nightly"):
+        smaller = [s for s in savings if s.workload == name and s.what in {"quantisation", "right-sizing"} and s.taken]
+        assert sum(s.counted for s in smaller) <= 1
+        assert all(s.usd_per_month >= o.usd_per_month for s in smaller if s.counted for o in smaller)
+    assert [s.counted for s in savings if s.what == "schedule" and s.workload in {"tune", "nightly"}] == [False, False]
+    assert not [s for s in savings if s.counted and not s.taken]
