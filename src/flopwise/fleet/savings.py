@@ -50,6 +50,8 @@ def savings(chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts) -
     known: dict[tuple[int, int], list[Saving]] = {}
     dearest = {id(c) for c in sorted(chosen, key=lambda c: -c.way.usd)[:QUANTISED]}
     for held in chosen:
+        if any(w.purchase == OWNED for w, _ in held.parts):
+            continue  # own machines are paid for: what would be rented instead stands beside them
         found += _sized(held, facts)
         if id(held) in dearest and held.item.plan is not None and "weights" in held.way.candidate.layout:
             key = (id(held.item.plan), id(held.way.candidate))
