@@ -136,6 +136,29 @@ def test_clouds_carry_what_own_machines_cannot(facts: Facts) -> None:
         assess(only, facts, scenarios=0)
 
 
+def test_less_demand_saves_nothing_on_own_machines(facts: Facts) -> None:
+    answer = assess(fleet(TUNE | {"purchase": ["owned"]}), facts, scenarios=500)
+    drawn = answer.scenarios
+    assert drawn is not None
+    assert drawn.p10 == pytest.approx(answer.usd_per_month.total)
+    assert drawn.p90 > drawn.p10
+
+
+def test_people_work_on_own_machines_where_those_fit(facts: Facts) -> None:
+    """Two desks on two boxes, all of their hours in the bill; a third needs the cloud."""
+    desks = {"name": "d", "task": "develop", "environment": "development", "machines": {"count": 2, "memory": "40GB"}}
+    others, idle, _ = by_hand()
+    [item] = carried(fleet(desks), facts)
+    found = problem(fleet(desks | {"purchase": ["owned"]}), carried(fleet(desks | {"purchase": ["owned"]}), facts))
+    power = 4 * (0.95 - 0.10) * 350 / 1000 * 1.5 * 176 * 0.2
+    assert found.solved(gap=0.0).usd == pytest.approx(2 * (others + idle + power))
+    more = fleet(desks | {"machines": {"count": 3, "memory": "40GB"}})
+    taken = problem(more, carried(more, facts)).solved(gap=0.0).taken
+    assert sum(t.count for t in taken) == 3
+    assert sum(t.count for t in taken if t.choice.purchase == "owned") <= 2
+    assert {w.purchase for w in item.ways} == {"on_demand", "owned"}
+
+
 def test_a_dozen_boxes_for_two_say_how_many_are_needed() -> None:
     own = Own(tiers=((1, 10.0), (1, 90.0)))
     choices = [held(w, "o", 10, 1, own=own) for w in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,6 +20,7 @@ from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.candidates import Carried, carried, scaled
 from flopwise.fleet.file import Cap, fleet_from
+from flopwise.fleet.scenarios import DEMAND_SPREAD, ON_DEMAND_SPREAD, Z90
 from flopwise.fleet.tokens import month_of_tokens
 
 HELP: dict[str, Any] = {
@@ -167,6 +169,14 @@ def test_an_api_alone_carries_what_nothing_else_may(facts: Facts) -> None:
     with pytest.raises(InfeasibleError, match="help") as error:
         assess(fleet(HELP | {"purchase": ["api"], "residency": ["us-*"]}), facts)
     assert any("its data may not be there" in reason for reason in error.value.reasons)
+
+
+def test_drawn_months_of_an_api_follow_demand_without_steps(facts: Facts) -> None:
+    """Demand and prices are lognormal, and so is their product: its percentiles are known."""
+    drawn = assess(fleet(HELP | {"purchase": ["api"]}), facts, scenarios=20_000).scenarios
+    assert drawn is not None
+    spread = math.hypot(DEMAND_SPREAD, ON_DEMAND_SPREAD)
+    assert drawn.p90 / drawn.p10 == pytest.approx(math.exp(2 * Z90 * spread), rel=0.02)
 
 
 def test_twice_the_traffic_is_twice_the_tokens(facts: Facts) -> None:

@@ -149,8 +149,8 @@ def api_way(index: int, placed: Placed, offer: ApiOffer, factor: float = 1.0) ->
     )  # fmt: skip
     price = offer.price
     note = (
-        f"${price.input_usd_per_mtok:g} a million tokens in, ${price.output_usd_per_mtok:g} out, without discounts "
-        f"({price.source}, {price.date})"
+        f"${price.input_usd_per_mtok:g} a million tokens in, ${price.output_usd_per_mtok:g} out, no discounts, for "
+        f"the published weights in whatever precision it has ({price.source}, {price.date})"
     )
     return Way(
         workload=index,
