@@ -136,6 +136,18 @@ def test_clouds_carry_what_own_machines_cannot(facts: Facts) -> None:
         assess(only, facts, scenarios=0)
 
 
+def test_the_price_of_machines_that_are_there_does_not_age(facts: Facts) -> None:
+    """Bought long ago and paid: only those to be bought are at a price that may have changed."""
+    h100 = {"gpu": "H100-SXM-80", "gpus": 8, "price": None}
+    job = TUNE | {"purchase": ["owned"]}
+    there = assess(fleet(job, box=h100), facts, scenarios=0, today="2026-11-21")
+    assert {row.price_date for row in there.allocation} == {""}
+    assert not any("days old" in note for note in there.price_notes)
+    bought = assess(fleet(job, box=h100 | {"count": 0, "buy_up_to": 1}), facts, scenarios=0, today="2026-11-21")
+    assert {row.price_date for row in bought.allocation} == {"2023-05-29"}
+    assert any("on-premises box is of 2023-05-29" in note for note in bought.price_notes)
+
+
 def test_less_demand_saves_nothing_on_own_machines(facts: Facts) -> None:
     answer = assess(fleet(TUNE | {"purchase": ["owned"]}), facts, scenarios=500)
     drawn = answer.scenarios

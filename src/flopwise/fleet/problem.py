@@ -21,6 +21,7 @@ from flopwise.units import HOURS_PER_MONTH
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Platform, Rules
     from flopwise.fleet.hours import Schedule
 
@@ -143,7 +144,11 @@ def allotments(made: Problem, found: Allocation) -> list[Allotment]:
     for taken in found.taken:
         if taken.choice.pooled:
             sharers[taken.choice.machine].add(taken.choice.workload)
-    rows = [_allotment(made, taken, len(sharers[taken.choice.machine]) > 1) for taken in found.taken]
+    rows = []
+    for taken in found.taken:
+        machine = taken.choice.machine
+        date = _price_date(made.ways[taken.choice.candidate].offer, found.pools.get(machine, 0))
+        rows.append(_allotment(made, taken, len(sharers[machine]) > 1, date))
     held = {c.machine: made.ways[c.candidate] for c in made.choices if c.machine in found.idle}
     return rows + [_idle(held[machine], count, usd) for machine, (count, usd) in found.idle.items()]
 
@@ -155,11 +160,18 @@ def _idle(held: Way, count: int, usd: float) -> Allotment:
         workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
         gpu=offer.accelerator, purchase=held.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
         usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
-        usd_high=usd, price_date=offer.price_date, role=IDLE,
+        usd_high=usd, price_date=_price_date(offer, 0), role=IDLE,
     )  # fmt: skip
 
 
-def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
+def _price_date(offer: Offer, machines: int) -> str:
+    """The day of the price that is paid; empty of own machines that were all there, where their price is spent."""
+    if isinstance(offer, OwnOffer) and offer.machines.sunk and machines <= offer.machines.count:
+        return ""
+    return offer.price_date
+
+
+def _allotment(made: Problem, taken: Taken, shared: bool, date: str) -> Allotment:
     choice, held = taken.choice, made.ways[taken.choice.candidate]
     item, rules = made.items[choice.workload], made.rules
     busy, paid, usd = held.busy_hours, held.paid_hours, taken.usd
@@ -182,7 +194,7 @@ def _allotment(made: Problem, taken: Taken, shared: bool) -> Allotment:
         usd_per_month=usd,
         usd_low=usd,
         usd_high=usd,
-        price_date=held.offer.price_date,
+        price_date=date,
         role=taken.role,
         pool=pool,
     )

@@ -35,7 +35,7 @@ def _tiles(found: Assessment) -> Iterator[Tile]:
         odds = None if drawn is None else drawn.over_budget
         chance = "" if odds is None else f"; {format_percent(odds)} chance of a month above"
         yield Tile("of the budget", format_percent(cost.total / budget), f"of {usd(budget)} a month{chance}")
-    primary = [a for a in found.allocation if a.role == "primary"]
+    primary = [a for a in found.allocation if a.role == "primary" and a.purchase != "api"]
     gpus = sum(int(w.best.get("num_gpus") or 0) for w in found.workloads)
     yield Tile(
         "accelerators", f"{gpus:,}",
