@@ -232,6 +232,8 @@ def _why_none(
 ) -> list[str]:
     """Why nothing carries a workload."""
     told = [f"{count} offers: {reason}" for reason, count in fell.items()] + notes
+    if not placed.purchase:
+        return [f"{API} is the only way to buy, and answers requests: it cannot {placed.job.task}"]
     if not found and placed.purchase == ("spot",) and not placed.interruptible:
         return ["spot is the only way to buy, and it may not be interrupted"]
     if not found and placed.wanted is None and offered.offers and set(placed.purchase) - {"spot", API}:

@@ -85,6 +85,8 @@ def _machines(entry: OwnMachines, where: str) -> Machines:
     carbon = None if entry.kg_per_kwh is None else parse_count(entry.kg_per_kwh, f"{where}.kg_per_kwh")
     if carbon is not None and not 0 <= carbon <= 3:
         raise SpecError(f"{where}.kg_per_kwh: {carbon:g} is out of range; allowed: 0 to 3")
+    if entry.region.strip().lower() in {"", "any"} or set(entry.region) & set("*?[/"):
+        raise SpecError(f"{where}.region: {entry.region[:60]!r} is no place; own machines stand in one: eu-cellar")
     memory, network = entry.memory, entry.network
     return Machines(
         name=entry.name,
