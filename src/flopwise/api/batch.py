@@ -149,9 +149,7 @@ def batch(
         found = estimate(job)
     prices = _prices(asked, place, job)
     spot, why = _interruptions(asked, prices.spot_machines, place)
-    gpus = job.num_gpus
-    instances = -(-gpus // max(job.cluster.gpus_per_node, 1))
-    work = _queue(asked, found, spot * instances, gpus, prices)
+    work = _queue(asked, found, spot, prices)
     outcome, row = _worked(work, found, asked, asked.trials, report)
     fewest = _fewest(work, found)
     return BatchAnswer(
@@ -255,18 +253,20 @@ def _queue(
     asked: Batch,
     found: ServeEstimate,
     rate: float,
-    gpus: int,
     prices: Prices,
 ) -> BatchQueue:
+    """The queue; a worker over several instances goes with any of them, workers of one instance go together."""
     from flopwise.serving.sim.batch import BatchQueue
 
+    gpus, node = found.job.num_gpus, max(prices.spot_machines.gpus_per_node, 1)
     return BatchQueue(
         requests=asked.requests,
         requests_per_s=found.requests_per_s,
         workers=asked.workers,
         boot_s=replica_start_s(found.job) if asked.boot_s is None else asked.boot_s,
         in_flight=found.concurrency,
-        interruptions_per_s=rate,
+        interruptions_per_s=rate * -(-gpus // node),
+        workers_per_instance=min(max(node // gpus, 1), asked.workers),
         replace_s=REPLACE_S if asked.replace_s is None else asked.replace_s,
         checkpoint_every_s=asked.checkpoint_every_s,
         checkpoint_s=asked.checkpoint_s,
@@ -348,7 +348,8 @@ def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> 
     from flopwise.serving.technique_rules import technique_settings
 
     gpus = job.num_gpus
-    rate = work.interruptions_per_s
+    rate, together = work.interruptions_per_s, work.workers_per_instance
+    what = "worker" if together == 1 else f"instance of {together:,} workers, which go together"
 
     def paid(each: float | None, machines: Cluster) -> str:
         if each is None:
@@ -363,7 +364,7 @@ def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> 
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
         ("a worker", f"{work.requests_per_s:,.3g} requests/s with {work.in_flight:,.0f} in flight"),
-        ("taken back", f"{rate * DAY_S:,.3g} a day and worker; the next one after {format_seconds(work.replace_s)}"),
+        ("taken back", f"{rate * DAY_S:,.3g} a day and {what}; the next one after {format_seconds(work.replace_s)}"),
         ("boot", format_seconds(work.boot_s)),
         ("progress", "requests in flight start anew" if saved is None else f"saved every {format_seconds(saved)}"),
         ("deadline", "none" if work.deadline_s is None else format_seconds(work.deadline_s)),
@@ -381,6 +382,6 @@ def _told(asked: Batch) -> tuple[str, ...]:
         guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")
     return (
         *guesses,
-        "all spot machines are there at the start; the lives of workers are exponential and independent",
+        "all spot machines are there at the start; the lives of instances are exponential and independent",
         "trials differ in interruptions and, together, in the measured error of predicted throughput",
     )

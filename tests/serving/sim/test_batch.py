@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.serving.sim.batch import BatchQueue, fewest_on_demand, long_run_frac, on_demand, simulated
+from flopwise.serving.sim.batch import BatchQueue, _Lives, fewest_on_demand, long_run_frac, on_demand, simulated
 
 QUEUE = BatchQueue(
     requests=200_000, requests_per_s=5.0, workers=4, boot_s=120.0, spot_usd_per_hour=1.0, on_demand_usd_per_hour=3.0
@@ -40,6 +40,35 @@ def test_long_queues_go_at_the_rate_of_renewal_theory(
     mean = simulated(queue, rng(), trials=20).seconds.mean()
     expected = queue.requests / (queue.requests_per_s * queue.workers * long_run_frac(queue))
     assert mean == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize(("workers", "together", "instances"), [(8, 1, 8), (8, 8, 1), (8, 4, 2), (5, 4, 2)])
+def test_workers_of_one_instance_go_together(workers: int, together: int, instances: int) -> None:
+    """With nothing lost, found or booted, an instance is always there; a life that ends stops all of its workers."""
+    queue = replace(
+        QUEUE, requests=50_000, workers=workers, workers_per_instance=together, boot_s=0.0, replace_s=600.0,
+        interruptions_per_s=1 / 3600,
+    )  # fmt: skip
+    lives = _Lives(queue, rng())
+    lives.extend(50_000.0)
+    ups = np.unique(np.diff(lives.progress().rate))
+    assert len(lives.size) == instances
+    assert set(np.abs(ups)) <= {float(together), float(workers % together), float(min(workers, together))}
+    at = 20_000.0
+    up = (lives.starts <= at) & (lives.ends > at)
+    here = int(np.searchsorted(lives.progress().at, at, side="right")) - 1
+    assert lives.progress().rate[here] == (up * lives.size).sum()
+
+
+def test_shared_instances_keep_the_mean_and_widen_the_spread() -> None:
+    """The sum of n workers that go together varies as n times one, of n that go alone as the square root of n."""
+    alone = replace(
+        QUEUE, requests=2_000_000, workers=8, interruptions_per_s=1 / 3600, replace_s=1800.0, boot_s=60.0, in_flight=50
+    )
+    apart = simulated(alone, rng(), trials=300).seconds
+    shared = simulated(replace(alone, workers_per_instance=8), rng(), trials=300).seconds
+    assert shared.mean() == pytest.approx(apart.mean(), rel=0.05)
+    assert shared.std() / apart.std() == pytest.approx(8**0.5, rel=0.3)
 
 
 def test_more_interruptions_take_longer() -> None:

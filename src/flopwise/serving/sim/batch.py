@@ -36,7 +36,8 @@ class BatchQueue:
     workers: int
     boot_s: float  # from the machine to the first request: image, weights, warm-up
     in_flight: float = 0.0  # requests that a worker works on at once, on average half done
-    interruptions_per_s: float = 0.0
+    interruptions_per_s: float = 0.0  # of a worker, or of the instance that several share
+    workers_per_instance: int = 1  # that are taken back, and come back, together
     replace_s: float = 0.0  # mean time until another machine is found
     checkpoint_every_s: float | None = None  # progress is saved; None: requests in flight start anew
     checkpoint_s: float = 0.0  # each save keeps a worker busy so long
@@ -47,7 +48,7 @@ class BatchQueue:
 
     def __post_init__(self) -> None:
         """Raise SpecError for figures that cannot be."""
-        for name in ("requests", "requests_per_s", "workers"):
+        for name in ("requests", "requests_per_s", "workers", "workers_per_instance"):
             _within(name, getattr(self, name), 0, open_low=True)
         _within("interruptions_per_s", self.interruptions_per_s, 0, MOST_INTERRUPTIONS_PER_S)
         for name in ("boot_s", "in_flight", "replace_s", "checkpoint_s", "fallback_workers"):
@@ -179,7 +180,8 @@ def simulated(
 
     Source: Wu et al. 2024 (NSDI, "Can't Be Late") for the rule to fall back: on-demand workers take over at the last
     moment from which they still meet the deadline, whatever happens to the spot workers until then.
-    Assumes: lives and absences are exponential and independent; machines are billed by the second from boot to end.
+    Assumes: lives and absences of instances are exponential and independent; machines are billed by the second from
+    boot to end.
     Raises: InfeasibleError: interruptions undo the work faster than it is done.
     """
     if not 1 <= trials <= 1_000_000:
@@ -243,19 +245,24 @@ class _Line(NamedTuple):
 
 
 class _Lives:
-    """When each worker is up: starts and ends of its lives so far; shapes (workers, lives)."""
+    """When each instance is up: starts and ends of its lives so far; shapes (instances, lives).
+
+    `size`: workers of each instance, shape (instances, 1); the last may have fewer.
+    """
 
     def __init__(self, queue: BatchQueue, rng: Rng) -> None:
         self.queue, self.rng = queue, rng
-        self.starts = np.zeros((queue.workers, 1))
+        whole, rest = divmod(queue.workers, queue.workers_per_instance)
+        self.size = np.array([[queue.workers_per_instance]] * whole + [[rest]] * (rest > 0), dtype=np.float64)
+        self.starts = np.zeros(self.size.shape)
         self.ends = self._lives(1)
 
     def _lives(self, count: int) -> Seconds:
-        rate, shape = self.queue.interruptions_per_s, (self.queue.workers, count)
+        rate, shape = self.queue.interruptions_per_s, (len(self.size), count)
         return np.full(shape, np.inf) if rate == 0 else self.rng.exponential(1.0 / rate, shape)
 
     def extend(self, until_s: float) -> None:
-        """Draw lives until every worker's last one ends at `until_s` or later."""
+        """Draw lives until every instance's last one ends at `until_s` or later."""
         if self.queue.interruptions_per_s == 0:
             return
         cycle = 1.0 / self.queue.interruptions_per_s + self.queue.replace_s
@@ -272,9 +279,10 @@ class _Lives:
         starts, ends = self.starts.ravel(), self.ends.ravel()
         begins = np.minimum(starts + self.queue.boot_s, ends)
         finite = np.isfinite(ends)
-        lost = self.queue.lost_s((ends - begins)[finite])
+        size = np.broadcast_to(self.size, self.starts.shape).ravel()
+        lost = self.queue.lost_s((ends - begins)[finite]) * size[finite]
         at = np.concatenate([[0.0], begins, ends[finite]])
-        change = np.concatenate([[0.0], np.ones(begins.size), -np.ones(lost.size)])
+        change = np.concatenate([[0.0], size, -size[finite]])
         drop = np.concatenate([np.zeros(1 + begins.size), lost])
         order = np.argsort(at, kind="stable")
         at, change, drop = at[order], change[order], drop[order]
@@ -286,14 +294,14 @@ class _Lives:
         """What is done if all workers are taken back at `until_s`; seconds of one worker."""
         begins = np.minimum(self.starts + self.queue.boot_s, until_s)
         worked = np.maximum(np.minimum(self.ends, until_s) - begins, 0.0)
-        return float((worked - self.queue.lost_s(worked)).sum())
+        return float(((worked - self.queue.lost_s(worked)) * self.size).sum())
 
     def up_s(self, until_s: float) -> float:
         """Seconds of all workers that are paid for until `until_s`."""
-        return float((np.minimum(self.ends, until_s) - np.minimum(self.starts, until_s)).sum())
+        return float(((np.minimum(self.ends, until_s) - np.minimum(self.starts, until_s)) * self.size).sum())
 
     def interruptions(self, until_s: float) -> int:
-        """Lives that ended before `until_s`."""
+        """Instances that were taken back before `until_s`."""
         return int(np.count_nonzero(self.ends < until_s))
 
 
