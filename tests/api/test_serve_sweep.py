@@ -74,3 +74,8 @@ def test_the_command_draws_and_writes_json(axis: str, capsys: pytest.CaptureFixt
     assert plain["axis"] == axis
     assert len(plain["points"]) >= 4
     assert plain["saturation"] in [p["value"] for p in plain["points"]]
+
+
+def test_a_fixed_batch_has_no_arrivals() -> None:
+    with pytest.raises(SpecError, match="starts together"):
+        serve("Llama-3.1-8B", rate=2.0, static=True, **HOW)

@@ -23,6 +23,7 @@ from flopwise.search.serving_verify import Pick, verified
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
+from flopwise.serving.sim import fleet
 
 FACTS = load_facts()
 SMALL = {"gpus": ["l4", "a10g"], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"}
@@ -64,6 +65,15 @@ def test_the_best_plans_carry_what_the_simulator_says() -> None:
     assert from_json(to_json(answer)) == answer
     costs = [c.cost_usd for c in answer.plans if c.simulated is not None]
     assert costs == sorted(costs)
+
+
+def test_who_asked_is_told_before_the_simulator_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    real = fleet.core
+    monkeypatch.setattr(fleet, "core", lambda on_compile: (told.append(on_compile), real())[1])
+    plan(asked(), FACTS, on_compile=lambda: None)
+    assert told
+    assert None not in told
 
 
 def test_without_simulating_the_plan_is_of_estimates() -> None:

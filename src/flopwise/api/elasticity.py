@@ -202,8 +202,10 @@ def _elastic_row(name: str, found: Elastic, front: Front, slo: Slo, usd_per_hour
     )
 
 
-def _fixed_row(name: str, asked: Asked, front: Front, slo: Slo, count: int) -> Provision:
-    run = front.seen(played(asked, count, requests=front.computed))
+def _fixed_row(
+    name: str, asked: Asked, front: Front, slo: Slo, count: int, on_compile: Callable[[], None] | None = None
+) -> Provision:
+    run = front.seen(played(asked, count, requests=front.computed, on_compile=on_compile))
     hours, each = _hours(run, count), _usd_per_hour(asked)
     return Provision(
         name=name,
@@ -233,6 +235,7 @@ def vertical(
     slo: Slo | None = None,
     deployment: Deployment | None = None,
     scheduling: Scheduling | None = None,
+    on_compile: Callable[[], None] | None = None,
     **question: Any,
 ) -> tuple[Size, ...]:
     """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.
@@ -263,10 +266,10 @@ def vertical(
             continue
         front, goal = Front.of(asked, None), slo or Slo()
         if rule is None:
-            row = _fixed_row(f"tp {tp}", asked, front, goal, total // tp)
+            row = _fixed_row(f"tp {tp}", asked, front, goal, total // tp, on_compile)
         else:
             _checked(asked)
-            run = scaled(asked, sized(rule, tp / asked_for.tp), front)
+            run = scaled(asked, sized(rule, tp / asked_for.tp), front, on_compile=on_compile)
             row = _elastic_row(f"tp {tp}", run, front, goal, _usd_per_hour(asked))
         found.append(Size(tp=tp, most=total // tp, provision=row))
     return tuple(found)

@@ -37,11 +37,12 @@ def plan(
     facts: str | Path | None = None,
     assume_family: str | None = None,
     advance: Advance | None = None,
+    on_compile: Callable[[], None] | None = None,
 ) -> Plan:
     """Plan a workload (a file, plain data or one already read) over all offers.
 
     The plan is without candidates when nothing meets the targets; its `misses` are then the nearest. `advance(done,
-    whole)` is called as the search goes.
+    whole)` is called as the search goes, `on_compile` before the simulator is compiled for the first time.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -51,7 +52,7 @@ def plan(
     from flopwise.search.plan import plan as searched
 
     wanted = workload(source) if isinstance(source, str | Path | dict) else source
-    return searched(wanted, load_facts(facts), advance, assume_family=assume_family)
+    return searched(wanted, load_facts(facts), advance, assume_family=assume_family, on_compile=on_compile)
 
 
 def write_plan(answer: Plan, path: str | Path) -> None:

@@ -120,7 +120,7 @@ def serve(
         engine=asked.engine,
         input_tokens=inputs,
         output_tokens=outputs,
-        concurrency=_each(concurrency, rate, replicas),
+        concurrency=_each(concurrency, rate, replicas, static=static),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
@@ -137,8 +137,13 @@ def _told_apart(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], d
     return place, more, {k: v for k, v in said.items() if k not in place and k not in more}
 
 
-def _each(concurrency: int | None, rate: float | None, replicas: int) -> int | None:
+def _each(concurrency: int | None, rate: float | None, replicas: int, *, static: bool) -> int | None:
     """Requests in flight of one replica; None: as many as fit, or as arrive."""
+    if static and rate is not None:
+        raise SpecError(
+            "a fixed batch starts together, so that nothing arrives in between: give --static with --concurrency, or "
+            "--rate without --static"
+        )
     if concurrency is not None and rate is not None:
         raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
     return None if concurrency is None else max(1, -(-concurrency // replicas))

@@ -56,5 +56,5 @@ class Progress:
 def announce_compilation() -> None:
     """Say on a terminal why the first simulation takes seconds; silent everywhere else."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"{screen(sys.stderr).spell('compiling the simulator; once after each update')}\n")
+        sys.stderr.write(f"\r\x1b[K{screen(sys.stderr).spell('compiling the simulator; once after each update')}\n")
         sys.stderr.flush()

@@ -29,11 +29,13 @@ def plan(
     *,
     assume_family: str | None = None,
     alone: bool = True,
+    on_compile: Callable[[], None] | None = None,
 ) -> Plan:
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
+    `on_compile` is called before the simulator is compiled for the first time, which takes seconds.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -52,7 +54,7 @@ def plan(
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
 
-        answer = plan_serving(workload, model, facts, advance, alone=alone)
+        answer = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     return Plan(
         workload=msgspec.to_builtins(workload.source),
         task=workload.source.task,

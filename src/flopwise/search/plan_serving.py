@@ -94,11 +94,17 @@ def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
 
 
 def plan_serving(
-    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
+    workload: Resolved,
+    model: Model,
+    facts: Facts,
+    advance: Advance | None = None,
+    *,
+    alone: bool = True,
+    on_compile: Callable[[], None] | None = None,
 ) -> Answer:
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
-    Not `alone`: as in `plan`, nothing is run.
+    Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -128,7 +134,7 @@ def plan_serving(
             picks += _best(option, rows, met)
         else:
             missed.append(_miss(option, met, answer))
-    found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps))
+    found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps), on_compile)
     answer.plans = [done.candidate(place) for place, (_, done) in enumerate(found, start=1)]
     if answer.plans and not alone:
         answer.misses = _cheaper_misses(options, answer.plans[0].cost_usd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class Simulator:
     workload: Resolved
     engine: Engine = ENGINE
     seed: int = SEED
+    on_compile: Callable[[], None] | None = None  # called where the simulator must be compiled first
     runs: int = 0
     estimates: dict[Hashable, Deployments] = field(default_factory=dict)  # of more replicas than the traffic takes
     _kept: dict[Hashable, Simulated] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class Simulator:
         made = self._replica(option, row, asked.trace)
         result = simulate(
             asked.trace, made.cost, made.limits, replicas=run * made.schedulers, balancer="least-loaded",
-            users=asked.users, engine=self.engine, samples=1,
+            users=asked.users, engine=self.engine, samples=1, on_compile=self.on_compile,
         )  # fmt: skip
         return _figures(result, workload, slice(asked.first, asked.last), run)
 
@@ -134,7 +135,10 @@ class Simulator:
         for count in counts:
             trace = waiting(workload.arriving, count, self.seed)
             made = self._replica(option, row, trace)
-            result = simulate(trace, made.cost, made.limits, replicas=made.schedulers, engine=self.engine, samples=1)
+            result = simulate(
+                trace, made.cost, made.limits, replicas=made.schedulers, engine=self.engine, samples=1,
+                on_compile=self.on_compile,
+            )  # fmt: skip
             seconds.append(result.end_ps / 1e12)
         whole = seconds[-1] + (each - counts[-1]) * (seconds[-1] - seconds[0]) / max(counts[-1] - counts[0], 1)
         return _figures(result, workload, slice(0, counts[-1]), 1, seconds=whole)

@@ -72,7 +72,11 @@ class Verified:
 
 
 def ranked(
-    picks: list[Pick], workload: Resolved | None, answer: Answer, advance: Callable[[int], None]
+    picks: list[Pick],
+    workload: Resolved | None,
+    answer: Answer,
+    advance: Callable[[int], None],
+    on_compile: Callable[[], None] | None = None,
 ) -> list[tuple[Pick, Verified]]:
     """Plans in the order of what they cost once they hold in the simulator; `workload` None: as estimated.
 
@@ -80,7 +84,7 @@ def ranked(
     into the queue at its new cost: the order is exact as far as running only ever makes a plan dearer. What misses
     however many replicas there are is counted as ruled out; those that are not run come last, as estimated.
     """
-    simulator = None if workload is None else Simulator(workload)
+    simulator = None if workload is None else Simulator(workload, on_compile=on_compile)
     queue: list[tuple[float, int, Verified | None]] = [(pick.score, n, None) for n, pick in enumerate(picks)]
     heapq.heapify(queue)
     held: dict[Kind, tuple[Pick, Verified]] = {}

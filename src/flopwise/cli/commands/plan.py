@@ -10,7 +10,7 @@ import click
 
 from flopwise.cli import features, options
 from flopwise.cli.app import usage_error
-from flopwise.cli.progress import Progress
+from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.errors import InfeasibleError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -146,7 +146,9 @@ def command(
             usage_error("give a workload file, or a model with --task; or --from a plan written before")
         wanted = _wanted(workload, flags)
         with Progress("searching offers and layouts") as progress:
-            answer = api.plan(wanted, facts=facts, assume_family=assume_family, advance=progress)
+            answer = api.plan(
+                wanted, facts=facts, assume_family=assume_family, advance=progress, on_compile=announce_compilation
+            )
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)

@@ -147,10 +147,12 @@ def _autoscale(given: dict[str, Any]) -> None:
 def _sizes(given: dict[str, Any], rule: Any) -> tuple[Any, ...]:
     """The same accelerators in replicas of every size, where that was asked for."""
     from flopwise.api.elasticity import vertical
+    from flopwise.cli.progress import announce_compilation
 
     if not given["vertical"]:
         return ()
-    return vertical(rule=rule, replicas=given["replicas"], **{k: v for k, v in asked(given).items() if k != "cache"})
+    question = {k: v for k, v in asked(given).items() if k != "cache"}
+    return vertical(rule=rule, replicas=given["replicas"], on_compile=announce_compilation, **question)
 
 
 def _batch(given: dict[str, Any]) -> None:
