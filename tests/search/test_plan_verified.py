@@ -70,7 +70,12 @@ def test_the_best_plans_carry_what_the_simulator_says() -> None:
 def test_who_asked_is_told_before_the_simulator_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     real = fleet.core
-    monkeypatch.setattr(fleet, "core", lambda on_compile: (told.append(on_compile), real())[1])
+
+    def core(on_compile: object) -> object:
+        told.append(on_compile)
+        return real()
+
+    monkeypatch.setattr(fleet, "core", core)
     plan(asked(), FACTS, on_compile=lambda: None)
     assert told
     assert None not in told
