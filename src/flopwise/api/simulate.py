@@ -241,6 +241,7 @@ def played(
         policy=how.policy,
         users=flow.users,
         think_s=flow.think_s,
+        together=flow.together,
         prefill_replicas=how.pool(replicas, int(made.job.layout.num_gpus)) * each,
         transfer=made.transfer,
         on_compile=on_compile,

@@ -82,7 +82,7 @@ APART = (
 """Options that contradict each other, and what to do."""
 NOT_QUEUED = frozenset({
     "trace", "scale", "rate", "arrivals", "burstiness", "peak", "peak_hour", "weekend", "duration_s", "requests",
-    "users", "think_s", "prefixes", "prefix_tokens", "policy", "balancer", "step_tokens", "max_batch", "mix",
+    "users", "think_s", "together", "prefixes", "prefix_tokens", "policy", "balancer", "step_tokens", "max_batch", "mix",
     "preempt", "prefix_cache", "prefill_replicas",
     "autoscale", "response_cache", "vertical", "replicas", "ttft", "tpot", "latency",
 })  # fmt: skip

@@ -149,15 +149,18 @@ def plan_serving(
         answer.levers = levers(asked.option, asked.option.candidate(asked.row, asked.met, 1), answer)
         answer.assumptions += _told(answer, workload) if runs else []
         return answer
-    missed.sort(key=lambda entry: entry[0])
-    nearest = [pick.option.candidate(pick.row, pick.met, 1) for _, pick in missed[:NEAREST_MISSES]]
-    answer.misses = [
-        msgspec.structs.replace(one, rank=place)
-        for place, one in enumerate([*answer.demoted, *nearest][:NEAREST_MISSES], start=1)
-    ]
+    answer.misses = _nearest(missed, answer.demoted)
     if not answers_in_one_pass(model, workload):
         answer.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return answer
+
+
+def _nearest(missed: list[tuple[float, Pick]], demoted: list[Candidate]) -> list[Candidate]:
+    """What comes nearest where nothing meets the targets: what failed in the simulator first."""
+    ordered = sorted(missed, key=lambda entry: entry[0])[:NEAREST_MISSES]
+    nearest = [pick.option.candidate(pick.row, pick.met, 1) for _, pick in ordered]
+    rows = enumerate([*demoted, *nearest][:NEAREST_MISSES], start=1)
+    return [msgspec.structs.replace(one, rank=place) for place, one in rows]
 
 
 def _check_lengths(workload: Resolved, model: Model, node: NodeKind) -> tuple[str, ...]:

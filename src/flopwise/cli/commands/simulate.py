@@ -27,6 +27,7 @@ traffic_options = questions.grouped(
     click.option("--requests", type=options.BATCH, help="So many requests, instead of a duration."),
     click.option("--users", type=options.BATCH, help="So many users instead, who ask again after each answer."),
     click.option("--think", "think_s", type=options.SECONDS_OR_ZERO, default="0", help="They think so long before."),
+    click.option("--together", is_flag=True, help="Users begin at one instant, even where they ask alike."),
     click.option("--input", "inputs", metavar="LENGTH", help="Tokens of prompts: 1024, 200:800, lognormal:512:cv=1."),
     click.option("--output", "outputs", metavar="LENGTH", help="Tokens of answers, likewise (default: 256)."),
     click.option("--lengths-from", type=_FILE, help="Draw pairs of prompt and answer from this trace file."),

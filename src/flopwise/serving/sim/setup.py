@@ -10,6 +10,7 @@ from flopwise.errors import SpecError
 from flopwise.serving.sim.assist import assisted_requests
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.joining import begins_ps
 from flopwise.serving.sim.policies import balancer_number, ranks
 from flopwise.serving.sim.trace import PS, Column, Trace
 
@@ -65,6 +66,7 @@ def setup(
     policy: str = "fcfs",
     users: int | None = None,
     think_s: float = 0.0,
+    together: bool = False,
     prefill_replicas: int = 0,
     transfer: Transfer | None = None,
     spare: int = 0,
@@ -93,6 +95,8 @@ def setup(
     left = work if len(kept) == len(trace) else work.take(kept)
     if users is not None:
         left = left.arriving(np.full(len(left), left.arrival_ps[0] if len(left) else 0, dtype=np.int64))
+        if len(left) and not together:
+            left = left.arriving(begins_ps(left, users, replicas, cost, limits))
     path = transfer or Transfer()
     moved = np.rint((path.latency_s + path.s_per_token * left.prompt) * PS).astype(np.int64)
     return Setup(

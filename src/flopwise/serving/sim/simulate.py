@@ -83,6 +83,7 @@ def simulate(
     policy: str = "fcfs",
     users: int | None = None,
     think_s: float = 0.0,
+    together: bool = False,
     prefill_replicas: int = 0,
     transfer: Transfer | None = None,
     engine: Engine = "fast",
@@ -92,7 +93,8 @@ def simulate(
     """Run a trace to its end.
 
     `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
-    order of the trace, whose times do not matter. `prefill_replicas`: so many do nothing but prompts and hand them to
+    order of the trace, whose times do not matter; where all are alike, users begin one after the other, as nothing else
+    would part them, unless they begin `together`. `prefill_replicas`: so many do nothing but prompts and hand them to
     the `replicas`, over `transfer`. `samples`: of the timeline, at least; at most twice as many. `engine`: both give
     the same result to the last bit.
 
@@ -103,7 +105,7 @@ def simulate(
         raise SpecError(f"{samples} samples; allowed: from 1")
     plan = setup(
         trace, cost, limits, replicas=replicas, balancer=balancer, policy=policy, users=users, think_s=think_s,
-        prefill_replicas=prefill_replicas, transfer=transfer,
+        together=together, prefill_replicas=prefill_replicas, transfer=transfer,
     )  # fmt: skip
     machines = fleet(plan, engine, on_compile)
     return collected(trace, plan, machines, sampled(machines, plan, samples))

@@ -45,6 +45,7 @@ class Traffic:
     weekend: float | None = None  # rate of weekends over that of other days
     users: int | None = None
     think_s: float = 0.0
+    together: bool = False  # users begin at one instant, even where nothing would part them
     inputs: str | None = None
     outputs: str | None = None
     lengths_from: Path | None = None
@@ -82,6 +83,8 @@ class Traffic:
             raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
         if self.users is None and self.think_s:
             raise SpecError("--think is the pause of --users between an answer and their next request; give --users")
+        if self.users is None and self.together:
+            raise SpecError("--together says how --users begin; give --users, or leave it out")
         if self.trace is None and self.scale != 1.0:
             raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
 
