@@ -82,8 +82,8 @@ APART = (
 """Options that contradict each other, and what to do."""
 NOT_QUEUED = frozenset({
     "trace", "scale", "rate", "arrivals", "burstiness", "peak", "peak_hour", "weekend", "duration_s", "requests",
-    "users", "think_s", "together", "prefixes", "prefix_tokens", "policy", "balancer", "step_tokens", "max_batch", "mix",
-    "preempt", "prefix_cache", "prefill_replicas",
+    "users", "think_s", "prefixes", "prefix_tokens", "policy", "balancer", "step_tokens", "max_batch", "mix",
+    "preempt", "prefix_cache", "prefill_replicas", "together",
     "autoscale", "response_cache", "vertical", "replicas", "ttft", "tpot", "latency",
 })  # fmt: skip
 
