@@ -152,6 +152,7 @@ def _answer(
 ) -> Comparison:
     """All ways, cheapest first, and where own ones meet the APIs."""
     from flopwise.api.ways_verdict import verdict
+    from flopwise.facts.grades import grade_remarks
 
     found = [*(_api_way(goal, *one) for one in priced), *own.ways()]
     if not any(way.feasible for way in found):
@@ -168,8 +169,14 @@ def _answer(
         break_even=crossings,
         cheapest=found[0].name,
         verdict=verdict(found, crossings, own),
-        assumptions=assumptions,
+        assumptions=[*assumptions, *grade_remarks(_devices(found), own.folder)],
     )
+
+
+def _devices(found: Sequence[Way]) -> list[str]:
+    """What the feasible ways train and serve on."""
+    parts = [part for way in found for part in (way.training, way.serving) if part is not None]
+    return [part.gpu for part in parts if part.gpu is not None]
 
 
 def _check(months: int, runs: int, upkeep: float, finetune: float, pretrain: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,11 @@ class OwnWays:
         self._whole = 2 * len({self._spec(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
         self._menus: dict[str, Menu | list[str]] = {}
         self.begun: dict[Kind, Begun] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """Where facts of one's own are."""
+        return self._known.folder
 
     def ways(self) -> list[Way]:
         """Each way, in the order in which the kinds were given."""

@@ -37,6 +37,7 @@ FOLDER_FILES = (
     "carbon.csv",
     "api_prices.csv",
     "onprem.csv",
+    "grades.csv",
     "compliance.csv",
 )
 CALIBRATION = "calibration"

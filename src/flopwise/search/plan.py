@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.facts.grades import grade_remarks
 from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
+SHOWN = 10
+"""Plans of whose devices there is something to say."""
 TRAINING = ("pretrain", "finetune")
 
 
@@ -64,7 +67,11 @@ def plan(
         misses=answer.misses,
         ruled_out=answer.ruled_out.rows(),
         levers=answer.levers,
-        assumptions=[*model.notes, *answer.assumptions],
+        assumptions=[
+            *model.notes,
+            *answer.assumptions,
+            *grade_remarks((c.gpu for c in answer.plans[:SHOWN]), facts.folder),
+        ],
         evaluated=answer.evaluated,
         elapsed_s=time.perf_counter() - started,
         fronts=answer.fronts,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 if TYPE_CHECKING:
     from flopwise.api.prices import Ages, Held, Imported
 
-ACTIONS = ("age", "import", "list", "remove", "refresh")
+ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 TAKES = {"import": "FILE", "remove": "NAME"}
 MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
 
@@ -25,6 +25,7 @@ MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
     "prices",
     "flopwise prices age",
     "flopwise prices list --json",
+    "flopwise prices own H100 --utilisation 60% --colocation",
 )
 @click.argument("action", type=click.Choice(ACTIONS), default="age")
 @click.argument("target", type=options.Name("target"), required=False)
@@ -36,6 +37,13 @@ MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
 @click.option("--date", "day", type=options.Name("date"), help="import: the day of prices without one [the file's].")
 @click.option("--skip-unknown", is_flag=True, help="import: leave out rows of accelerators that are not known.")
 @click.option("--max-age", type=MAX_AGE, help="age: days from which a price is old [180].")
+@click.option("--utilisation", type=options.FRACTION, help="own: share of the hours that is worked [60%].")
+@click.option("--colocation", is_flag=True, help="own: in rented rooms [in a building of one's own].")
+@click.option("--power-price", type=options.USD_OR_ZERO, help="own: USD a kWh [0.128].")
+@click.option(
+    "--pue", type=float, help="own: power of the building over that of its machines [1.54; 1.4 in colocation]."
+)
+@click.option("--years", type=float, help="own: until the machines are written off [4].")
 @options.facts_option
 def command(
     *,
@@ -46,24 +54,27 @@ def command(
     day: str | None,
     skip_unknown: bool,
     max_age: float | None,
+    utilisation: float | None,
+    colocation: bool,
+    power_price: float | None,
+    pue: float | None,
+    years: float | None,
     facts: Path | None,
 ) -> None:
     """Age, import and refresh of prices.
 
-    ACTION is age (the default), import FILE, list, remove NAME or refresh. A FILE is a CSV as gpuhunt, SkyPilot's
-    catalog or our own table has it; a broken one changes nothing. Imported prices stay in a folder of yours
+    ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. A FILE is a CSV as gpuhunt,
+    SkyPilot's catalog or our own table has it; a broken one changes nothing. Imported prices stay in a folder of yours
     (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the shipped ones until they are removed.
-    refresh asks gpuhunt, where it is installed.
+    refresh asks gpuhunt, where it is installed. own adds up what an hour of accelerators of one's own costs, by grade,
+    and from which utilisation on that beats each cloud.
     """
     from flopwise.api import prices as api
 
-    if (target is None) == (action in TAKES):
-        usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no further argument")
-    given = {"--name": name, "--date": day, "--skip-unknown": skip_unknown or None, "--max-age": max_age}
-    meant = {"import": ("--name", "--date", "--skip-unknown"), "age": ("--max-age",)}.get(action, ())
-    beside = [option for option, value in given.items() if value is not None and option not in meant]
-    if beside or (provider and action not in ("import", "refresh")):
-        usage_error(f"{', '.join(beside) or '--provider'} says nothing to {action}")
+    site = {"--utilisation": utilisation, "--colocation": colocation or None, "--power-price": power_price}
+    site |= {"--pue": pue, "--years": years}
+    given = {"--name": name, "--date": day, "--skip-unknown": skip_unknown or None, "--max-age": max_age, **site}
+    _check(action, target, provider, given, tuple(site))
     if action == "import":
         if len(provider) > 1:
             usage_error("import takes one --provider")
@@ -78,12 +89,39 @@ def command(
         assert target is not None
         path = api.remove_prices(target)
         options.answer(lambda: {"removed": target, "path": path}, lambda _: [f"Removed {target} ({path})."])
+    elif action == "own":
+        _own(
+            target,
+            utilisation,
+            {"colocation": colocation, "usd_per_kwh": power_price, "pue": pue, "years": years},
+            facts,
+        )
     elif action == "list":
         held = api.list_prices()
         options.answer(lambda: held, lambda paper: _held(held, paper))
     else:
         ages = api.prices(most_days=max_age, facts=facts)
         options.answer(lambda: ages, lambda paper: _ages(ages, paper))
+
+
+def _check(
+    action: str, target: str | None, provider: tuple[str, ...], given: Mapping[str, object], site: tuple[str, ...]
+) -> None:
+    """Refuse what says nothing to the action."""
+    if (target is None) == (action in TAKES) and action != "own":
+        usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no further argument")
+    takes = {"import": ("--name", "--date", "--skip-unknown"), "age": ("--max-age",), "own": site}
+    beside = [option for option, value in given.items() if value is not None and option not in takes.get(action, ())]
+    if beside or (provider and action not in ("import", "refresh")):
+        usage_error(f"{', '.join(beside) or '--provider'} says nothing to {action}")
+
+
+def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts: Path | None) -> None:
+    from flopwise.api.own_prices import own_prices
+    from flopwise.cli.views import own_prices as view
+
+    found = own_prices(gpu, utilisation=0.6 if utilisation is None else utilisation, facts=facts, **site)
+    options.answer(lambda: found, lambda paper: view.blocks(found, paper))
 
 
 def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
