@@ -91,11 +91,15 @@ class SpotRecord:
         return -math.log1p(-(self.least_frac + self.most_frac) / 2) / PERIODS_S[self.period]
 
     @property
-    def text(self) -> str:
-        """What is taken for granted, and how sure it is."""
-        share = f"{100 * self.least_frac:.0f} to {100 * self.most_frac:.0f} % of instances are taken back"
+    def share(self) -> str:
+        """What is taken for granted."""
         each = "an hour" if self.period == "hour" else f"a {self.period}"
-        return f"{share} {each} ({self.source}, {self.date}, {self.confidence} confidence)"
+        return f"{100 * self.least_frac:.0f} to {100 * self.most_frac:.0f} % of instances are taken back {each}"
+
+    @property
+    def text(self) -> str:
+        """The same, and how sure it is."""
+        return f"{self.share} ({self.source}, {self.date}, {self.confidence} confidence)"
 
 
 def failure_records(folder: Path | None = None) -> Mapping[str, FailureRecord]:
