@@ -1,7 +1,7 @@
 """Write what documentation is made from code: `python docs/generate.py` (a test compares the pages with it).
 
-docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet.schema.json from
-the structs of a fleet file.
+docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet.schema.json and
+docs/fleet-file.md from the structs of a fleet file.
 """
 
 from __future__ import annotations
@@ -83,5 +83,7 @@ if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     rules = runpy.run_path(str(PAGE.parent / "rules.py"))
     rules["PAGE"].write_text(rules["page"](), encoding="utf-8")
+    keys = runpy.run_path(str(PAGE.parent / "file_keys.py"))
+    keys["PAGE"].write_text(keys["page"](), encoding="utf-8")
     fleet = json.dumps(schema(), indent=2) + "\n"
     (PAGE.parent / "fleet.schema.json").write_text(fleet, encoding="utf-8")

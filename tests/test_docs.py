@@ -13,6 +13,8 @@ import pytest
 
 from flopwise import cli
 from flopwise.cli.app import COMMANDS
+from flopwise.fleet import spec
+from flopwise.search import workload
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -46,6 +48,18 @@ def test_the_reference_is_what_the_commands_say() -> None:
 def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "rules.py"))["page"]()
     assert (ROOT / "docs" / "rules-of-thumb.md").read_text(encoding="utf-8") == made, "run: python docs/generate.py"
+
+
+def test_the_keys_of_a_fleet_are_those_of_its_structs_and_each_says_what_it_is() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "file_keys.py"))
+    page = made["page"]()
+    assert (ROOT / "docs" / "fleet-file.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py"
+    structs = {c.name: c for module in (spec, workload) for c in made["_classes"](module)}
+    listed = dict(made["SECTIONS"]).keys() & structs.keys()
+    used = {name.rpartition("/")[2] for name in re.findall(r"#/\$defs/\w+", str(spec.schema()))}
+    assert used <= listed, "every section of the schema is on the page"
+    silent = [f"{c}.{name}" for c in listed for name, _, _, text in made["fields"](structs[c]) if not text]
+    assert not silent
 
 
 def test_every_command_file_is_registered_and_every_command_has_its_file() -> None:

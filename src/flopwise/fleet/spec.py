@@ -51,6 +51,7 @@ class Hours(_Strict, frozen=True):
     """
 
     always: bool = False
+    """All hours of the month."""
     start: Quantity | None = None
     """Time of day, 08:00, that machines are turned on."""
     stop: Quantity | None = None
@@ -76,8 +77,11 @@ class Workstations(_Strict, frozen=True):
     """Machines that people work on: no workload that could be planned, only what each must have."""
 
     count: Quantity = 1
+    """How many machines."""
     gpus: list[Name] = []
+    """Which accelerators will do; any with enough memory when none is named."""
     gpus_each: Quantity = 1
+    """Accelerators of each machine, at least."""
     memory: Quantity | None = None
     """Least memory of each accelerator: 16GB."""
 
@@ -92,26 +96,38 @@ class SiteFigures(_Strict, frozen=True):
     residual_frac: Quantity | None = None
     """What is left of the price then: 10%."""
     interest_per_year: Quantity | None = None
+    """On what the machines have cost and is not written off: 5%."""
     support_frac_per_year: Quantity | None = None
     """Maker's support and spares, of the price."""
     network_frac: Quantity | None = None
     """Switches, cables, storage, installing, on top of the price."""
     host_usd_per_card: Quantity | None = None
+    """US dollars of its share of a server, where only the card is priced."""
     usd_per_kwh: Quantity | None = None
+    """Price of electricity."""
     pue: Quantity | None = None
+    """Power at the meter over power of the machines."""
     facility_usd_per_kw: Quantity | None = None
+    """A building with power and cooling, for each kilowatt of machines."""
     facility_years: Quantity | None = None
+    """Until the building is written off."""
     colocation_usd_per_kw_month: Quantity | None = None
+    """Rent for each kilowatt reserved."""
     staff_usd_per_year: Quantity | None = None
+    """Of one person, with all costs."""
     gpus_per_person: Quantity | None = None
+    """Accelerators that one person runs."""
     maintenance_hours_per_month: Quantity | None = None
+    """In which machines stand still."""
 
 
 class OwnMachines(_Strict, frozen=True):
     """Machines of one kind that the fleet owns, or may buy."""
 
     name: Name
+    """As the bill calls them."""
     gpu: Name
+    """The accelerator, by any common spelling."""
     gpus: Quantity = 8
     """Accelerators in one machine."""
     count: Quantity = 0
@@ -125,9 +141,11 @@ class OwnMachines(_Strict, frozen=True):
     price: Quantity | None = None
     """US dollars of one machine with its accelerators; else as data/onprem.csv has it."""
     provider: Name = "on-premises"
+    """As shares and quotas call where they stand."""
     region: Name = "on-premises"
     """What residency is compared with: eu-frankfurt is among eu-*."""
     tags: list[Name] = []
+    """What they have: gdpr, hipaa ..."""
     memory: Quantity | None = None
     """Of the host; it and the network are those of clouds' machines alike where they are not given."""
     network: Quantity | None = None
@@ -135,25 +153,40 @@ class OwnMachines(_Strict, frozen=True):
     kg_per_kwh: Quantity | None = None
     """Of CO2, for the electricity of the room; else that of the region, or the average of the world."""
     site: SiteFigures = SiteFigures()
+    """What the room and its people take."""
 
 
 class Job(_Strict, frozen=True):
     """One workload of a fleet."""
 
     name: Name
+    """Its own among the workloads."""
     task: Kind
+    """What it does; `validate` is a batch of requests with short answers, `develop` machines that people work on."""
     model: Name | None = None
+    """A catalog name, a hub id, a folder, a config.json, or a size such as 7B."""
     environment: Name | None = None
+    """Whose hours it has: training for what is trained, else production, when it is not given."""
     data: Data = Data()
+    """Of training."""
     method: Method = Method()
+    """Of fine-tuning."""
     routing: Routing = Routing()
+    """Of mixtures of experts."""
     traffic: Traffic = Traffic()
+    """Of a service, or the requests of a batch."""
     techniques: Techniques = Techniques()
+    """Of a service: what its engine does beyond serving plainly."""
     targets: Targets = Targets()
+    """What has to be met."""
     constraints: Constraints = Constraints()
+    """Where and with what it may run."""
     objective: Literal["cost", "time", "energy"] = "cost"
+    """What its layouts are ranked by; the choice between offers is by cost."""
     optimizer: Name = "adamw"
+    """Of training."""
     precision: Name | None = None
+    """One precision instead of all that the machines have."""
     machines: Workstations | None = None
     """Only of a `develop` workload."""
     hours: Hours | None = None
@@ -175,7 +208,9 @@ class Job(_Strict, frozen=True):
     grows_with: Name | None = None
     """The workload whose growth it follows, by name, instead of a growth of its own."""
     starts: Month | None = None
+    """Its month in the roadmap: 2027-01."""
     volumes: Volumes = Volumes()
+    """What it keeps and moves."""
 
     def workload(self, limits: dict[str, Any] | None = None) -> Workload:
         """The workload that `flopwise plan` would be asked about, with `limits` laid over its constraints."""
@@ -202,8 +237,11 @@ class Quota(_Strict, frozen=True):
     """At most so many instances of a type, or of all that a pattern names, at once."""
 
     most: Quantity
+    """Instances at once."""
     provider: Name | None = None
+    """Of this provider, or of all that a pattern names."""
     instance: Name | None = None
+    """Of this type, or of all that a pattern names: p5*."""
 
 
 class Backup(_Strict, frozen=True):
@@ -221,6 +259,7 @@ class Policies(_Strict, frozen=True):
     """What holds for the whole fleet."""
 
     budget_per_month: Quantity | None = None
+    """US dollars; the answer is an error that says the floor where that is higher."""
     providers: dict[Name, Quantity] = {}
     """Shares of what is rented: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty.
 
@@ -229,27 +268,38 @@ class Policies(_Strict, frozen=True):
     share_tolerance: Quantity = 0.05
     """By how much a share may be missed, of the whole."""
     regions: list[Name] = []
+    """Regions, or patterns of them (us-*), that may be rented in; all when none is named."""
     purchase: list[Purchase] = []
     """Ways to buy; on demand when none is named. Own machines may always be used, an API only where `api` is named."""
     max_spot_share: Quantity = 1.0
     """Of the monthly cost."""
     quotas: list[Quota] = []
+    """Instances that providers grant."""
     backup: Backup = Backup()
+    """Capacity in a second provider."""
     growth_per_month: Quantity = 0.0
+    """Of traffic and runs, of workloads that say nothing else: 4%."""
     carbon_usd_per_kg: Quantity = 0.0
     """What a kilogram of CO2 counts in the choice, beside the money."""
     max_price_age_days: Quantity = 180
+    """Older prices are warned of."""
 
 
 class Fleet(_Strict, frozen=True):
     """A platform, as written."""
 
     name: Name
+    """Of the report."""
     workloads: Annotated[list[Job], msgspec.Meta(min_length=1, max_length=2000)]
+    """What runs."""
     environments: dict[Name, Hours] = {}
+    """Hours by name; development, staging, production and training have usual ones."""
     policies: Policies = Policies()
+    """What holds for all."""
     own_machines: Annotated[list[OwnMachines], msgspec.Meta(max_length=100)] = []
+    """What the fleet owns or may buy."""
     description: Annotated[str, msgspec.Meta(max_length=5000)] = ""
+    """A sentence or two for the report."""
 
 
 def schema() -> dict[str, Any]:

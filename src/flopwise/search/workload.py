@@ -35,12 +35,17 @@ class Data(_Strict, frozen=True):
     """What a training job reads."""
 
     tokens: Quantity | None = msgspec.field(default=None)
+    """That are trained on, in all: 2T."""
     samples: Quantity | None = None
+    """Sequences of seq_len, instead of tokens."""
     epochs: Quantity = 1
+    """Passes over them."""
     seq_len: Quantity | None = None
+    """Tokens of a sequence."""
     global_batch: Quantity | None = None
     """Sequences per optimizer step."""
     global_batch_tokens: Quantity | None = None
+    """Instead of global_batch: 4M."""
     padded_frac: float = 0.0
     """Share of each sequence that is padding, from 0 to 1."""
     packing: Literal["padded", "packed"] | None = None
@@ -57,9 +62,13 @@ class Method(_Strict, frozen=True):
     freeze: Name | None = None
     """What is not trained: embedding, head, towers, first:N, all-but-last:N, separated by commas."""
     kind: Literal["full", "lora", "qlora"] = "full"
+    """All weights, adapters, or adapters on a quantised model."""
     rank: Quantity = 16
+    """Of adapters."""
     targets: list[Name] = []
+    """Which matrices have adapters: q, k, v ...; all linear ones when none is named."""
     base_format: Name | None = None
+    """Of the frozen weights: nf4, int8 ..."""
 
 
 class Routing(_Strict, frozen=True):
@@ -75,7 +84,9 @@ class Traffic(_Strict, frozen=True):
     """What a service receives, or what a batch job holds."""
 
     requests_per_s: Quantity | None = None
+    """At the mean: 20, or 100k/h."""
     concurrency: Quantity | None = None
+    """Instead of a rate: requests at the same time."""
     requests: Quantity | None = None
     """Batch inference: how many requests in all."""
     input_tokens: Quantity | None = None
@@ -108,6 +119,7 @@ class Techniques(_Strict, frozen=True):
     acceptance: Quantity | None = None
     """Share of the proposed tokens that are accepted."""
     draft_weights: Name | None = None
+    """Format of the draft's weights."""
     offload_weights: Quantity | None = None
     """Share of the layers whose weights stand in host memory."""
     gpu_layers: Quantity | None = None
@@ -122,12 +134,15 @@ class Targets(_Strict, frozen=True):
     """What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`."""
 
     ttft: Quantity | dict[Percentile, Quantity] | None = None
+    """Time to first token."""
     tpot: Quantity | dict[Percentile, Quantity] | None = None
+    """Time per output token."""
     latency: Quantity | dict[Percentile, Quantity] | None = None
     """Whole request, from arrival to last token."""
     throughput: Quantity | None = None
     """Tokens per second, over all GPUs."""
     deadline: Quantity | None = None
+    """Of a run: 24h, 30d."""
     budget: Quantity | None = None
     """US dollars: the whole run for training and batch, a month for a service."""
     confidence: float = 0.8
@@ -138,24 +153,37 @@ class Constraints(_Strict, frozen=True):
     """Where and with what it may run."""
 
     providers: list[Name] = []
+    """Any when none is named; so for the next three."""
     regions: list[Name] = []
+    """Or patterns of them: us-*."""
     gpus: list[Name] = []
+    """By any common spelling."""
     instances: list[Name] = []
+    """Instance types."""
     purchase: list[Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]] = []
     """Ways to buy; on demand when none is named."""
     max_gpus: Quantity | None = None
+    """Accelerators at most."""
     min_gpus: Quantity | None = None
+    """Accelerators at least."""
     precision: list[Name] = []
+    """Training: bf16, fp8 ..."""
     weight_formats: list[Name] = []
+    """Serving: bf16, fp8, awq ..."""
     kv_dtype: Name | None = None
+    """Of the cache: fp8."""
     engine: Name | None = None
+    """vllm, sglang, tensorrt-llm ..."""
     stack: Name | None = None
+    """Of training: megatron-te, fsdp-compile ..."""
     schedule: Name | None = None
     """Training: the schedule of pipelines; by default 1F1B, interleaved, and zero-bubble where the stack runs it."""
     shard: Quantity | None = None
     """HSDP: weights are sharded over groups of exactly so many ranks; any layout when it is not given."""
     inter_node_bandwidth: Quantity | None = None
+    """Of one instance to others, instead of its offer's: 50GB/s."""
     max_usd_per_hour: Quantity | None = None
+    """Of all machines together."""
 
 
 class Workload(_Strict, frozen=True):
