@@ -150,7 +150,8 @@ def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[R
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected = record.interruptions_per_s * HOUR_S * hours
         score = -math.expm1(-expected)
-        evidence = f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.share}, {record.confidence} confidence"
+        told = f"{record.share}, {record.confidence} confidence"
+        evidence = f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {told}"
         yield Risk(
             kind="interruption", workload=row.workload, score=score, evidence=evidence,
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
