@@ -315,6 +315,19 @@ def test_what_is_not_known_is_said(facts: Facts, change: dict[str, Any], says: s
         assess(fleet(TUNE, box=change), facts)
 
 
+def test_what_is_assumed_of_a_machine_is_told(facts: Facts) -> None:
+    """The least host memory and the slowest network of clouds' machines with as many of the accelerators."""
+    alike = [o for o in facts.offers if (o.accelerator, o.count) == ("L40S", 4)]
+    found = offer(fleet(TUNE), facts)
+    assert found.ram_bytes == min(o.ram_bytes for o in alike if o.ram_bytes)
+    assert found.network_bytes_per_s == min(o.network_bytes_per_s for o in alike if o.network_bytes_per_s)
+    [item] = carried(fleet(TUNE), facts)
+    assert any(note.startswith("own box: ") and "as none was given" in note for note in item.notes)
+    described = offer(fleet(TUNE, box={"memory": "1TB", "network": "100GB/s"}), facts)
+    assert (described.ram_bytes, described.network_bytes_per_s) == (1e12, 100e9)
+    assert "as none was given" not in described.assumed
+
+
 def test_owned_needs_machines() -> None:
     with pytest.raises(SpecError, match=r"policies.purchase: owned needs machines"):
         fleet_from({"name": "f", "workloads": [TUNE], "policies": {"purchase": ["owned"]}})

@@ -188,7 +188,7 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
     if own and OWNED not in placed.purchase:
         notes.append(f"its list of ways to buy leaves own machines out; add {OWNED} to use them")
     elif own:
-        told += [offer.assumed for offer in own if offer.assumed]
+        told += [offer.assumed for offer in own]
     if placed.wanted is None:
         buys = [*purchases(placed), *(p for p in placed.purchase if p == OWNED)]
         ways += _workstations(index, placed, offered, buys)

@@ -144,7 +144,7 @@ class OwnOffer(Offer):
     machines: Machines
     month: Ownership
     idle_kwh: float  # of one machine that is on all month and does nothing
-    assumed: str = ""  # what was taken from clouds' machines
+    assumed: str = ""  # what is taken for granted, from clouds' machines and of its energy
 
     @property
     def standing(self) -> float:
@@ -277,7 +277,8 @@ def _assumed(entry: Machines, memory: Sequence[float], network: Sequence[float])
         told.append(f"{format_bytes(min(memory))} of host memory" if memory else "no host memory to offload to")
     if entry.network_bytes_per_s is None:
         told.append(f"{format_rate(min(network))} between machines" if network else "no network between machines")
-    return f"own {entry.name}: {', '.join(told)}, as none was given (clouds' machines alike)" if told else ""
+    given = f"{', '.join(told)}, as none was given (clouds' machines alike); " if told else ""
+    return f"own {entry.name}: {given}energy and carbon are of its work, what it draws idle is in the money alone"
 
 
 def _price(entry: Machines, accelerator: str, facts: Facts) -> HardwarePrice:
