@@ -19,12 +19,14 @@ FLEET = ROOT / "examples" / "textnlp.yaml"
 PICTURES = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH = 1080
-SHOTS: dict[str, tuple[tuple[str, ...], bool, int]] = {
-    "report-summary.png": (("Summary",), True, 722),
-    "report-cost.png": (("Monthly cost",), False, 1060),
-    "report-risks.png": (("If things change", "Risks"), False, 1214),
+SHOTS: dict[str, tuple[tuple[str, ...], bool]] = {
+    "report-summary.png": (("Summary",), True),
+    "report-performance.png": (("Performance expected",), False),
+    "report-cost.png": (("Monthly cost",), False),
+    "report-roadmap.png": (("Roadmap",), False),
 }
-"""File: the sections that it shows, whether the title stands above them, and how many pixels high it is."""
+"""File: the sections that it shows, and whether the title stands above them. Pictures are as high as those are."""
+TALLEST = 3000
 
 
 def browser() -> str | None:
@@ -45,17 +47,35 @@ def only(page: str, titles: Sequence[str], *, header: bool) -> str:
     shown = ", ".join(f"#{ids[title]}" for title in titles)
     hidden = "nav, footer, section" if header else "header, nav, footer, section"
     rules = f"{hidden} {{ display: none }} {shown} {{ display: block }} main {{ padding: 24px 40px }}"
+    rules += " h2 { margin-top: 20px }"
     return page.replace("</head>", f"<style>{rules}</style></head>", 1)
 
 
-def shoot(found: str, page: Path, picture: Path, height: int) -> None:
-    """Draw `page` as a PNG."""
+def height(found: str, page: Path) -> int:
+    """Pixels that the page needs: a script in a copy of it measures and leaves the figure in the document."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"), count=1)
+    told = "<script>onload = () => document.body.dataset.high = document.querySelector('main').offsetHeight</script>"
+    copy = page.with_name("measured.html")
+    copy.write_text(text.replace("</head>", f"{told}</head>", 1), encoding="utf-8")
+    high = re.search(r'data-high="(\d+)"', _browsed(found, copy, TALLEST, "--dump-dom"))
+    if high is None:
+        raise ValueError(f"{found} did not measure the page")
+    return int(high[1])
+
+
+def shoot(found: str, page: Path, picture: Path) -> None:
+    """Draw `page` as a PNG, as high as it is."""
+    _browsed(found, page, height(found, page), f"--screenshot={picture}")
+
+
+def _browsed(found: str, page: Path, high: int, what: str) -> str:
+    """What the browser prints about a page; light colours, whatever the desktop prefers."""
     command = [
-        found, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        f"--window-size={WIDTH},{height}",
-        f"--user-data-dir={page.parent / 'profile'}", f"--screenshot={picture}", page.as_uri(),
+        found, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={WIDTH},{high}",
+        f"--user-data-dir={page.parent / 'profile'}", "--blink-settings=preferredColorScheme=1", what, page.as_uri(),
     ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603 - the user's own browser
+    run = subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603 - the user's own browser
+    return run.stdout.decode("utf-8", errors="replace")
 
 
 def main() -> int:
@@ -70,10 +90,10 @@ def main() -> int:
         command = [sys.executable, "-P", "-m", "flopwise", "assess", str(FLEET), "-o", str(report)]
         subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own command
         page = (report / "report.html").read_text(encoding="utf-8")
-        for name, (titles, header, height) in SHOTS.items():
+        for name, (titles, header) in SHOTS.items():
             part = Path(folder) / "part.html"
             part.write_text(only(page, titles, header=header), encoding="utf-8")
-            shoot(found, part, PICTURES / name, height)
+            shoot(found, part, PICTURES / name)
     return 0
 
 

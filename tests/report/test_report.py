@@ -170,7 +170,7 @@ def test_what_changed_is_told() -> None:
 def test_pictures_show_sections_that_the_report_has() -> None:
     shots = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "screenshots.py"))
     page = html(document(assessment()))
-    for titles, header, _ in shots["SHOTS"].values():
+    for titles, header in shots["SHOTS"].values():
         style = shots["only"](page, titles, header=header).split("<style>")[-1].split("</style>")[0]
         assert style.count("#s") == len(titles)
     with pytest.raises(ValueError, match="no section 'Nothing'"):

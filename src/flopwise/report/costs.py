@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from flopwise.report.words import between, bought, digits, hourly, hours, larges
 from flopwise.units import HOUR_S, format_percent
 
 if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Allotment, Assessment, Saving, WorkloadResult
+    from flopwise.fleet.assessment import Allotment, Assessment, Binding, Saving, WorkloadResult
 
 WORTH, FEW = 0.01, 5
 """Share of the bill from which a saving has a line of its own, and how many have one anyhow."""
@@ -189,11 +190,16 @@ def policies(found: Assessment) -> Iterator[Block]:
     """What each policy costs."""
     if found.binding:
         yield Table(
-            ["policy", ">a month"], [(b.text.split(" costs $")[0], usd(b.usd_per_month)) for b in found.binding],
-            "Each figure is the bill less the bill without that one policy.",
+            ["policy", ">a month"], [(_policy(b), usd(b.usd_per_month)) for b in found.binding],
+            "Each figure is the bill less the bill without that policy; together they may cost more.",
         )  # fmt: skip
     elif found.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
+
+
+def _policy(binding: Binding) -> str:
+    """What costs it, without the amount, which stands beside."""
+    return re.split(r" costs? \$", binding.text, maxsplit=1)[0]
 
 
 def what_ifs(found: Assessment) -> Iterator[Block]:

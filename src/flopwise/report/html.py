@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +13,10 @@ from flopwise.report.words import plain
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+
+_DATED = re.compile(r"\d{4}-\d\d(-\d\d)?")
+"""Days and months, which are not to be broken into lines."""
 
 
 @cache
@@ -27,6 +32,7 @@ def _template() -> Template:
         lstrip_blocks=True,
         finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
+    made.tests["dated"] = lambda cell: isinstance(cell, str) and _DATED.fullmatch(cell) is not None
     made.tests["link"] = lambda cell: isinstance(cell, Link)
     made.filters["path"] = quote
     return made.get_template("document.html.j2")

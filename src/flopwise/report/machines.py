@@ -92,7 +92,7 @@ def _gpu(row: Row) -> tuple[str, ...]:
     peak, moved = row.get("peak_flops_per_s"), row.get("usd_per_gb_per_s_hour")
     dtype = f" {row['dtype']}" if row.get("dtype") else ""
     return (
-        str(row.get("gpu")), str(row.get("grade") or "-"),
+        str(row.get("gpu")), {"datacentre": "data centre"}.get(str(row.get("grade")), str(row.get("grade") or "-")),
         "-" if row.get("hbm_bytes") is None else format_bytes(row["hbm_bytes"]),
         "-" if row.get("hbm_bytes_per_s") is None else f"{row['hbm_bytes_per_s'] / 1e9:,.0f} GB/s",
         "-" if peak is None else f"{format_rate(peak, 'FLOP/s')}{dtype}",

@@ -69,8 +69,11 @@ def _phases(found: Assessment) -> Iterator[Block]:
             float(last),
         )
     yield Table(
-        ["phase", "from", "workloads", ">adds a month", ""],
-        [(n, p.start or "the start", ", ".join(p.workloads), usd(p.usd_per_month), p.text) for n, p, _ in rows],
+        ["phase", "from", "workloads", ">adds a month", "then"],
+        [
+            (n, p.start or "the start", ", ".join(p.workloads), usd(p.usd_per_month), p.text.split("; ")[-1])
+            for n, p, _ in rows
+        ],
     )
 
 

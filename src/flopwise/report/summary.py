@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from flopwise.report.blocks import Block, Points, Text, Tile, Tiles
 from flopwise.report.costs import saved
 from flopwise.report.outlook import past_budget
-from flopwise.report.words import between, bought, digits, largest, listed, machines, sentence, share, usd
+from flopwise.report.words import between, bought, digits, largest, listed, runs_on, sentence, share, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Assessment
+    from flopwise.fleet.assessment import Assessment, Risk
 
 TOP = 3
 """Workloads and risks that the summary names."""
@@ -64,8 +64,10 @@ def _headline(found: Assessment) -> str:
 def _points(found: Assessment) -> Iterator[tuple[str, str]]:
     yield from _money(found)
     yield from _decisions(found)
-    worst = sorted(found.risks, key=lambda r: -r.score)[:TOP]
-    for risk in worst:
+    worst: dict[str, Risk] = {}
+    for risk in sorted(found.risks, key=lambda r: -r.score):
+        worst.setdefault(risk.kind, risk)
+    for risk in [*worst.values()][:TOP]:
         whose = f"{risk.workload}: " if risk.workload else ""
         evidence = sentence(risk.evidence) if not whose else f"{risk.evidence.rstrip('.')}."
         yield f"Risk: {risk.kind}.", f"{whose}{evidence} {sentence(risk.mitigation)}"
@@ -74,10 +76,10 @@ def _points(found: Assessment) -> Iterator[tuple[str, str]]:
 
 def _money(found: Assessment) -> Iterator[tuple[str, str]]:
     cost = found.usd_per_month
-    best = {w.name: w.best for w in found.workloads}
+    held = {w.name: w for w in found.workloads}
     said = []
     for name, value in largest(cost.by_workload)[:TOP]:
-        where = f" on {machines(best[name])}" if best.get(name) else ""
+        where = f" on {runs_on(found, held[name])}" if name in held else ""
         said.append(f"{name} {usd(value)} ({share(value, cost.total)}){where}")
     if said:
         yield "Where the money goes.", f"{'; '.join(said)}."

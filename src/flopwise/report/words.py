@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flopwise.units import format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Assessment, WorkloadResult
 
 _HIDDEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 """Marks that turn the direction of what follows: a name must not reorder its sentence."""
@@ -83,8 +86,8 @@ def hours(value: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits that count, never as a power of ten: `132 k`, `1,040`, `61.5`, `0.25`."""
-    if abs(value) >= 1e5:
+    """Three digits that count, never as a power of ten: `13.2 k`, `1,040`, `61.5`, `0.25`."""
+    if abs(value) >= 1e4:
         return format_count(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
 
@@ -137,3 +140,11 @@ def machines(best: Mapping[str, Any]) -> str:
     gpus, instances = best.get("num_gpus"), best.get("num_instances")
     held = f"{gpus:,} x {best.get('gpu', '?')}" if gpus else str(best.get("gpu", "?"))
     return f"{held} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else held
+
+
+def runs_on(found: Assessment, w: WorkloadResult) -> str:
+    """The machines of a workload: those it is planned on, and where it is split, all of them."""
+    rows = [a for a in found.allocation if a.workload == w.name and a.role == "primary"]
+    if len(rows) < 2:
+        return machines(w.best)
+    return " and ".join(f"{a.count:,} x {a.provider} {a.instance} ({a.gpu})" for a in rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import bought, count, digits, figure, hours, machines, share
+from flopwise.report.words import bought, count, digits, figure, hours, runs_on, share
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def recommendations(found: Assessment) -> Iterator[Block]:
         if not w.feasible:
             rows.append((w.name, "nothing runs it", "", "", "; ".join(w.reasons), *plan))
             continue
-        way = f"{machines(w.best)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
+        way = f"{runs_on(found, w)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
     headers = ["workload", "machines", "laid out", "expected (in 8 of 10 cases)", "why not the cheaper one"]
