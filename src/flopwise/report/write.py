@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -88,12 +89,12 @@ def write_report(
     from flopwise.search.answer import to_json as plan_json  # noqa: PLC0415 - only where there are plans
 
     goal, given = Path(folder), plans or {}
+    check_folder(goal)
     found = linked(found, given)
     made = document(found, before)
     files = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made)), JSON: to_json(found)}
     files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in found.workloads if w.plan_file}
-    if goal.exists() and not goal.is_dir():
-        raise SpecError(f"{goal} is a file; a report needs a folder")
+    made_for_it = [above for above in goal.parents if not above.exists()]
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=goal.parent, prefix=".report-") as waiting:
@@ -105,7 +106,33 @@ def write_report(
             _exchange(goal, fresh, old, list(files))
     except OSError as error:
         raise SpecError(f"{goal}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if not goal.exists():
+            for above in made_for_it:
+                with contextlib.suppress(OSError):
+                    above.rmdir()
     return [goal / name for name in files]
+
+
+def check_folder(folder: Path | str) -> None:
+    """Whether a report can be written there: asked before an assessment takes its time.
+
+    Raises:
+        SpecError: the folder is a file, or it or what it would stand in takes no files.
+    """
+    goal = Path(folder)
+    try:
+        if goal.exists() and not goal.is_dir():
+            raise SpecError(f"{goal} is a file; a report needs a folder")
+        for held in (
+            next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists()),
+            goal.parent,
+        ):
+            if held.exists():
+                tempfile.TemporaryDirectory(dir=held, prefix=".report-").cleanup()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{str(goal)[:200]}: cannot be written ({why})") from None
 
 
 def _text(text: str) -> bytes:
@@ -114,27 +141,33 @@ def _text(text: str) -> bytes:
 
 def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str]) -> None:
     """Move `names` from `fresh` into `goal`, and what they replace to `old`; all of them, or as it was before."""
-    (goal / PLANS).mkdir(parents=True, exist_ok=True)
-    (old / PLANS).mkdir(parents=True)
-    stale = [f"{PLANS}/{p.name}" for p in (goal / PLANS).iterdir() if PLAN_NAME.fullmatch(p.name)]
     moved, placed = list[str](), list[str]()
     try:
+        (goal / PLANS).mkdir(parents=True, exist_ok=True)
+        (old / PLANS).mkdir(parents=True)
+        stale = [f"{PLANS}/{p.name}" for p in (goal / PLANS).iterdir() if PLAN_NAME.fullmatch(p.name)]
         for name in dict.fromkeys([*stale, *names]):
-            if (goal / name).is_dir():
-                raise IsADirectoryError(21, f"{name} is a folder")
-            if (goal / name).exists() or (goal / name).is_symlink():
-                (goal / name).replace(old / name)
+            if _is_file(goal / name):
                 moved.append(name)
+                (goal / name).replace(old / name)
         for name in names:
-            (fresh / name).replace(goal / name)
             placed.append(name)
-    except OSError:
+            (fresh / name).replace(goal / name)
+    except BaseException:  # an interruption by the user, too
         for name in placed:
             (goal / name).unlink(missing_ok=True)
         for name in moved:
-            (old / name).replace(goal / name)
+            if _is_file(old / name):
+                (old / name).replace(goal / name)
         raise
     finally:
         for folder in (goal / PLANS, goal):
-            if not any(folder.iterdir()):
+            if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def _is_file(path: Path) -> bool:
+    """Whether something stands there that can be replaced. Raises: IsADirectoryError: a folder does."""
+    if path.is_dir():
+        raise IsADirectoryError(21, f"{path.name} is a folder")
+    return path.exists() or path.is_symlink()

@@ -38,8 +38,10 @@ def command(**given: Any) -> None:
     """
     from flopwise.api.assess import assess_with_plans
     from flopwise.cli.views import assess as view
-    from flopwise.report.write import linked, read_assessment, write_report
+    from flopwise.report.write import check_folder, linked, read_assessment, write_report
 
+    if given["output"] is not None:
+        check_folder(given["output"])
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
         answer = assess_with_plans(

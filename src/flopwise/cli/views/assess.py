@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.cli.render import Screen, bars, heading, pairs, table
+from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
 from flopwise.report.costs import saved
@@ -36,7 +36,7 @@ def blocks(
     yield heading(f"{found.name}: {usd(cost.total)} a month for {len(found.workloads):,} workloads", paper)
     for w in found.workloads:
         if not w.feasible:
-            yield paper.paint(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}", "red")
+            yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
     yield pairs(_totals(found), paper)
     if before is not None:
         yield from _since(before, found, paper)
@@ -50,7 +50,7 @@ def blocks(
     yield from _lists(found, paper)
     if written:
         plans = f" and {len(written) - 3:,} plans" if len(written) > 3 else ""
-        yield f"The report is in {written[0].parent}: {', '.join(p.name for p in written[:3])}{plans}"
+        yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(p.name for p in written[:3])}{plans}"
 
 
 def _totals(found: Assessment) -> list[tuple[str, Any]]:
@@ -94,9 +94,9 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
         yield table([">risk", "kind", "workload", "evidence", "what to do"], rows, paper)
     binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
     if binding:
-        yield "What the policies cost:\n" + "\n".join(f"  - {b.text}" for b in binding)
+        yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
     if found.price_notes:
-        yield "Prices:\n" + "\n".join(f"  - {note}" for note in found.price_notes[:MOST])
+        yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
 
 
 def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:
@@ -104,6 +104,6 @@ def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str
     for block in changes(before, after):
         match block:
             case Text():
-                yield block.text
+                yield plain_text(block.text)
             case Table():
                 yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)
