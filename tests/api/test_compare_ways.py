@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 import flopwise
@@ -137,6 +139,16 @@ def test_machines_cost_what_is_billed_not_what_is_listed() -> None:
     assert paid == pytest.approx(0.7, abs=1e-6)
 
 
+def test_it_is_a_document(found: Comparison) -> None:
+    plain = json.loads(json.dumps(msgspec.to_builtins(found)))
+    assert plain["verdict"]["turns"]
+    assert plain["ways"][0]["total_usd_low"] <= plain["ways"][0]["total_usd_high"]
+    for way in found.ways:
+        if way.serving is not None and way.serving.filled_frac is not None:
+            assert 0 < (way.serving.filled_frac_low or 0) <= way.serving.filled_frac
+            assert way.serving.filled_frac <= (way.serving.filled_frac_high or 0) <= 1
+
+
 def test_old_prices_are_named(found: Comparison) -> None:
     assert not stale_ways(found, day=dt.date(2026, 1, 1))
     told = stale_ways(found, day=dt.date(2030, 1, 1))
@@ -201,6 +213,8 @@ def test_the_cheapest_host_of_the_mix_is_taken() -> None:
     assert found.ways[0].total_usd <= asked.ways[0].total_usd
     assert asked.ways[0].serving is not None
     assert asked.ways[0].serving.provider == "groq"
+    assert asked.verdict.against is None
+    assert "a million tokens of this mix" in asked.verdict.because[0]
 
 
 @pytest.mark.parametrize(

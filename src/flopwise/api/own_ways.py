@@ -293,7 +293,8 @@ def _serving(volumes: Array, monthly: tuple[Array, Array, Array], menu: Menu) ->
     best, final, price = machines.units[index], machines.units[last], menu.prices[index]
     grown = (last, last_count) != (index, count)
     first = float(volumes[0])
-    carried = [machines.tokens_per_month[index] * f for f in (1.0, *(machines.factor(p)[index] for p in (HIGH, LOW)))]
+    full = float(machines.tokens_per_month[index])
+    carried = [full * float(f) for f in (1.0, *(machines.factor(p)[index] for p in (HIGH, LOW)))]
     counts = [max(1, int(np.ceil(np.round(first / each, 9)))) for each in carried]
     filled = [first / (number * each) for number, each in zip(counts, carried, strict=True)]
     each_usd = [1e6 * float(usd[0]) / first for usd in monthly]
@@ -337,6 +338,11 @@ def assumed(goal: Goal, kinds: Sequence[Kind]) -> list[str]:
         said.append("API prices without discounts for batches, volume or cached prompts")
     if set(kinds) - {"api", "open"}:
         said.append(f"{goal.runs} training run(s) paid, without data, evaluation and people")
+    terms = {"reserved_1y": 12, "reserved_3y": 36}
+    if set(kinds) - {"api"} and any(terms.get(purchase, 0) > goal.months for purchase in goal.purchase):
+        said.append(
+            f"a reservation outlasts the {goal.months} months compared; the rest of its term is not in the sums"
+        )
     if any(purchase.startswith("reserved") for purchase in goal.train_purchase):
         said.append("a reservation is paid for the months that a training run takes; what is left of its term is not")
     if "pretrain" in kinds:

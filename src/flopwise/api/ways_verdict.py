@@ -32,7 +32,7 @@ def verdict(found: Sequence[Way], crossings: Sequence[Crossing], own: OwnWays) -
     first = feasible[0]
     other = next((way for way in feasible if (way.kind == "api") != (first.kind == "api")), None)
     if other is None:
-        return _among(feasible)
+        return _among(feasible, own)
     mine, api = (other, first) if first.kind == "api" else (first, other)
     held = _sum(mine, own)
     assert api.total_usd is not None
@@ -50,14 +50,15 @@ def verdict(found: Sequence[Way], crossings: Sequence[Crossing], own: OwnWays) -
     )  # fmt: skip
 
 
-def _among(feasible: list[Way]) -> Verdict:
+def _among(feasible: list[Way], own: OwnWays) -> Verdict:
     """All are of one kind: there is nothing to weigh machines against tokens with."""
     first, second = feasible[0], feasible[1] if len(feasible) > 1 else None
     saves = None if second is None else (second.total_usd or 0.0) - (first.total_usd or 0.0)
-    said = [] if second is None else [f"{first.name} costs {units.format_usd(saves or 0.0)} less than {second.name}"]
+    certain = saves if first.kind == "api" else None  # price lists do not err
     return Verdict(
-        cheapest=first.name, against=None if second is None else second.name, saves_usd=saves, saves_usd_low=None,
-        saves_usd_high=None, chance=None, settled=None, because=said, turns=[],
+        cheapest=first.name, against=None if second is None else second.name, saves_usd=saves, saves_usd_low=certain,
+        saves_usd_high=certain, chance=None, settled=None, because=[_because(way, own) for way in feasible[:2]],
+        turns=[],
     )  # fmt: skip
 
 
