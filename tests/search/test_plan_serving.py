@@ -65,3 +65,9 @@ def test_more_traffic_never_costs_less() -> None:
         for r in (1, 20, 400)
     ]
     assert costs == sorted(costs)
+
+
+def test_an_engine_is_planned_where_it_runs() -> None:
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100", "mi300x"], "engine": "tensorrt-llm"})
+    assert {c.gpu for c in answer.plans} == {"H100-SXM-80"}
+    assert any("tensorrt-llm is not known to run there" in r.reason for r in answer.ruled_out)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flopwise.api.plan import plan
 from flopwise.cost.cluster import cluster
-from flopwise.errors import SpecError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
@@ -426,9 +426,26 @@ def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
         "method": {"kind": "lora"},
         "precision": "any",
     }
-    assert [r.precision for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"))[0]] == ["bf16"]
+    assert [r.precision for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"), "fsdp-compile")[0]] == [
+        "bf16"
+    ]
     with pytest.raises(SpecError, match="any"):
-        recipes(workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"))
+        recipes(workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"), "fsdp-compile")
+
+
+def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
+    asked = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "1B"}}
+    stacks = {"h100": "megatron-te", "mi300x": "megatron-te", "gaudi2": "fsdp-compile", "tpu-v6e": "xla", "trn1": "xla"}
+    for gpu, stack in stacks.items():
+        answer = plan(workload_from({**asked, "constraints": {"gpus": [gpu]}}))
+        assert {c.layout["stack"] for c in answer.plans} == {stack}
+        assert any(f"the training stack {stack}, as none was given" in told for told in answer.assumptions)
+    both = plan(workload_from({**asked, "constraints": {"gpus": ["h100", "tpu-v6e"]}}))
+    assert {c.layout["stack"] for c in both.plans} == {"megatron-te", "xla"}
+    assert any("megatron-te (where it does not run, xla)" in told for told in both.assumptions)
+    with pytest.raises(InfeasibleError) as error:
+        plan(workload_from({**asked, "constraints": {"gpus": ["tpu-v6e"], "stack": "megatron-te"}}))
+    assert "megatron-te is not known to run there" in str(error.value.reasons)
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:

@@ -172,7 +172,7 @@ def training_memory(
     seq_len = default_seq(model, seq)
     layout = how.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
-    recipe = how.recipe(seq_len, max(in_a_step, int(layout.dp) * int(layout.micro_batch)))
+    recipe = (how if chip is None else how.on(chip)).recipe(seq_len, in_a_step)
     check_routing(model, recipe, layout)
     return of_training(model, recipe, layout, chip, seq_given=seq is not None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from flopwise.errors import SpecError, nearest_names
@@ -10,6 +10,7 @@ from flopwise.errors import SpecError, nearest_names
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.layout import Layout, Lora, Recipe
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 DEFAULT_RANK = 16
 """LoRA rank where none is given."""
 DEFAULT_STACK, DEFAULT_ADAPTER_STACK = "fsdp-compile", "hf-trainer"
+OTHER_STACKS = ("xla", "hf-trainer")
+"""Where the usual one does not run."""
 OFFLOADS = ("optimizer", "parameters", "activations")
 
 
@@ -70,6 +73,18 @@ class Method:
         said = bool(self.offload or self.stage_layers or self.recomputes_some)
         return self.fsdp or said or any(d is not None for d in degrees)
 
+    def on(self, accelerator: Accelerator) -> Method:
+        """The method with a training stack that runs on a device, where none is named and the usual one does not."""
+        from flopwise.facts.platforms import runs_on
+
+        if self.stack is not None or runs_on(self._usual_stack, accelerator):
+            return self
+        return replace(self, stack=next((s for s in OTHER_STACKS if runs_on(s, accelerator)), None))
+
+    @property
+    def _usual_stack(self) -> str:
+        return DEFAULT_ADAPTER_STACK if self.qlora or self.lora is not None else DEFAULT_STACK
+
     def recipe(self, seq_len: int, global_batch: int) -> Recipe:
         """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
 
@@ -81,7 +96,7 @@ class Method:
         from flopwise.training.layout import Attention, Precision, Recipe
 
         adapters = self._lora()
-        name = self.stack or (DEFAULT_STACK if adapters is None else DEFAULT_ADAPTER_STACK)
+        name = self.stack or self._usual_stack
         precision: Precision = _one_of("precision", self.precision, get_args(Precision))
         attention: Attention = _one_of("attention", self.attention, get_args(Attention))
         if self.grad_dtype is not None:

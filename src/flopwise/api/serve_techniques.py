@@ -70,9 +70,13 @@ def started(job: ServeJob, features: Features, place: Machines) -> ColdStart:
 
 
 def unsupported(job: ServeJob) -> Iterator[str]:
-    """What is said where the engine is not documented to run the format."""
+    """What is said where the engine is not documented to run the format, or on the device."""
     from flopwise.facts.engine_support import support
     from flopwise.facts.formats import weight_format
+    from flopwise.facts.platforms import unsupported_note
+    from flopwise.facts.software import engine
+
+    yield from unsupported_note(engine(job.engine).name, job.cluster.accelerator)
 
     row = support(job.engine)
     if not row.runs(weight_format(job.weights)):

@@ -88,7 +88,7 @@ def train(
     cluster = place.cluster(gpus)
     seq_len = default_seq(found, seq)
     batch, batch_note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
-    recipe = method.recipe(seq_len, batch)
+    recipe = method.on(cluster.accelerator).recipe(seq_len, batch)
     check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
@@ -208,6 +208,7 @@ def answered(
     conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
+    from flopwise.facts.platforms import unsupported_note
     from flopwise.training.estimate import TrainJob, estimate
     from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
@@ -243,7 +244,11 @@ def answered(
             *((("storage", reads.text),) if reads is not None else ()),
             ("price", price_text(cluster)),
         ),
-        assumptions=tuple(dict.fromkeys((*notes, *found.assumptions, *held.assumptions))),
+        assumptions=tuple(
+            dict.fromkeys(
+                (*notes, *unsupported_note(recipe.stack, cluster.accelerator), *found.assumptions, *held.assumptions)
+            )
+        ),
     )
 
 

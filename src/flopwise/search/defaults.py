@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from flopwise.errors import SpecError
-from flopwise.facts.software import optimizer, stack
+from flopwise.facts.platforms import runs_on
+from flopwise.facts.software import Stack, optimizer, stack
 from flopwise.ops.tensors import parameters
 from flopwise.search.workload import divisible_batch
 from flopwise.training.documents import Documents, lognormal
@@ -15,6 +16,7 @@ from flopwise.training.routing import check_skew
 from flopwise.units import parse_count
 
 if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.search.workload import Resolved
 
@@ -24,13 +26,22 @@ ANY = "any"
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 FINETUNE_BATCH = 64
+STACKS = {
+    "pretrain": ("megatron-te", "fsdp-compile", "xla", "hf-trainer"),
+    "finetune": ("fsdp-compile", "xla", "hf-trainer"),
+}
+"""Training software by task where none is named: the first that runs on the device."""
 
 
-def default_stack(workload: Resolved) -> str:
-    """The training software where none is named."""
-    return workload.source.constraints.stack or (
-        "megatron-te" if workload.source.task == "pretrain" else "fsdp-compile"
-    )
+def stack_on(workload: Resolved, accelerator: Accelerator) -> str | None:
+    """The training software on a device: the one asked for, or the usual one there; None where it does not run.
+
+    Raises:
+        UnknownNameError: an unknown stack is asked for.
+    """
+    asked = workload.source.constraints.stack
+    names = STACKS[workload.source.task] if asked is None else (stack(asked).name,)
+    return next((name for name in names if runs_on(name, accelerator)), None)
 
 
 def seq_len(workload: Resolved, model: Model) -> int:
@@ -72,8 +83,8 @@ def _documents(workload: Resolved, seq: int) -> Documents | None:
     return lognormal(parse_count(data.mean_length, "data.mean_length"), data.length_spread, seq, data.packing)
 
 
-def precisions(workload: Resolved, adapters: Lora | None) -> tuple[list[str], str]:
-    """The precisions that are searched, and what is told of them.
+def precisions(workload: Resolved, adapters: Lora | None, software: Stack) -> tuple[list[str], str]:
+    """The precisions that are searched with a training stack, and what is told of them.
 
     `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
 
@@ -88,7 +99,6 @@ def precisions(workload: Resolved, adapters: Lora | None) -> tuple[list[str], st
     if ANY not in wanted:
         open_ = source.precision is None and not source.constraints.precision
         return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""
-    software = stack(default_stack(workload))
     found = ["bf16"]
     if adapters is None and software.activations == "fused":
         found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
@@ -96,8 +106,8 @@ def precisions(workload: Resolved, adapters: Lora | None) -> tuple[list[str], st
     return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
 
 
-def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
-    """The recipes that the workload allows, and what was assumed.
+def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recipe], list[str]]:
+    """The recipes that the workload allows with the training stack `software`, and what was assumed.
 
     Raises:
         SpecError: an unknown precision.
@@ -105,10 +115,9 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
     """
     source = workload.source
     adapters = lora(workload)
-    wanted, chosen = precisions(workload, adapters)
+    wanted, chosen = precisions(workload, adapters, stack(software))
     seq = seq_len(workload, model)
     batch = global_batch(workload, model, seq)
-    software = stack(default_stack(workload)).name
     told = [chosen] if chosen else []
     if workload.seq_len is None:
         told.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
@@ -116,8 +125,6 @@ def recipes(workload: Resolved, model: Model) -> tuple[list[Recipe], list[str]]:
         told.append(f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks")
     if workload.global_batch is None:
         told.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
-    if source.constraints.stack is None:
-        told.append(f"the training stack {software}, as none was given (constraints.stack)")
     found = [
         Recipe(
             seq_len=seq,

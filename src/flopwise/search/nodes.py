@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
+from flopwise.facts.platforms import runs_on
 from flopwise.search.ruled import RuledOut
 
 if TYPE_CHECKING:
@@ -80,10 +81,33 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[No
         if kind is not None:
             kinds.append(kind)
     if not kinds:
-        raise InfeasibleError(
-            "no offer satisfies the constraints", [f"{r.count} offers: {r.reason}" for r in ruled_out.rows()]
-        )
+        raise nothing_left(ruled_out)
     return kinds
+
+
+def nothing_left(ruled_out: RuledOut) -> InfeasibleError:
+    """The error of a search that has no offer to look at."""
+    return InfeasibleError(
+        "no offer satisfies the constraints", [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
+    )
+
+
+def running(kinds: list[NodeKind], software: str, ruled_out: RuledOut) -> list[NodeKind]:
+    """Those on which an inference engine runs; the others are counted in `ruled_out`.
+
+    Raises:
+        InfeasibleError: nothing is left.
+    """
+    kept = []
+    for kind in kinds:
+        device = kind.cluster.accelerator
+        if runs_on(software, device):
+            kept.append(kind)
+        else:
+            ruled_out.add(f"{software} is not known to run there", len(kind.priced), device.name, unit="offers")
+    if not kept:
+        raise nothing_left(ruled_out)
+    return kept
 
 
 def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RuledOut) -> NodeKind | None:

@@ -14,7 +14,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import engine
-from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.outcome import Answer
 from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
@@ -113,7 +113,8 @@ def plan_serving(
     answer, workload = Answer(), with_draft(workload, facts)
     wanted = variants(workload, model)
     answer.assumptions += _assumed(workload, model, wanted)
-    nodes = node_kinds(workload, facts, answer.ruled_out)
+    software = engine(workload.source.constraints.engine or "vllm").name
+    nodes = running(node_kinds(workload, facts, answer.ruled_out), software, answer.ruled_out)
     answer.assumptions += _check_lengths(workload, model, nodes[0])
     answer.assumptions += told(workload, model, nodes, wanted[0][0])
     runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)

@@ -12,15 +12,15 @@ from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.formats import weight_format
 from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
-from flopwise.search.defaults import recipes
-from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.defaults import STACKS, recipes, stack_on
+from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
 from flopwise.search.spot import conditions, interrupted, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
@@ -50,10 +50,7 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     answer = Answer()
-    wanted, told = recipes(workload, model)
-    answer.assumptions += told
-    nodes = node_kinds(workload, facts, answer.ruled_out)
-    options = _options(workload, model, wanted, nodes, answer, advance, facts.folder)
+    options = _options(workload, model, _by_stack(workload, facts, answer), answer, advance, facts.folder)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
     for option in options:
@@ -90,11 +87,38 @@ def plan_training(
     return answer
 
 
+def _by_stack(workload: Resolved, facts: Facts, answer: Answer) -> dict[str, list[NodeKind]]:
+    """The kinds of nodes by the training software that they run; what runs none that is wanted is counted.
+
+    Raises:
+        InfeasibleError: nothing is left.
+    """
+    asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
+    for node in node_kinds(workload, facts, answer.ruled_out):
+        device = node.cluster.accelerator
+        software = stack_on(workload, device)
+        if software is None:
+            why = (
+                "no usual training stack is known to run there"
+                if asked is None
+                else f"{asked} is not known to run there"
+            )
+            answer.ruled_out.add(why, len(node.priced), device.name, unit="offers")
+        else:
+            groups.setdefault(software, []).append(node)
+    if not groups:
+        raise nothing_left(answer.ruled_out)
+    if asked is None:
+        first, *others = sorted(groups, key=STACKS[workload.source.task].index)
+        else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
+        answer.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
+    return groups
+
+
 def _options(
     workload: Resolved,
     model: Model,
-    wanted: list[Recipe],
-    nodes: list[NodeKind],
+    groups: dict[str, list[NodeKind]],
     answer: Answer,
     advance: Advance | None,
     folder: Path | None = None,
@@ -102,8 +126,12 @@ def _options(
     """Every recipe on every kind of node and way to buy it."""
     options: list[Option] = []
     tokens = (workload.tokens or 0.0) / workload.useful_frac
-    for number, recipe in enumerate(wanted):
-        limits = workload.source.constraints
+    limits = workload.source.constraints
+    work = [(software, *recipes(workload, model, software)) for software in groups]
+    answer.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
+    pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
+    steps, before = sum(len(nodes) for _, nodes in pairs), 0
+    for recipe, nodes in pairs:
         job = searched(
             model,
             recipe,
@@ -120,7 +148,7 @@ def _options(
         cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
-                advance(number * len(nodes) + done, len(wanted) * len(nodes))
+                advance(before + done, steps)
             if floor_usd > HOPELESS * cheapest:
                 name = f"{node.cluster.accelerator.name} ({node.name})"
                 answer.ruled_out.add(
@@ -140,6 +168,7 @@ def _options(
                     ]
                     cheapest = min(cheapest, float(found[0].cost_usd.min()))
                     options += found
+        before += len(nodes)
     return options
 
 
@@ -238,7 +267,7 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
     """The job that a candidate of a plan stands for."""
-    wanted, _ = recipes(workload, model)
+    wanted, _ = recipes(workload, model, chosen.layout["stack"])
     recipe = next(r for r in wanted if r.precision == chosen.layout["precision"])
     return TrainJob(
         model=model,
