@@ -436,10 +436,10 @@ def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
 def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
     asked = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "1B"}}
     stacks = {"h100": "megatron-te", "mi300x": "megatron-te", "gaudi2": "fsdp-compile", "tpu-v6e": "xla", "trn1": "xla"}
-    for gpu, stack in stacks.items():
+    for gpu, usual in stacks.items():
         answer = plan(workload_from({**asked, "constraints": {"gpus": [gpu]}}))
-        assert {c.layout["stack"] for c in answer.plans} == {stack}
-        assert any(f"the training stack {stack}, as none was given" in told for told in answer.assumptions)
+        assert {c.layout["stack"] for c in answer.plans} == {usual}
+        assert any(f"the training stack {usual}, as none was given" in told for told in answer.assumptions)
     both = plan(workload_from({**asked, "constraints": {"gpus": ["h100", "tpu-v6e"]}}))
     assert {c.layout["stack"] for c in both.plans} == {"megatron-te", "xla"}
     assert any("megatron-te (where it does not run, xla)" in told for told in both.assumptions)

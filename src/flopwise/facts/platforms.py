@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 FILE = "software_support.csv"
 ANY = "any"
-OF_VENDORS = {"nvidia": "nvidia", "amd": "amd", "intel": "intel", "apple": "apple", "aws": "neuron", "google": "tpu", "sambanova": "rdu"}
+OF_VENDORS = {
+    "nvidia": "nvidia",
+    "amd": "amd",
+    "intel": "intel",
+    "apple": "apple",
+    "aws": "neuron",
+    "google": "tpu",
+    "sambanova": "rdu",
+}
 OLD_NEURON = "NeuronCore-v1"
 """Inferentia1: compiled models of 2019 run on it, none of the software here does."""
 
