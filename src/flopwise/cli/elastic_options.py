@@ -34,6 +34,7 @@ autoscale_options = questions.grouped(
         help="Share of requests that fixed replicas must answer in time (default: as the autoscaler; cache: 99%).",
     ),
     click.option("--vertical", is_flag=True, help="The same accelerators as fewer, larger replicas or more, smaller."),
+    section="Replicas that come and go",
 )  # fmt: skip
 
 queue_options = questions.grouped(
@@ -50,6 +51,7 @@ queue_options = questions.grouped(
     click.option("--checkpoint-time", type=options.SECONDS_OR_ZERO, help="A worker saves for so long (default: 0)."),
     click.option("--fallback", type=options.Whole(high=10_000), help="On-demand replicas that save the deadline."),
     click.option("--trials", type=options.Whole(high=10**6), help="Draws of interruptions (default: 1000)."),
+    section="A queue with a deadline",
 )  # fmt: skip
 
 cache_options = questions.grouped(
@@ -59,6 +61,7 @@ cache_options = questions.grouped(
     click.option("--repeated", type=options.FRACTION_OR_ZERO, help="Share of requests that ask one (default: all)."),
     click.option("--cache-ttl", type=options.SECONDS, help="An answer is good for so long (default: for ever)."),
     click.option("--cache-price", type=options.USD_OR_ZERO, help="US dollars for a GB of its memory and hour."),
+    section="Answers that are given again",
 )  # fmt: skip
 
 LED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flopwise.api.features import Features
     from flopwise.api.serve import ServeAnswer
 
+TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
 technique_options = grouped(
     click.option("--shared-prefix", type=options.TOKENS, help="Tokens with which all prompts begin: cached once."),
     click.option(
@@ -32,10 +33,14 @@ technique_options = grouped(
         "--expert-skew", type=options.Quantity("x", units.parse_count),
         help="Tokens of the most popular expert over the mean of all (default: 1, balanced).",
     ),
+    section=TECHNIQUES,
 )  # fmt: skip
 
-pool_option = click.option(
-    "--prefill-gpus", type=options.DEGREE, help="Accelerators of each replica, besides its own, for prompts only."
+pool_option = grouped(
+    click.option(
+        "--prefill-gpus", type=options.DEGREE, help="Accelerators of each replica, besides its own, for prompts only."
+    ),
+    section=TECHNIQUES,
 )
 
 start_options = grouped(
@@ -43,6 +48,7 @@ start_options = grouped(
     click.option("--storage-bandwidth", type=options.BANDWIDTH, help="The same as a measured rate of a node: 3GB/s."),
     click.option("--image-size", type=options.BYTES, help="Container image to pull at a start: 10GB."),
     click.option("--image-bandwidth", type=options.BANDWIDTH, help="Rate of pulling and unpacking it: 200MB/s."),
+    section="Cold start",
 )  # fmt: skip
 
 

@@ -131,6 +131,15 @@ PURCHASE = Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
 ACCELERATOR_KIND = Choice(["gpu", "tpu", "npu", "soc", "cpu"])
 
 
+SECTION = "flopwise_section"
+"""The attribute of an option that holds its heading in the help."""
+
+
+def put_under(option: click.Option, section: str) -> None:
+    """Give an option its heading in the help."""
+    setattr(option, SECTION, section)
+
+
 class Command(click.Command):
     """A command with examples in its help and `--json` among its options."""
 
@@ -148,6 +157,17 @@ class Command(click.Command):
                 help="One JSON document on stdout, nothing else.",
             )
         )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write options without a heading first, then those of each heading."""
+        rows: dict[str, list[tuple[str, str]]] = {"": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                rows.setdefault(getattr(param, SECTION, ""), []).append(record)
+        for section, records in rows.items():
+            with formatter.section(section or "Options"):
+                formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of other forms, then the examples, each on its line."""

@@ -25,12 +25,14 @@ Function = TypeVar("Function", bound=Callable[..., None])
 Option = Callable[[Any], Any]
 
 
-def grouped(*found: Option) -> Callable[[Function], Function]:
-    """All of these options, in the order in which the help lists them."""
+def grouped(*found: Option, section: str = "") -> Callable[[Function], Function]:
+    """All of these options, in the order in which the help lists them, under the heading `section` if there is one."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(found):
             function = option(function)
+            made: list[click.Option] = function.__click_params__  # type: ignore[attr-defined]  # click keeps them there
+            options.put_under(made[-1], section)
         return function
 
     return decorate
@@ -40,7 +42,9 @@ def _degree(name: str, said: str) -> Option:
     return click.option(f"--{name}", type=options.DEGREE, help=said)
 
 
-model_options = grouped(options.family_option, options.offline_option, options.facts_option)
+model_options = grouped(
+    options.family_option, options.offline_option, options.facts_option, section="Where models and facts come from"
+)
 
 layout_options = grouped(
     _degree("dp", "Data-parallel replicas."),
@@ -85,6 +89,7 @@ layout_options = grouped(
         multiple=True,
         help="Keep these in host memory; may be given several times.",
     ),
+    section="Layout",
 )
 
 recipe_options = grouped(
@@ -142,6 +147,7 @@ recipe_options = grouped(
     click.option(
         "--lengths", type=click.Path(), help="Lengths of documents instead: a file, `tokens` or `tokens,count` a line."
     ),
+    section="Recipe",
 )  # fmt: skip
 
 run_options = grouped(
@@ -167,6 +173,7 @@ run_options = grouped(
     click.option("--validate-every", type=options.WHOLE, help="Steps between validations."),
     click.option("--validate-batches", type=options.WHOLE, help="Global batches of one validation (default: 1)."),
     click.option("--loader-rate", type=options.RATE, help="Sequences that the data loader delivers to one GPU: 20/s."),
+    section="The whole run",
 )  # fmt: skip
 
 price_options = grouped(
@@ -179,6 +186,7 @@ price_options = grouped(
     click.option(
         "--network", type=options.BANDWIDTH, help="Network of one accelerator between nodes: 400Gbps, 50GB/s."
     ),
+    section="Machines and prices",
 )
 
 serving_options = grouped(
@@ -194,6 +202,7 @@ serving_options = grouped(
     click.option(
         "--memory-fraction", type=options.FRACTION, help="Of the memory the engine may use (default: its own)."
     ),
+    section="Formats and engine",
 )  # fmt: skip
 
 

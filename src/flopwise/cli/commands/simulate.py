@@ -12,9 +12,9 @@ from flopwise.cli import elastic_options, features, options, questions
 _FILE = click.Path(path_type=Path)
 
 traffic_options = questions.grouped(
-    click.option("--trace", type=_FILE, help="CSV file: arrival_s, prompt_tokens, output_tokens ..."),
+    click.option("--trace", type=_FILE, help="A CSV file: arrival_s, prompt_tokens, output_tokens ..."),
     click.option("--scale", type=options.COUNT, default="1", help="Replay the trace so many times as fast."),
-    click.option("--rate", type=options.RATE, help="Requests a second on average instead: 20, 500/min."),
+    click.option("--rate", type=options.RATE, help="Or so many requests a second on average: 20, 500/min."),
     click.option(
         "--arrivals", type=options.Name("process"), default="poisson", show_default=True,
         help="poisson, gamma (bursts), diurnal (a daily wave) or uniform.",
@@ -25,15 +25,21 @@ traffic_options = questions.grouped(
     click.option("--weekend", type=options.COUNT_OR_ZERO, help="Of diurnal arrivals: a weekend day over another."),
     click.option("--duration", "duration_s", type=options.SECONDS, help="Requests come this long (default: 10 min)."),
     click.option("--requests", type=options.BATCH, help="So many requests, instead of a duration."),
-    click.option("--users", type=options.BATCH, help="So many users instead, who ask again after each answer."),
-    click.option("--think", "think_s", type=options.SECONDS_OR_ZERO, default="0", help="They think so long before."),
-    click.option("--together", is_flag=True, help="Users begin at one instant, even where they ask alike."),
-    click.option("--input", "inputs", metavar="LENGTH", help="Tokens of prompts: 1024, 200:800, lognormal:512:cv=1."),
+    click.option("--users", type=options.BATCH, help="Or so many users, who ask again after each answer."),
+    click.option(
+        "--think", "think_s", type=options.SECONDS_OR_ZERO, default="0",
+        help="Of users: they think so long before they ask again.",
+    ),
+    click.option("--together", is_flag=True, help="Of users: all begin at one instant, even if they ask alike."),
+    click.option(
+        "--input", "inputs", metavar="LENGTH", help="Tokens of prompts: 1024 (default), 200:800, lognormal:512:cv=1."
+    ),
     click.option("--output", "outputs", metavar="LENGTH", help="Tokens of answers, likewise (default: 256)."),
     click.option("--lengths-from", type=_FILE, help="Draw pairs of prompt and answer from this trace file."),
-    click.option("--prefixes", type=options.WHOLE_OR_ZERO, default=0, help="Prompts begin with one of so many texts"),
-    click.option("--prefix-tokens", type=options.TOKENS, help="... of so many tokens, before their --input."),
+    click.option("--prefixes", type=options.WHOLE_OR_ZERO, default=0, help="Prompts begin with one of so many texts,"),
+    click.option("--prefix-tokens", type=options.TOKENS, help="of so many tokens, before their --input."),
     click.option("--seed", type=options.WHOLE_OR_ZERO, default=0, help="Of the draws; the same seed, the same run."),
+    section="Traffic",
 )  # fmt: skip
 
 scheduling_options = questions.grouped(
@@ -57,12 +63,14 @@ scheduling_options = questions.grouped(
         "--prefill-replicas", type=options.WHOLE_OR_ZERO, default=0,
         help="So many further replicas do prompts only and hand them over.",
     ),
+    section="Scheduling",
 )  # fmt: skip
 
 slo_options = questions.grouped(
-    click.option("--ttft", type=options.SECONDS, help="What counts as good: the first token within this time"),
-    click.option("--tpot", type=options.SECONDS, help="... each further one within this on average"),
+    click.option("--ttft", type=options.SECONDS, help="The first token within this time ..."),
+    click.option("--tpot", type=options.SECONDS, help="... each further one within this on average ..."),
     click.option("--latency", type=options.SECONDS, help="... the whole answer within this."),
+    section="What counts as good",
 )
 
 
