@@ -308,6 +308,7 @@ def answered(
 ) -> SimulateAnswer:
     """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
     from flopwise.serving.bands import serving_band
+    from flopwise.serving.under_load import least_tpot_s
 
     job = made.job
     summary = found.summary(slo)
@@ -319,7 +320,7 @@ def answered(
     intervals = {}
     for name, median, least in (
         ("ttft", summary.ttft_s.p50, 0.0),
-        ("tpot", summary.tpot_s.p50, _least_tpot_s(job)),
+        ("tpot", summary.tpot_s.p50, least_tpot_s(job)),
     ):
         if isfinite(median):
             low, high = serving_band(paced, name).interval(median, floor=min(least, median))
@@ -346,24 +347,16 @@ def _of_techniques(job: ServeJob) -> tuple[str, ...]:
     return (*told_of_techniques(job), *told_of_simulated_techniques(job))
 
 
-def _least_tpot_s(job: ServeJob) -> float:
-    """No answer's tokens come faster than a step of it alone at datasheet rates."""
-    from flopwise.serving.assisted import tokens_a_round
-    from flopwise.serving.estimate import runner
-    from flopwise.serving.iteration import Load
-
-    alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
-    return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)
-
-
 def _told(made: Simulation, flow: Traffic, how: Scheduling) -> tuple[str, ...]:
-    limits = made.limits
+    from flopwise.serving.sim.joining import told
+
+    limits, began = made.limits, told(made.trace, flow.users, together=flow.together)
     wave = "requests come from midnight on; their rate is the mean of whole days" if flow.arrivals == "diurnal" else ""
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     return (
         f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens",
         "a run repeats exactly with its seed; its intervals are those of the step times that it is made of",
-        *filter(None, (wave, _idle_policy(how.policy, made.trace))),
+        *filter(None, (wave, _idle_policy(how.policy, made.trace), began)),
     )
 
 

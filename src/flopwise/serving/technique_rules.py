@@ -151,6 +151,8 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
 def told_of_techniques(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
     how, row = job.techniques, engine(job.engine)
+    if how != type(how)():
+        yield "intervals are those of plain serving; what techniques add to its errors is not measured"
     if how.shared_tokens:
         yield f"the shared prefix is found in whole blocks of {row.block_tokens} tokens, and stays in the cache"
     if how.hit_frac:

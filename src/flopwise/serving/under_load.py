@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.serving.assisted import paced, request_work
+from flopwise.serving.assisted import paced, request_work, tokens_a_round
 from flopwise.serving.disaggregated import disaggregated, disaggregated_percentile, sustained_per_s
 from flopwise.serving.estimate import runner
+from flopwise.serving.iteration import Load
 from flopwise.serving.steady import Percentile, closed_loop, open_loop, open_loop_percentile
 
 if TYPE_CHECKING:
@@ -40,3 +41,12 @@ def percentiles(
         seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
         found[name] = Percentile(seen.ttft_s, paced(job, seen.tpot_s, middle.tpot_s, name))
     return each, sustained, found
+
+
+def least_tpot_s(job: ServeJob) -> float:
+    """No answer's tokens come faster than a step of it alone at datasheet rates brings them.
+
+    Source: `Runner.step`, its floor. Assumes: nothing of the answer is cached yet.
+    """
+    alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
+    return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)

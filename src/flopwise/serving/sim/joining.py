@@ -33,14 +33,24 @@ def begins_ps(trace: Trace, users: int, replicas: int, cost: StepCost, limits: L
     """
     first = trace.arrival_ps[0]
     begin = np.full(len(trace), first, dtype=np.int64)
-    alike = np.ptp(trace.prompt) == 0 and np.ptp(trace.output) == 0
     users = min(users, len(trace))
-    if users < 2 or not alike:
+    if users < 2 or not _alike(trace):
         return begin
     seconds = SPREAD * _first_answer_s(trace, users / replicas, cost, limits)
     begin[:users] += np.rint(np.arange(users) / users * seconds * PS).astype(np.int64)
     begin[users:] = begin[users - 1]
     return begin
+
+
+def _alike(trace: Trace) -> bool:
+    return not (np.ptp(trace.prompt) or np.ptp(trace.output))
+
+
+def told(trace: Trace, users: int | None, *, together: bool) -> str:
+    """That users begin one after the other; empty where they do not."""
+    if together or users is None or users < 2 or not _alike(trace):
+        return ""
+    return "users who ask alike begin one after the other, while the first is answered (--together: all at once)"
 
 
 def _first_answer_s(trace: Trace, others: float, cost: StepCost, limits: Limits) -> float:
