@@ -8,7 +8,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.platforms import runs_on
 from flopwise.facts.software import Stack, optimizer, stack
 from flopwise.ops.tensors import parameters
-from flopwise.search.workload import divisible_batch
+from flopwise.search.workload_data import divisible_batch
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.frozen import frozen_of
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe

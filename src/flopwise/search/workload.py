@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.search.workload_data import check_packing, maybe, positive, training_tokens, whole
 from flopwise.search.workload_techniques import asked_techniques
 from flopwise.search.workload_traffic import Arriving, arriving
 from flopwise.serving.asked import Asked
-from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd, parse_whole
+from flopwise.units import parse_bytes_per_s, parse_rate, parse_seconds, parse_usd
 
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
 
@@ -260,21 +261,7 @@ def _latency(value: Any, what: str, default: str) -> Latency | None:
         ((percentile, value),) = value.items()
     else:
         percentile = default
-    return Latency(percentile, _positive(parse_seconds(value, what), what))
-
-
-def _positive(value: float, what: str) -> float:
-    if value <= 0:
-        raise SpecError(f"{what}: must be more than zero, not {value:g}")
-    return value
-
-
-def _maybe(value: Any, parse: Any, what: str) -> float | None:
-    return None if value is None else _positive(parse(value, what), what)
-
-
-def _whole(value: Any, what: str, high: int = 10**9) -> int | None:
-    return None if value is None else parse_whole(value, what, high=high)
+    return Latency(percentile, positive(parse_seconds(value, what), what))
 
 
 def _meaningless(workload: Workload) -> None:
@@ -308,52 +295,12 @@ def _meaningless(workload: Workload) -> None:
         raise SpecError(f"{given}: has no meaning for a {workload.task} workload; leave it out")
 
 
-def _tokens(data: Data) -> tuple[float | None, int | None, int | None]:
-    """Tokens of the whole run, sequence length and global batch (sequences)."""
-    seq = _whole(data.seq_len, "data.seq_len", 10**8)
-    epochs = _positive(parse_count(data.epochs, "data.epochs"), "data.epochs")
-    if data.tokens is not None and data.samples is not None:
-        raise SpecError("data.samples: give either tokens or samples, not both")
-    tokens = _maybe(data.tokens, parse_count, "data.tokens")
-    if data.samples is not None:
-        if seq is None:
-            raise SpecError("data.samples: needs data.seq_len, the tokens of one sample")
-        each = _maybe(data.mean_length, parse_count, "data.mean_length") or seq
-        tokens = _positive(parse_count(data.samples, "data.samples"), "data.samples") * each
-    batch = _whole(data.global_batch, "data.global_batch")
-    if data.global_batch_tokens is not None:
-        if batch is not None:
-            raise SpecError("data.global_batch_tokens: give either global_batch (sequences) or global_batch_tokens")
-        per_step = _positive(
-            parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens"
-        )
-        batch = divisible_batch(per_step / (seq or 4096))
-    return (None if tokens is None else tokens * epochs), seq, batch
-
-
 def _check_routing(routing: Routing) -> None:
     if not 1 <= routing.expert_skew < math.inf:
         raise SpecError(f"routing.expert_skew: 1 (balanced) or more, not {routing.expert_skew}")
     capacity = routing.capacity_factor
     if capacity is not None and not 0 < capacity < math.inf:
         raise SpecError(f"routing.capacity_factor: a finite number above 0, not {capacity}")
-
-
-def _check_packing(data: Data) -> None:
-    if (data.packing is None) != (data.mean_length is None):
-        given, needed = ("mean_length", "packing") if data.packing is None else ("packing", "mean_length")
-        raise SpecError(f"data.{given}: needs data.{needed}, too")
-    if data.packing is not None and data.padded_frac:
-        raise SpecError("data.padded_frac: follows from data.packing; leave one of them out")
-    if not 0 <= data.length_spread < 100:
-        raise SpecError(f"data.length_spread: standard deviation over mean, 0 to 100, not {data.length_spread}")
-
-
-def divisible_batch(sequences: float) -> int:
-    """A whole batch within an eighth of `sequences` that ranks can share: at most three significant bits."""
-    exact = max(1.0, sequences)
-    unit = 2 ** max(0, int(math.log2(exact)) - 2)
-    return int(max(1, round(exact / unit)) * unit)
 
 
 def resolve(workload: Workload) -> Resolved:
@@ -364,19 +311,19 @@ def resolve(workload: Workload) -> Resolved:
     """
     _meaningless(workload)
     data, traffic, targets, limits = workload.data, workload.traffic, workload.targets, workload.constraints
-    tokens, seq_len, global_batch = _tokens(data)
+    tokens, seq_len, global_batch = training_tokens(data)
     if not 0 <= data.padded_frac < 1:
         raise SpecError(f"data.padded_frac: a fraction from 0 to below 1, not {data.padded_frac}")
     if not 0.05 <= targets.confidence <= 0.99:
         raise SpecError(f"targets.confidence: a probability from 0.05 to 0.99, not {targets.confidence}")
     _check_routing(workload.routing)
-    _check_packing(data)
+    check_packing(data)
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")
     flow = arriving(traffic, workload.task)
-    most = _whole(limits.max_gpus, "constraints.max_gpus", 10**6) or (100_000 if trains else 4096)
-    least = _whole(limits.min_gpus, "constraints.min_gpus", 10**6) or 1
+    most = whole(limits.max_gpus, "constraints.max_gpus", 10**6) or (100_000 if trains else 4096)
+    least = whole(limits.min_gpus, "constraints.min_gpus", 10**6) or 1
     if least > most:
         raise SpecError(f"constraints.min_gpus: {least} is more than max_gpus, {most}")
     return Resolved(
@@ -386,7 +333,7 @@ def resolve(workload: Workload) -> Resolved:
         global_batch=global_batch,
         useful_frac=1 - data.padded_frac,
         confidence=targets.confidence,
-        lora_rank=_whole(workload.method.rank, "method.rank", 65536) or 16,
+        lora_rank=whole(workload.method.rank, "method.rank", 65536) or 16,
         requests_per_s=flow.requests_per_s,
         concurrency=flow.concurrency,
         requests=flow.requests,
@@ -397,14 +344,14 @@ def resolve(workload: Workload) -> Resolved:
         ttft=_latency(targets.ttft, "targets.ttft", "p95"),
         tpot=_latency(targets.tpot, "targets.tpot", "p95"),
         latency=_latency(targets.latency, "targets.latency", "p95"),
-        tokens_per_s=_maybe(targets.throughput, parse_rate, "targets.throughput"),
-        deadline_s=_maybe(targets.deadline, parse_seconds, "targets.deadline"),
-        budget_usd=_maybe(targets.budget, parse_usd, "targets.budget"),
+        tokens_per_s=maybe(targets.throughput, parse_rate, "targets.throughput"),
+        deadline_s=maybe(targets.deadline, parse_seconds, "targets.deadline"),
+        budget_usd=maybe(targets.budget, parse_usd, "targets.budget"),
         min_gpus=least,
         max_gpus=most,
-        shard=_whole(limits.shard, "constraints.shard", 10**6),
-        max_usd_per_hour=_maybe(limits.max_usd_per_hour, parse_usd, "constraints.max_usd_per_hour"),
-        inter_node_bytes_per_s=_maybe(
+        shard=whole(limits.shard, "constraints.shard", 10**6),
+        max_usd_per_hour=maybe(limits.max_usd_per_hour, parse_usd, "constraints.max_usd_per_hour"),
+        inter_node_bytes_per_s=maybe(
             limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"
         ),
     )
