@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from flopwise.fleet.allocate import Choice
     from flopwise.fleet.file import Cap, Rules
 
-LARGE = 2000
+LARGE = 600
 """Choices from which some are left out: below, all are weighed."""
-KEPT = 4
+KEPT = 3
 """Of each workload, provider, purchase and set of quotas: the cheapest."""
 
 
@@ -68,7 +68,7 @@ def _in_pools(choices: Sequence[Choice], shared: Sequence[float]) -> list[int]:
     return [n for machine in sorted(saved, key=saved.__getitem__)[:SHARED] for _, n in on[machine].values()]
 
 
-SHARED = 12
+SHARED = 6
 """Kinds of reserved machines that every workload may share."""
 PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
