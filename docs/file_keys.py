@@ -22,7 +22,8 @@ the [JSON Schema](fleet.schema.json).
 """
 SECTIONS = (
     ("Fleet", "The file"), ("Hours", "`environments.NAME`, and `hours` of a workload"), ("Policies", "`policies`"),
-    ("Quota", "`policies.quotas`, each"), ("Backup", "`policies.backup`"), ("Job", "`workloads`, each"),
+    ("Quota", "`policies.quotas`, each"), ("Backup", "`policies.backup`"), ("Spreads", "`policies.scenarios`"),
+    ("Job", "`workloads`, each"),
     ("Data", "`data`"), ("Method", "`method`"), ("Routing", "`routing`"), ("Traffic", "`traffic`"),
     ("Techniques", "`techniques`"),
     ("Targets", "`targets`"), ("Constraints", "`constraints`"), ("Workstations", "`machines`"),

@@ -24,7 +24,7 @@ from flopwise.fleet.problem import IDLE, Problem, allotments, monthly_cost, prob
 from flopwise.fleet.results import Chosen, chosen_ways, result
 from flopwise.fleet.risks import risks
 from flopwise.fleet.savings import savings
-from flopwise.fleet.scenarios import DEMAND_SPREAD, ON_DEMAND_SPREAD, SPOT_SPREAD, simulated
+from flopwise.fleet.scenarios import simulated
 from flopwise.fleet.tables import gpu_rows, instance_rows, size_rows
 from flopwise.fleet.way import Way
 from flopwise.fleet.whatif import whatifs
@@ -122,16 +122,18 @@ def _composed(
     saved = savings(chosen, solved.rows, facts)
     told(STAGES[3], 0, 1)
     idle = [row for row in solved.rows if row.role == IDLE]
-    fixed = bill.storage + bill.traffic + sum(row.usd_per_month for row in idle)
+    fixed = bill.storage + sum(row.usd_per_month for row in idle)
+    volumes = volumes_by_workload(made, solved.found)
     drawn = None
     if scenarios:
+        sent = {made.items[number].placed.name: traffic for number, (_, traffic) in volumes.items()}
         busy = [row for row in solved.rows if row.role != IDLE]
         loads = {c.item.placed.name: c.load for c in chosen}
-        drawn = simulated(platform, busy, fixed, loads=loads, runs=scenarios, seed=seed, folder=folder)
+        drawn = simulated(platform, busy, fixed, loads=loads, sent_usd=sent, runs=scenarios, seed=seed, folder=folder)
     told(STAGES[3], 1, 1)
     ages = price_ages(solved.rows, today)
     own = own_rows(platform, facts, made, solved.found)
-    months = forecast(chosen, solved.rows, volumes_by_workload(made, solved.found), today, folder)
+    months = forecast(chosen, solved.rows, volumes, today, folder)
     register = risks(platform, chosen, solved.rows, bill, questions, drawn, ages, months, folder)
     return Assessment(
         name=platform.fleet.name,
@@ -205,9 +207,11 @@ def assumptions(solved: Solved, drawn: bool) -> list[str]:
         "machines of a kind are there when they are needed, at the listed price, up to the quotas",
     ]
     if drawn:
+        strays = solved.platform.rules.strays
         told.append(
-            f"drawn months: demand varies by {100 * DEMAND_SPREAD:.0f} %, spot prices by {100 * SPOT_SPREAD:.0f} %, "
-            f"others by {100 * ON_DEMAND_SPREAD:.0f} % (standard deviations), predictions by their measured errors"
+            f"drawn months: demand varies by {100 * strays.demand:.3g} %, spot prices by {100 * strays.spot_price:.3g} "
+            f"%, others by {100 * strays.list_price:.3g} % (standard deviations; policies.scenarios sets them), an "
+            f"interruption costs {strays.rework_hours:g} h, predictions vary by their measured errors"
         )
     told += dict.fromkeys(note for item in solved.items for note in item.notes)
     if solved.made.kept < KEPT:

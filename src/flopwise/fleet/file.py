@@ -11,7 +11,7 @@ import msgspec
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.fleet.hours import Schedule, schedule
 from flopwise.fleet.own import Machines, machines
-from flopwise.fleet.spec import API, HOSTABLE, INTERRUPTIBLE, OWNED, PURCHASES, RUNS, Fleet, Job, Quota
+from flopwise.fleet.spec import API, HOSTABLE, INTERRUPTIBLE, OWNED, PURCHASES, RUNS, Fleet, Job, Quota, Spreads
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, kind_of, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
@@ -20,6 +20,8 @@ MOST_BYTES = 1e21
 """Moved or kept in a month: all that the internet carries is less."""
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""
+MOST_SPREAD = 2.0
+"""A standard deviation of 200 %: one month in six at more than seven times the plan."""
 MOST_GROWTH = 1.0
 """A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
 
@@ -31,6 +33,20 @@ class Cap:
     most: int
     provider: str | None
     instance: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strays:
+    """How far drawn months stray: standard deviations of logarithms, and hours that an interruption costs.
+
+    The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
+    do; half an hour is lost since the last checkpoint, restart included.
+    """
+
+    demand: float = 0.15
+    spot_price: float = 0.20
+    list_price: float = 0.02
+    rework_hours: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +66,7 @@ class Rules:
     growth_per_month: float
     carbon_usd_per_kg: float
     max_price_age_days: float
+    strays: Strays = Strays()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +265,17 @@ def _rules(fleet: Fleet) -> Rules:
         growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=MOST_GROWTH),
         carbon_usd_per_kg=_between(policies.carbon_usd_per_kg, "policies.carbon_usd_per_kg", 0, 1e6),
         max_price_age_days=_between(policies.max_price_age_days, "policies.max_price_age_days", 1, 36500),
+        strays=_strays(policies.scenarios),
     )
+
+
+def _strays(given: Spreads) -> Strays:
+    named = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
+    where = "policies.scenarios"
+    shares = {n: share(v, f"{where}.{n}", most=MOST_SPREAD) for n, v in named.items() if n != "rework_hours"}
+    if "rework_hours" in named:
+        shares["rework_hours"] = _between(named["rework_hours"], f"{where}.rework_hours", 0, 744)
+    return Strays(**shares)
 
 
 def _cap(quota: Quota, where: str) -> Cap:

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from flopwise.fleet.file import Platform
 
 Draws = NDArray[np.floating[Any]]
-DEMAND_SPREAD = 0.15
-"""Standard deviation of the logarithm of a month's demand. Assumed: a service's owner knows better."""
-SPOT_SPREAD, ON_DEMAND_SPREAD = 0.20, 0.02
-"""The same of prices. Assumed: list prices hardly move within a month, spot prices do."""
-REWORK_H = 0.5
-"""Hours of work that an interruption costs: half an hour since the last checkpoint, restart included."""
 PARTS = ("demand", "prices", "interruptions", "prediction")
 Z90 = 1.2815515655446004
 
@@ -35,23 +29,28 @@ def simulated(
     fixed_usd: float,
     *,
     loads: Mapping[str, float],
+    sent_usd: Mapping[str, float] | None = None,
     runs: int,
     seed: int,
     folder: Path | None = None,
 ) -> Scenarios:
     """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
 
+    `fixed_usd` is paid in each; `sent_usd`, by workload, follows its demand.
+
     Machines follow demand, but those reserved or one's own, which are paid anyhow: more demand first fills those there
     are, as far as `loads` (by workload: busy share over what they may be busy) leaves room. Each part's share of the
     variance is that of months in which only this part is drawn.
 
-    Assumes: `DEMAND_SPREAD`, `SPOT_SPREAD`, `ON_DEMAND_SPREAD`; predictions err as the intervals of the bill say.
+    Assumes: `Rules.strays`; an interruption of a training run stops all its machines; predictions err as the intervals
+    of the bill say.
     """
     if not rows:
         raise ValueError("a bill needs machines")
-    draws = _draws(platform, rows, loads, runs, seed, folder)
-    total = _bill(rows, draws, set(PARTS)) + fixed_usd
-    alone = {part: float(np.var(_bill(rows, draws, {part}))) for part in PARTS}
+    draws, demand = _draws(platform, rows, loads, runs, seed, folder)
+    sent = np.array([(sent_usd or {}).get(placed.name, 0.0) for placed in platform.workloads])
+    total = _bill(rows, draws, set(PARTS)) + fixed_usd + demand @ sent
+    alone = {part: float(np.var(_bill(rows, draws, {part}) + (part == "demand") * (demand @ sent))) for part in PARTS}
     explained = sum(alone.values())
     p10, p50, p90, p95 = (float(v) for v in np.percentile(total, [10, 50, 90, 95]))
     budget = platform.rules.budget_per_month
@@ -64,20 +63,21 @@ def simulated(
 
 def _draws(
     platform: Platform, rows: Sequence[Allotment], loads: Mapping[str, float], runs: int, seed: int, folder: Path | None
-) -> dict[str, Draws]:
-    """Factors of (runs, rows): demand is one draw a workload, prices one for each provider and purchase."""
-    random = np.random.default_rng(seed)
+) -> tuple[dict[str, Draws], Draws]:
+    """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
+    random, strays = np.random.default_rng(seed), platform.rules.strays
     runs_that_end = {placed.name for placed in platform.workloads if placed.ends}
+    gangs = {placed.name for placed in platform.workloads if placed.job.task in {"pretrain", "finetune"}}
     names = {placed.name: n for n, placed in enumerate(platform.workloads)}
-    demand = np.exp(random.normal(0.0, DEMAND_SPREAD, (runs, len(names))))
+    demand = np.exp(random.normal(0.0, strays.demand, (runs, len(names))))
     told = random.normal(0.0, 1.0, (runs, len(names)))
     sold = {key: n for n, key in enumerate(dict.fromkeys((r.provider, r.purchase) for r in rows))}
     moved = random.normal(0.0, 1.0, (runs, len(sold)))
-    spread = np.array([SPOT_SPREAD if r.purchase == "spot" else ON_DEMAND_SPREAD for r in rows])
+    spread = np.array([strays.spot_price if r.purchase == "spot" else strays.list_price for r in rows])
     owner = np.array([names[r.workload] for r in rows])
     rates = np.array([_interruptions(r, folder) for r in rows])
     lost = random.poisson(rates, (runs, len(rows))) - rates
-    hours = np.array([max(r.hours_per_month * r.count, 1e-9) for r in rows])
+    hours = np.array([max(r.hours_per_month * (1 if r.workload in gangs else r.count), 1e-9) for r in rows])
     up = np.array([np.log(max(r.usd_high, 1e-9) / max(r.usd_per_month, 1e-9)) / Z90 for r in rows])
     down = np.array([np.log(max(r.usd_per_month, 1e-9) / max(r.usd_low, 1e-9)) / Z90 for r in rows])
     erred = told[:, owner]
@@ -87,12 +87,13 @@ def _draws(
     loaded = np.where(asked > 1, asked * np.array([min(1.0, loads.get(r.workload, 1.0)) for r in rows]), asked)
     machines = np.maximum(np.ceil(np.round(count * loaded, 6)), np.where(asked > 1, count, 1)) / count
     linear = np.array([r.workload in runs_that_end or r.purchase == API for r in rows])
-    return {
+    factors = {
         "demand": np.where(linear, asked, machines),
         "prices": price,
-        "interruptions": np.maximum(1.0 + lost * REWORK_H / hours, 0.0),
+        "interruptions": np.maximum(1.0 + lost * strays.rework_hours / hours, 0.0),
         "prediction": np.exp(erred * np.where(erred > 0, up, down)),
     }
+    return factors, demand
 
 
 def _interruptions(row: Allotment, folder: Path | None) -> float:

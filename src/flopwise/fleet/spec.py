@@ -255,6 +255,19 @@ class Backup(_Strict, frozen=True):
     """Hours a month that it is expected to be used, where it does not run all the time."""
 
 
+class Spreads(_Strict, frozen=True):
+    """How far drawn months stray from the plan, where the fleet's owner knows better than the usual figures."""
+
+    demand: Quantity | None = None
+    """Standard deviation of a month's demand: 15% when it is not given."""
+    spot_price: Quantity | None = None
+    """The same of spot prices: 20%."""
+    list_price: Quantity | None = None
+    """The same of all other prices: 2%."""
+    rework_hours: Quantity | None = None
+    """Hours of work that an interruption of a spot machine costs: 0.5."""
+
+
 class Policies(_Strict, frozen=True):
     """What holds for the whole fleet."""
 
@@ -283,6 +296,8 @@ class Policies(_Strict, frozen=True):
     """What a kilogram of CO2 counts in the choice, beside the money."""
     max_price_age_days: Quantity = 180
     """Older prices are warned of."""
+    scenarios: Spreads = Spreads()
+    """How far drawn months stray from the plan."""
 
 
 class Fleet(_Strict, frozen=True):

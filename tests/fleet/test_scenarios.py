@@ -1,0 +1,119 @@
+"""Drawn months: what is known of their distribution, what moves it, and that the fleet may say how far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flopwise.errors import SpecError
+from flopwise.fleet.assessment import Allotment, Scenarios
+from flopwise.fleet.file import Platform, fleet_from
+from flopwise.fleet.scenarios import PARTS, simulated
+
+RUN: dict[str, Any] = {
+    "name": "tune", "task": "finetune", "model": "Llama-7B", "data": {"tokens": "50M", "seq_len": 2048},
+}  # fmt: skip
+DESKS: dict[str, Any] = {"name": "desks", "task": "develop", "machines": {"count": 10, "gpus": ["T4"]}}
+STILL = {"demand": 0, "spot_price": 0, "list_price": 0, "rework_hours": 0}
+
+
+def platform(job: dict[str, Any], **strays: Any) -> Platform:
+    return fleet_from({"name": "f", "workloads": [job], "policies": {"scenarios": STILL | strays}})
+
+
+def row(workload: str, purchase: str = "on_demand", **more: Any) -> Allotment:
+    figures: dict[str, Any] = {
+        "workload": workload, "environment": "production", "provider": "aws", "region": "r", "instance": "i",
+        "gpu": "A100-SXM-80", "purchase": purchase, "count": 10, "hours_per_month": 100.0, "usd_per_hour": 1.0,
+        "usd_per_hour_effective": 1.0, "usd_per_month": 1000.0, "usd_low": 1000.0, "usd_high": 1000.0,
+        "price_date": "2026-01-01",
+    }  # fmt: skip
+    return Allotment(**figures | more)
+
+
+def drawn(found: Platform, rows: list[Allotment], runs: int = 40_000, seed: int = 1, **more: Any) -> Scenarios:
+    return simulated(found, rows, more.pop("fixed_usd", 0.0), loads={}, runs=runs, seed=seed, **more)
+
+
+def test_nothing_drawn_is_the_plan() -> None:
+    found = drawn(platform(RUN), [row("tune")], runs=10, fixed_usd=50.0, sent_usd={"tune": 7.0})
+    assert found.p10 == found.mean == found.p95 == 1057.0
+    assert set(found.drivers.values()) == {0.0}
+
+
+def test_demand_of_a_run_is_lognormal_about_the_plan() -> None:
+    """Median, percentiles and mean of exp(0.3 z) times $1,000; what is sent follows, what is fixed does not."""
+    found = drawn(platform(RUN, demand="30%"), [row("tune")], fixed_usd=500.0, sent_usd={"tune": 100.0})
+    z90 = 1.2816
+    assert found.p50 == pytest.approx(500 + 1100, rel=0.01)
+    assert found.p90 == pytest.approx(500 + 1100 * math.exp(0.3 * z90), rel=0.01)
+    assert found.p10 == pytest.approx(500 + 1100 * math.exp(-0.3 * z90), rel=0.01)
+    assert found.mean == pytest.approx(500 + 1100 * math.exp(0.3**2 / 2), rel=0.01)
+    assert found.drivers == {part: float(part == "demand") for part in PARTS}
+
+
+def test_prices_stray_as_the_fleet_says() -> None:
+    for purchase, name in (("spot", "spot_price"), ("on_demand", "list_price")):
+        found = drawn(platform(RUN, **{name: 0.5}), [row("tune", purchase)])
+        assert found.p90 / found.p10 == pytest.approx(math.exp(2 * 1.2816 * 0.5), rel=0.02)
+    still = drawn(platform(RUN, spot_price=0.5, list_price=0.5), [row("tune", "reserved_1y")], runs=50)
+    assert still.p10 == still.p95 == 1000.0
+
+
+def test_drivers_are_shares_of_the_variance() -> None:
+    """Two lognormals of the same spread explain a half each."""
+    found = drawn(platform(RUN, demand=0.1, list_price=0.1), [row("tune")])
+    assert found.drivers["demand"] == pytest.approx(0.5, abs=0.02)
+    assert sum(found.drivers.values()) == pytest.approx(1.0)
+
+
+def test_an_interruption_stops_all_machines_of_a_training_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poisson interruptions of 10 machines x 100 h at one in 200 h: 5 a month, each costs 2 h of all ten machines."""
+
+    class Record:
+        interruptions_per_s = 1 / (200 * 3600)
+
+    monkeypatch.setattr("flopwise.fleet.scenarios.spot_record", lambda *_: Record())
+    found = drawn(platform(RUN, rework_hours=2), [row("tune", "spot")])
+    draws = 1000 * (1 + (np.random.default_rng(9).poisson(5, 200_000) - 5) * 2 / 100)
+    assert found.mean == pytest.approx(1000, rel=0.002)
+    assert (found.p10, found.p90, found.p95) == pytest.approx(tuple(np.percentile(draws, [10, 90, 95])), rel=0.01)
+    desks = drawn(platform(DESKS | {"interruptible": True}, rework_hours=2), [row("desks", "spot")])
+    assert desks.p95 - desks.mean == pytest.approx((found.p95 - found.mean) / 10, rel=0.02)
+
+
+def test_services_take_whole_machines() -> None:
+    """Ten machines: no month between them, and none below one."""
+    found = platform(DESKS, demand=0.2)
+    told = simulated(found, [row("desks")], 0.0, loads={"desks": 1.0}, runs=2000, seed=3)
+    assert {told.p10 % 100, told.p50 % 100, told.p90 % 100} == {0.0}
+    idle = simulated(found, [row("desks")], 0.0, loads={"desks": 0.25}, runs=2000, seed=3)
+    assert idle.p95 <= 1000.0
+
+
+def test_a_larger_budget_is_exceeded_less_often_and_the_same_seed_says_the_same() -> None:
+    base = platform(RUN, demand=0.3, list_price=0.1)
+    chances = list[float]()
+    for budget in (400, 800, 1000, 1250, 2500):
+        rules = replace(base.rules, budget_per_month=float(budget))
+        chances.append(drawn(replace(base, rules=rules), [row("tune")]).over_budget or 0.0)
+    assert chances == sorted(chances, reverse=True)
+    assert chances[2] == pytest.approx(0.5, abs=0.01)
+    spread = math.hypot(0.3, 0.1)
+    assert chances[3] == pytest.approx(0.5 * math.erfc(math.log(1.25) / spread / math.sqrt(2)), abs=0.01)
+    assert drawn(base, [row("tune")]) == drawn(base, [row("tune")])
+    assert drawn(base, [row("tune")], seed=2) != drawn(base, [row("tune")])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"demand": "-1%"}, "policies.scenarios.demand"), ({"list_price": 3}, "allowed: 0 to 2"),
+     ({"rework_hours": 1e9}, "policies.scenarios.rework_hours"), ({"demnad": 1}, "demnad")],
+)  # fmt: skip
+def test_wrong_spreads_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        fleet_from({"name": "f", "workloads": [DESKS], "policies": {"scenarios": given}})
