@@ -126,15 +126,7 @@ def plan_serving(
     if smaller:
         close = _close(options, workload, answer)
         options += _options(workload, model, close, smaller, answer, lambda _: None)
-    picks: list[Pick] = []
-    missed: list[tuple[float, Pick]] = []
-    for option in options:
-        met = option.odds()
-        rows = np.flatnonzero(option.allowed(met))
-        if rows.size:
-            picks += _best(option, rows, met)
-        else:
-            missed.append(_miss(option, met, answer))
+    picks, missed = _picked(options, answer)
     found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps), on_compile)
     answer.plans = [done.candidate(place) for place, (_, done) in enumerate(found, start=1)]
     if answer.plans and not alone:
@@ -154,6 +146,20 @@ def plan_serving(
     if not answers_in_one_pass(model, workload):
         answer.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return answer
+
+
+def _picked(options: list[Option], answer: Answer) -> tuple[list[Pick], list[tuple[float, Pick]]]:
+    """The best rows of options that meet the targets, and by how much the others' nearest rows miss."""
+    picks: list[Pick] = []
+    missed: list[tuple[float, Pick]] = []
+    for option in options:
+        met = option.odds()
+        rows = np.flatnonzero(option.allowed(met))
+        if rows.size:
+            picks += _best(option, rows, met)
+        else:
+            missed.append(_miss(option, met, answer))
+    return picks, missed
 
 
 def _nearest(missed: list[tuple[float, Pick]], demoted: list[Candidate]) -> list[Candidate]:
