@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fit_training_knobs import KNOBS, Knob
+from fit_training_knobs import KNOBS
 from flopwise.backtests.training import measured_tokens_per_s, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
@@ -33,15 +32,13 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Stack, stack, stack_names
 from flopwise.training.estimate import TrainJob, single_parts, single_table
-from robust_fit import write_cells
+from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_cells
 
-Array = NDArray[np.float64]
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
 LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "training_left_out.csv"
 """Predicted / measured - 1 of every run by constants that have not seen its source."""
-ELBOW = 0.10  # log error from which the loss grows linearly
-STEP = 0.02  # of a logarithm, for derivatives
 ROUNDS = 8
+LEAST_GAIN = 2e-4  # of the loss, for another round
 
 
 @dataclass(frozen=True)
@@ -122,90 +119,23 @@ def _stack(row: Stack, values: Mapping[Knob, float]) -> Stack:
     return replace(row, **own)
 
 
-def weights(held: Sequence[Run]) -> Array:
-    """One over the square root of the rows of each run's source."""
-    counts = Counter(r.source for r in held)
-    return np.array([1 / math.sqrt(counts[r.source]) for r in held])
-
-
-def solved(errors: Array, slopes: Array, weight: Array, point: Array, reach: float = math.inf) -> Array:
-    """The point that minimises robust loss and distance from the priors where errors are linear in the knobs."""
-    prior = np.log([k.prior for k in KNOBS])
-    pull = np.array([1.0 / k.spread**2 for k in KNOBS]) * 0.02
-    low = np.maximum(np.log([k.low for k in KNOBS]), point - reach)
-    high = np.minimum(np.log([k.high for k in KNOBS]), point + reach)
-    found = point.copy()
-    for _ in range(40):
-        left = errors + slopes @ (found - point)
-        w = weight / np.sqrt(1.0 + (left / ELBOW) ** 2)
-        free = np.ones(len(found), dtype=bool)
-        new = found.copy()
-        for _ in range(6):  # those that run into a bound stay there
-            normal = (slopes[:, free].T * w) @ slopes[:, free] + np.diag(pull[free])
-            fixed = errors + slopes[:, ~free] @ (new[~free] - point[~free]) - slopes[:, free] @ point[free]
-            new[free] = np.linalg.solve(normal, pull[free] * prior[free] - (slopes[:, free].T * w) @ fixed)
-            out = free & ((new < low) | (new > high))
-            new = np.clip(new, low, high)
-            if not out.any():
-                break
-            free &= ~out
-        if np.abs(new - found).max() < 1e-5:
-            break
-        found = 0.5 * found + 0.5 * new
-    return found
-
-
-def loss(errors: Array, weight: Array, point: Array) -> float:
-    """What the fit minimises."""
-    prior = np.log([k.prior for k in KNOBS])
-    pull = np.array([1.0 / k.spread**2 for k in KNOBS]) * 0.02
-    robust = 2 * ELBOW**2 * (np.sqrt(1 + (errors / ELBOW) ** 2) - 1)
-    return float((weight * robust).sum() + (pull * (point - prior) ** 2).sum())
-
-
 def fit(model: Model, start: Array, rounds: int) -> tuple[Array, Array]:
     """(point, slopes there) after Gauss-Newton steps that shrink until they help."""
-    point, weight = start, weights(model.runs)
-    slopes = model.slopes(point)
-    for turn in range(rounds):
-        before = loss(model.errors(point), weight, point)
-        for reach in (0.7, 0.25, 0.08):
-            new = solved(model.errors(point), slopes, weight, point, reach)
-            after = loss(model.errors(new), weight, new)
-            if after < before:
-                break
-        else:
-            break
-        point = new
-        model.known = {}
-        slopes = model.slopes(point)
-        print(f"  round {turn + 1}: loss {after:.4f}, {told(model.errors(point))}", flush=True)
-        if before - after < 2e-4 * before:
-            break
-    return point, slopes
+    weight = even_weights([r.source for r in model.runs])
+    return descended(KNOBS, model.errors, model.slopes, weight, start, rounds, LEAST_GAIN)
 
 
 def left_out(model: Model, point: Array, slopes: Array) -> Array:
     """Log errors of every run under constants that have not seen its source."""
-    errors, weight = model.errors(point), weights(model.runs)
+    errors, weight = model.errors(point), even_weights([r.source for r in model.runs])
     out = np.zeros(len(errors))
     sources = np.array([r.source for r in model.runs])
     for source in dict.fromkeys(sources.tolist()):
         own = sources == source
-        found = solved(errors[~own], slopes[~own], weight[~own], point)
+        found = solved(KNOBS, errors[~own], slopes[~own], weight[~own], point)
         held = [r for r, o in zip(model.runs, own, strict=True) if o]
         out[own] = Model(held).errors(found)
     return out
-
-
-def told(errors: Array) -> str:
-    """Median and 90th percentile of the absolute relative error, and the signed median."""
-    relative = np.exp(errors) - 1
-    size = np.abs(relative)
-    return (
-        f"median {100 * np.median(size):.1f} %, p90 {100 * np.quantile(size, 0.9):.1f} %, "
-        f"bias {100 * np.median(relative):+.1f} %"
-    )
 
 
 def report(model: Model, plain: Array, unseen: Array) -> None:

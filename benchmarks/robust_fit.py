@@ -24,7 +24,7 @@ STEP = 0.02  # of a logarithm, for derivatives
 
 @dataclass(frozen=True)
 class Knob:
-    """One constant: a column of some engines, or a calibrated parameter; `spread`: how far (log) it strays freely."""
+    """One constant: a column of some rows, or a calibrated parameter; `spread`: how far (log) it strays freely."""
 
     name: str
     scopes: tuple[str, ...]
@@ -101,8 +101,9 @@ def descended(
     weight: Array,
     start: Array,
     rounds: int,
+    least_gain: float = 1e-3,
 ) -> tuple[Array, Array]:
-    """(point, slopes there) after Gauss-Newton steps that shrink until they help."""
+    """(point, slopes there) after Gauss-Newton steps that shrink until they help, or gain less than `least_gain`."""
     point, slopes = start, slopes_at(start)
     for turn in range(rounds):
         here = errors_at(point)
@@ -116,7 +117,7 @@ def descended(
             break
         point, slopes = new, slopes_at(new)
         print(f"  round {turn + 1}: loss {after:.4f}, {told(errors_at(point))}", flush=True)
-        if before - after < 1e-3 * before:
+        if before - after < least_gain * before:
             break
     return point, slopes
 
