@@ -30,6 +30,7 @@ from flopwise.training.estimate import TrainJob, estimate, single_parts, single_
 from flopwise.training.frozen import Frozen
 from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
+from flopwise.training.schedules import NAMES
 
 TOKENS = 1e9
 
@@ -192,6 +193,16 @@ def test_nothing_is_offloaded_where_something_fits_without() -> None:
             assert one.num_gpus <= 8
 
 
+def fills(schedule: int, pp: int, waiting: int, layers: int) -> bool:
+    """ZB-V and DualPipe want two micro-batches a stage; the first and the folded one have two chunks a rank, the other
+    half of the micro-batches from either end."""
+    if schedule in {3, 4, 5} and waiting < 2 * pp:
+        return False
+    if schedule in {3, 5} and 2 * pp > layers:
+        return False
+    return schedule != 4 or (pp % 2 == 0 and waiting % 2 == 0)
+
+
 def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
     """The rules of the space, in plain words and numbers."""
     dp, pp = int(layout.dp), int(layout.pp)
@@ -205,11 +216,12 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
         int(layout.zero) != 3 or group < 2 or group >= dp or dp % group or group * int(layout.tp) not in nodes
     ):
         return False
-    if int(layout.schedule) and (pp == 1 or int(layout.interleave) > 1):
+    waiting = int(recipe.global_batch) // (dp * int(layout.micro_batch))
+    code = int(layout.schedule)
+    if code and (pp == 1 or int(layout.interleave) > 1 or not fills(code, pp, waiting, layers)):
         return False
     if int(layout.interleave) == 1:
         return True
-    waiting = int(recipe.global_batch) // (dp * int(layout.micro_batch))
     return pp > 1 and layers % (pp * int(layout.interleave)) == 0 and waiting % pp == 0
 
 
@@ -221,7 +233,8 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     best, candidates, fitting = float("inf"), 0, 0
     layers = model.stacks[0].num_layers
     degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
-    schedules = (0, 2) if "zero-bubble" in stack(recipe.stack).schedules else (0,)
+    known = stack(recipe.stack).schedules.split(";")
+    schedules = (0, *(NAMES.index(name) for name in known if name in {"zero-bubble", "zb-v", "dualpipe", "dualpipe-v"}))
     groups = [(3, g) for g in range(2, gpus) if g in {2, 4, 8, 16, 3, 6, 12, 9, 18}]
     for tp, pp, micro, sharding, recompute, interleave, schedule in product(
         (1, 2, 4, 8),
@@ -258,6 +271,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         ("gpt2-medium", 16, 8, "megatron-te", None),
         ("gpt2", 24, 24, "megatron-te", None),
         ("gpt2", 16, 8, "megatron-deepspeed", None),
+        ("gpt2", 16, 8, "hai-llm", None),
         ("gpt2-medium", 16, 8, "in-house", 4_600_000_000),
         ("gpt2-medium", 16, 8, "fsdp-te", None),
     ],
@@ -355,7 +369,14 @@ def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "turns"),
-    [("1f1b", {(1, 0)}), ("interleaved", {(1, 0), (2, 0), (4, 0)}), ("gpipe", {(1, 1)}), ("zb-h1", {(1, 2)})],
+    [
+        ("1f1b", {(1, 0)}),
+        ("interleaved", {(1, 0), (2, 0), (4, 0)}),
+        ("gpipe", {(1, 1)}),
+        ("zb-h1", {(1, 2)}),
+        ("zb-v", {(1, 3)}),
+        ("dualpipe", {(1, 4)}),
+    ],
 )
 def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
     job = searched(load_model("gpt2-medium"), Recipe(seq_len=1024, global_batch=64), most=16, schedule=asked)

@@ -71,7 +71,7 @@ def test_time_is_the_sum_over_blocks(every: int) -> None:
     ends = lines(job("Llama-3.1-8B", tp=2, dp=4, recompute=2, recompute_every=32))["recompute"] * 32
     assert some["recompute"] == pytest.approx(ends * (32 // every) / 32)
     assert none["recompute"] == 0
-    assert ends < whole["recompute"]
+    assert ends == pytest.approx(whole["recompute"])
     for name in ("forward", "backward", "optimizer"):
         assert some[name] == pytest.approx(none[name])
     share = (some["tensor_parallel"] - none["tensor_parallel"]) / none["tensor_parallel"]
@@ -100,7 +100,7 @@ def test_between_none_and_all(pp: int, every: int, first: int, interleave: int, 
     assert again[0] == pytest.approx(1.0)
     assert again[0] <= again[1] + 1e-12
     assert again[1] <= again[2] + 1e-12
-    assert again[2] == pytest.approx(4 / 3)
+    assert 1.2 < again[2] < 4 / 3  # all layers, but not the head
     assert sum(s for _, s in part.breakdown) == pytest.approx(part.step_s)
 
 

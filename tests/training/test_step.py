@@ -86,9 +86,10 @@ def test_pipeline_bubble_is_narayanans() -> None:
         assert lines["pipeline_bubble"] / useful == pytest.approx(3 / (interleave * 64), rel=0.02)
 
 
-def test_full_recompute_runs_the_forward_pass_again() -> None:
+def test_full_recompute_runs_the_layers_again() -> None:
+    """All of the forward pass but the embedding, the head and the loss."""
     lines = dict(estimate(job(recompute=2)).breakdown)
-    assert lines["recompute"] == pytest.approx(lines["forward"], rel=0.05)
+    assert 0.8 < lines["recompute"] / lines["forward"] < 1.0
 
 
 def test_adapters_need_a_third_less_than_all_weights() -> None:
@@ -165,10 +166,10 @@ def test_run_adds_up() -> None:
 
 @pytest.mark.parametrize(("kept", "least", "most"), [("operations", 0.4, 0.7), ("alternate", 0.49, 0.51)])
 def test_selective_recompute_runs_what_the_stack_gives_up(kept: Any, least: float, most: float) -> None:
-    """Every other product again, or every other layer: about half of the forward pass."""
-    base = job(recompute=1)
+    """Every other product again, or every other layer: about half of the layers' forward pass."""
+    base, whole = job(recompute=1), dict(estimate(job(recompute=2)).breakdown)
     lines = dict(estimate(replace(base, recipe=replace(base.recipe, selective=kept))).breakdown)
-    assert least <= lines["recompute"] / lines["forward"] <= most
+    assert least <= lines["recompute"] / whole["recompute"] <= most
 
 
 def test_scaled_rows_are_slower_than_scaled_tensors() -> None:

@@ -56,7 +56,7 @@ class Method:
     fsdp: bool = False
     shard: int | None = None  # HSDP: ranks over which ZeRO shards, replicated beyond
     interleave: int | None = None
-    schedule: str | None = None  # 1f1b, interleaved, gpipe, zero-bubble
+    schedule: str | None = None  # 1f1b, interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v
     stage_layers: tuple[int, ...] = ()  # of each pipeline stage, or virtual stage
     sequence_parallel: bool = True
     offload: tuple[str, ...] = ()

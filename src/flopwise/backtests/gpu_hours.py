@@ -35,6 +35,9 @@ DEFAULT_GPUS = 512
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
 STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
+OWN_STACKS = {"deepseek": ("hai-llm", 4096)}
+"""Stacks that reports describe, and the sequences they trained on, by the first word of a model's name: DeepSeek-V2
+(arXiv 2405.04434) section 3.1 and DeepSeek-V3 (arXiv 2412.19437) sections 3 and 4.2."""
 FLASH_MONTH = 2301
 """arXiv month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
 GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al., May 2022)."""
@@ -75,16 +78,19 @@ def noted_degrees(row: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 
 def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
     """The recipe of a pre-training run of that model, with a batch that divides over the GPUs."""
-    seq = min(model.max_position or MAX_SEQ, MAX_SEQ)
+    software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
+    seq = min(model.max_position or longest, longest)
     tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
     precision = (row.get("precision") or "bf16").lower()
     if precision not in {"bf16", "fp16", "fp8", "fp32", "mxfp8", "nvfp4"}:
         raise SpecError(f"precision {precision[:40]!r} is unknown")
+    if software != STACK and precision == "fp8":
+        precision = "fp8_block"  # DeepSeek-V3 report, section 3.3.2
     return Recipe(
         seq_len=seq,
         global_batch=gpus * max(1, round(tokens / seq / gpus)),
         precision=cast("Precision", precision),
-        stack=EARLY_STACK if early(row) else STACK,
+        stack=EARLY_STACK if early(row) else software,
         attention="eager" if early(row) else "flash",
     )
 

@@ -125,7 +125,7 @@ def row_layout(row: Mapping[str, str]) -> Layout:
 def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
     """The row's recipe."""
     precision = row.get("precision", "bf16") or "bf16"
-    names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "fp8_rowwise", "mxfp8", "nvfp4")
+    names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
     notes = row.get("notes", "").lower()
     if precision == "fp8" and "rowwise" in notes.split(";")[0]:
         precision = "fp8_rowwise"

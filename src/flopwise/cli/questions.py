@@ -75,7 +75,7 @@ layout_options = grouped(
     click.option(
         "--schedule",
         type=options.Name("name"),
-        help="Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble.",
+        help="Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.",
     ),
     click.option(
         "--stage-layers", type=options.Wholes(), help="Layers of each pipeline stage or virtual stage: 7,8,8,7."
@@ -95,7 +95,7 @@ layout_options = grouped(
 recipe_options = grouped(
     click.option(
         "--precision",
-        type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
+        type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]),
         default="bf16",
         show_default=True,
         help="Of the matrix products in training.",

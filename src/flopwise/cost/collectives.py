@@ -10,6 +10,7 @@ sends in all (all-to-all, p2p).
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import comb
 
 import numpy as np
 
@@ -130,11 +131,46 @@ def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) 
     return _outside_in(fabric, nbytes, n, stride)
 
 
-def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1) -> Floats:
+def reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:
+    """How many of `parts` equal groups of ranks get at least one of the `copies` of a row, on average.
+
+    Ranks lie in `pools` equal groups, too, and the copies of a row go to ranks of `top_pools` of them, drawn at random.
+
+    Source: counting; DeepSeek-V3 report (arXiv:2412.19437) section 2.1.2, node-limited routing: pools of experts.
+    Assumes: copies fall independently on the ranks of the pools that are drawn.
+    """
+    open_ = top_pools * np.maximum(parts / pools, 1.0)  # parts of the pools that are drawn, where pools have several
+    found = open_ * (1.0 - (1.0 - 1.0 / open_) ** copies)
+    if pools == top_pools:  # no limit
+        return parts * (1.0 - (1.0 - 1.0 / parts) ** copies)
+    sizes, back = np.unique(np.maximum(np.round(pools / np.ravel(parts)), 1.0).astype(int), return_inverse=True)
+    missed = np.array([_missed(int(size), int(np.max(copies)), pools, top_pools) for size in sizes])[back]
+    return np.where(parts >= pools, found, parts * (1.0 - missed.reshape(np.shape(parts))))
+
+
+def _missed(size: int, copies: int, pools: int, top_pools: int) -> float:
+    """Chance that a group of `size` pools gets none of the copies: by how many of its pools are drawn."""
+    ways = comb(pools, top_pools)
+    return sum(
+        comb(size, drawn) * comb(pools - size, top_pools - drawn) / ways * (1.0 - drawn / top_pools) ** copies
+        for drawn in range(min(size, top_pools) + 1)
+    )
+
+
+def all_to_all_s(
+    fabric: Fabric,
+    nbytes: Floats,
+    n: Ints,
+    stride: Ints = 1,
+    *,
+    copies: Ints = 1,
+    pools: int = 1,
+    top_pools: int = 1,
+) -> Floats:
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
 
     `copies`: how often each row stands in `nbytes`, for as many random ranks; a row crosses an outer level once for
-    each group that has at least one of them.
+    each group that has at least one of them. `pools`, `top_pools`: as `reached` has them.
 
     Source: counting; rates calibrated. Assumes: even shares; a rank's traffic outwards uses its own share of the link.
     """
@@ -143,8 +179,8 @@ def all_to_all_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, c
     for level, joined in level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
         if np.any(np.asarray(copies) > 1):
-            groups = n / inside
-            outwards = outwards * np.where(inside > 1.0, groups / copies * (1.0 - (1.0 - 1.0 / groups) ** copies), 1.0)
+            crossing = reached(n / inside, copies, pools, top_pools) / copies
+            outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
         gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
         rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
         fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)

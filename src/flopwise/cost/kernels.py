@@ -257,11 +257,12 @@ def grouped_matmul_s(
     act_bytes: float = 2.0,
     cold: bool = True,
     graph: bool = True,
+    ordered: bool = False,
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
     Rows of each expert are padded to whole tiles; the weights of touched experts are read once; rows are gathered by
-    expert, quantised where they must be, and scattered back: so many passes over them.
+    expert, quantised where they must be, and scattered back: so many passes over them, none where they lie `ordered`.
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding.
     Assumes: rows are spread evenly over the touched experts.
@@ -271,7 +272,7 @@ def grouped_matmul_s(
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         compute_s, moved = _product(rates, way, m, n, k, touched)
         arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
-        passes = rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
+        passes = 0.0 if ordered else rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         memory_s = read_s(rates, moved + passes, cold=cold)
         return overlapped(rates, compute_s, memory_s, rates.value["grouped_s"])
 
@@ -363,6 +364,7 @@ def work_s(
             weight_bits=weight_bits,
             act_bytes=act_bytes,
             graph=graph,
+            ordered=work.name.endswith("/wgrad"),
         )
     if work.kind == "attention":
         from flopwise.cost.attention import attention_s  # noqa: PLC0415 - attention builds on this module

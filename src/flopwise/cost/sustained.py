@@ -24,6 +24,8 @@ ATTENTION = {
 }
 """Parameters whose product is the rate of each stack's attention kernel."""
 BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
+FUSED_FORMATS = {"split": frozenset[str](), "fused": BLOCK_SCALED, "fused-fp8": BLOCK_SCALED | {"fp8", "fp8_block"}}
+"""Formats that each kind of grouped kernel multiplies in one piece."""
 BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
@@ -48,12 +50,13 @@ def clock_frac(rates: Rates) -> float:
 
 
 def grouped_kernel(software: Software, dtype: str) -> str:
-    """Which of the stack's kernels multiplies experts in `dtype`: the fused ones serve block-scaled formats alone.
+    """Which of the stack's kernels multiplies experts in `dtype`: "fused" ones serve some formats only, else "split".
 
-    Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4).
-    Assumes: other formats go expert by expert through the plain library.
+    Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4);
+    DeepGEMM's README (fp8 with scales of blocks, grouped).
+    Assumes: other formats go expert by expert through the plain library; one fused kernel is as good as the other.
     """
-    return software.grouped_kernel if dtype in BLOCK_SCALED else "split"
+    return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
 def training_rates(rates: Rates, software: Software, dtype: str = "bf16") -> Rates:

@@ -52,6 +52,8 @@ class Experts:
     bias: bool = False
     shard: Shard = ""
     reads: str = ""
+    groups: int = 1  # experts lie in so many groups (DeepSeek: nodes),
+    top_groups: int = 1  # and a token goes to experts of at most this many of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

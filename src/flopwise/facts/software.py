@@ -44,6 +44,9 @@ class Stack:
         "compute", "fp16", "bf16", "fp32", "both"
     ]  # of the resident gradients; both: bf16 and an fp32 sum
     lasting_gradients: bool  # they stand through the whole step; else they appear as activations go
+    accumulation: Literal[
+        "none", "fused", "separate"
+    ]  # every micro-batch's gradients are added to those resident: by the product itself, by a kernel after it, or not
     states_dtype: Literal["compute", "fp32"]  # of full-precision optimizer states
     loss_bytes: (
         float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
@@ -54,7 +57,7 @@ class Stack:
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
     step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
-    selective: Literal["attention", "operations", "alternate", "full"]  # what its selective recompute keeps
+    selective: Literal["attention", "operations", "alternate", "fine", "full"]  # what its selective recompute keeps
     loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads, and frozen ones at the end
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
@@ -65,12 +68,15 @@ class Stack:
     )
     tp_overlap: float  # share of tensor-parallel messages hidden behind compute
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
+    fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
     launch_s: float  # host time to launch one operation
     routing_s: float  # host time to route, permute and launch the experts of one layer, forward and backward
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
-    grouped_kernel: Literal["split", "fused"]  # experts' products one by one, or all of a layer's in one fused kernel
+    grouped_kernel: Literal[
+        "split", "fused", "fused-fp8"
+    ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, or in fp8 too
     cast_passes: float  # passes over inputs, weights and results of a product in low precision, to cast and transpose
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas

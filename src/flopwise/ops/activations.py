@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.architecture import Item, Layer, Linear, Model, Stack
+from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
 from flopwise.ops.saved import traced
@@ -121,6 +121,33 @@ def saved_tensors(
     shape = Shape(batch=batch, query=seq, context=seq)
     setting = _setting(shape, implementation, split, habit, elem_bytes=elem_bytes, flash=flash)
     return traced(layer.items, setting, width).kept
+
+
+def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, eight_bits: bool) -> Floats:
+    """Bytes that one layer keeps where what is cheap is computed again: norms, activations, latent attention's inputs.
+
+    Up-projections of latent attention run again, so that its compressed form is kept instead of queries, keys and
+    values; experts' results are weighted before their last product, which so keeps none. `eight_bits`: what experts'
+    products and their activation read is kept in 8 bits.
+
+    Source: DeepSeek-V3 report (arXiv 2412.19437) sections 3.2.3 and 3.3.3; Megatron-Core, `recompute_modules`
+    (layernorm, mla_up_proj, moe_act).
+    Assumes: fused kernels with flash attention.
+    """
+    setting = _setting(shape, "fused", split, _PLAIN, elem_bytes=elem_bytes)
+    again = {item.name for item in layer.items if isinstance(item, Norm | Pointwise) and "residual" not in item.name}
+    again |= {f"{i.name}/{x}" for i in layer.items if isinstance(i, Attend) and i.latent_dim for x in "qkv"}
+    narrow = set()
+    for item in layer.items:
+        if isinstance(item, Experts) and item.shard == "row":
+            again.add(item.name)
+        elif isinstance(item, Experts):
+            narrow |= {item.name, f"{item.name}/permuted"}
+    total: Floats = 0.0
+    for key, nbytes in traced(layer.items, setting, width).kept.items():
+        if key not in again:
+            total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
+    return total
 
 
 def _head(stack: Stack, vocab: int) -> Linear | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flopwise.facts.architecture import Linear
 from flopwise.ops.shapes import Trainable, Work
 
@@ -25,12 +27,13 @@ def _product_gradients(work: Work, *, weight: bool, inputs: bool) -> list[Work]:
             )
         )
     if weight:
+        each = np.maximum(work.touched, 1.0) if work.kind == "grouped" else 1  # an expert sums over its own rows
         grads.append(
             replace(
                 work,
                 name=f"{work.name}/wgrad",
-                m=work.k,
-                k=work.m,
+                m=None if work.k is None else work.k * each,
+                k=None if work.m is None else work.m / each,
                 in_elems=work.in_elems + work.out_elems,
                 out_elems=work.weight_elems,
                 weight_elems=0.0,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.workload import Resolved
 
-PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
 ANY = "any"
 """Stands for every precision that the training software has."""
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))

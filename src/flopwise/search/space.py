@@ -20,7 +20,7 @@ from flopwise.facts.architecture import Attend, Experts, Model
 from flopwise.facts.software import Stack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Layout
-from flopwise.training.schedules import NAMES, quicker_schedules, schedule_code
+from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
 from flopwise.training.stages import FULL
 from flopwise.training.step import Inner
 
@@ -322,15 +322,18 @@ def _families(
     limits: Limits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None
 ) -> Iterator[Family]:
     """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
+    if pipelines.alone:
+        meshes = meshes.take(np.flatnonzero(_possible(limits, inner, degrees, meshes, pipelines.codes[0])))
     pp, dp = degrees[meshes.degree_index], meshes.dp
     micro = inner.micro_batch[meshes.inner_index]
     ranks = dp * inner.cp[meshes.inner_index]
-    fills = (pp > 1) & ((limits.global_batch // (dp * micro)) % pp == 0)
+    batches = limits.global_batch // (dp * micro)
+    fills = (pp > 1) & (batches % pp == 0)
     open_ = [ranks > 1, (ranks > 1) & (pp == 1)]  # sharded gradients are reduced every micro-batch: not in pipelines
     turns = [Turns(v) for v in INTERLEAVES[1:] if pipelines.interleaved]
     open_ += [fills & (limits.layers % (pp * one.interleave) == 0) for one in turns]
     turns += [Turns(1, code) for code in pipelines.codes]
-    open_ += [pp > 1 for _ in pipelines.codes]
+    open_ += [runs(code, Pipe(pp, 1, batches), limits.layers) for code in pipelines.codes]
     key = np.zeros(meshes.meshes, dtype=np.int64)
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
@@ -344,6 +347,14 @@ def _families(
     mesh, shard = sharding_groups(ranks, tp, ep, np.flatnonzero(pp == 1), only)
     if mesh.size:
         yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
+
+
+def _possible(limits: Limits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
+    """Which meshes have no pipeline, or one that schedule `code` can run."""
+    pp, micro = degrees[meshes.degree_index], inner.micro_batch[meshes.inner_index]
+    possible: NDArray[np.bool_] = runs(code, Pipe(pp, 1, limits.global_batch // (meshes.dp * micro)), limits.layers)
+    possible[pp == 1] = True
+    return possible
 
 
 def sharding_groups(

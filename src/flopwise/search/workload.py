@@ -178,7 +178,8 @@ class Constraints(_Strict, frozen=True):
     stack: Name | None = None
     """Of training: megatron-te, fsdp-compile ..."""
     schedule: Name | None = None
-    """Training: the schedule of pipelines; by default 1F1B, interleaved, and zero-bubble where the stack runs it."""
+    """Training: the schedule of pipelines; by default 1F1B, interleaved, and of zero-bubble, ZB-V and DualPipe those
+    that the stack runs."""
     shard: Quantity | None = None
     """HSDP: weights are sharded over groups of exactly so many ranks; any layout when it is not given."""
     inter_node_bandwidth: Quantity | None = None

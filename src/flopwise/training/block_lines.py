@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flopwise.ops.work import Shape, Split
 from flopwise.training.blocks import BlockContext, BlockTimes, Kernels, block_kernels, block_times
-from flopwise.training.recompute import RECOMPUTE_MODES, stage_lines
+from flopwise.training.recompute import BESIDE, RECOMPUTE_MODES, stage_lines
 from flopwise.training.towers import with_tower_messages, with_towers
 
 if TYPE_CHECKING:
@@ -85,17 +85,25 @@ def blocks_with_messages(split: Halves, context: BlockContext, kernels: list[Ker
     return [with_tower_messages(found[0], split.model, replace(context, block=split.towers)), *found[1:]]
 
 
-def block_lines(loaded: list[list[BlockTimes]], software: Software, selective: str) -> NDArray[np.float64]:
-    """`stage_lines` of evenly routed blocks, (blocks, modes, parts + 2, n); one part more where routing is uneven.
+def block_lines(
+    loaded: list[list[BlockTimes]], software: Software, selective: str, contention: float
+) -> NDArray[np.float64]:
+    """`stage_lines` of evenly routed blocks, (blocks, modes, parts + 3, n); one part more where routing is uneven.
 
-    That is what the fullest rank adds to the others; gradients of weights and operations again stay last.
+    That is what the fullest rank adds to the others; what stands beside the parts stays last. What stands before and
+    after the layers is never computed again.
     """
     modes = range(RECOMPUTE_MODES)
     even, *fullest = [
-        np.stack([[stage_lines(block, mode, software, selective) for mode in modes] for block in blocks])
+        np.stack(
+            [
+                [stage_lines(block, mode * inside, software, selective, contention) for mode in modes]
+                for block, inside in zip(blocks, (False, *(True,) * (len(blocks) - 2), False), strict=True)
+            ]
+        )
         for blocks in loaded
     ]
     if not fullest:
         return even
-    added = (fullest[0] - even)[:, :, :-2].sum(axis=2, keepdims=True)
-    return np.concatenate([even[:, :, :-2], added, even[:, :, -2:]], axis=2)
+    added = (fullest[0] - even)[:, :, :-BESIDE].sum(axis=2, keepdims=True)
+    return np.concatenate([even[:, :, :-BESIDE], added, even[:, :, -BESIDE:]], axis=2)

@@ -15,7 +15,7 @@ import numpy as np
 
 from flopwise.cost.attention import eager_attention_s
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import work_bytes, work_s
+from flopwise.cost.kernels import Timing, overlapped, work_bytes, work_s
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.facts.formats import weight_format
@@ -23,6 +23,7 @@ from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
 from flopwise.training.adapters import adapted
 from flopwise.training.frozen import TRAINED, Block
+from flopwise.training.widths import ACT_BYTES, added_grad_bytes
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Floats, Ints
     from flopwise.training.layout import Recipe
 
-ACT_BYTES = 2.0
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
-LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "mxfp8", "nvfp4"})
+LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"})
 LIGHT = frozenset({"norm", "pointwise"})
+PRODUCTS = frozenset({"matmul", "grouped"})
+RAISED = ("q_b_proj", "kv_b_proj")
+"""Names of products that make queries, keys and values out of what latent attention compresses them to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,14 @@ class Kernels:
     backward_s: Floats
     attention_s: Floats  # part of forward_s that selective recompute runs again
     light_s: Floats  # part of forward_s in norms and elementwise operations
+    raised_s: Floats  # part of forward_s in up-projections of latent attention
     weight_s: Floats  # part of backward_s in gradients of weights
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
     model_flops: Floats  # forward + backward without recompute, causal attention
     forward_flops: Floats
     attention_flops: Floats  # part of forward_flops in attention
     light_flops: Floats  # part of forward_flops in norms and elementwise operations
+    raised_flops: Floats  # part of forward_flops in up-projections of latent attention
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
@@ -129,6 +134,9 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
         if kernel.work.kind in LIGHT:
             total["light_s"] += kernel.seconds
             total["light_flops"] += kernel.work.causal_flops
+        if kernel.work.name.endswith(RAISED):
+            total["raised_s"] += kernel.seconds
+            total["raised_flops"] += kernel.work.causal_flops
     return Kernels(**total)
 
 
@@ -232,6 +240,24 @@ def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
     return directions * context.software.cast_passes * moved / context.rates.read_bytes_per_s
 
 
+def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
+    """Seconds by which adding a gradient of weights to the resident one lengthens its product.
+
+    Source: `added_grad_bytes`; roofline model where the product adds it itself: what is moved hides behind computing.
+    Assumes: the sum is as large as a weight, and never in a cache.
+    """
+    nbytes = added_grad_bytes(context.recipe, context.software)
+    if not nbytes:
+        return 0.0
+    added_s = work.out_elems * nbytes / context.rates.read_bytes_per_s
+    if context.software.accumulation == "separate":
+        return added_s
+    plain, more = (
+        overlapped(context.rates, timing.compute_s, timing.memory_s + extra, 0.0).seconds for extra in (0.0, added_s)
+    )
+    return more - plain
+
+
 def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:
     """Softmax and cross-entropy over the logits, forward and backward; nothing where no head stands.
 
@@ -259,6 +285,8 @@ def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Flo
         timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide)
     scale = software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
+    if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
+        seconds = seconds + _added_s(work, timing, context)
     if work.kind == "attention" and work.name.endswith(GRADIENT) and context.recipe.attention != "eager":
         seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
@@ -294,18 +322,22 @@ def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) 
 def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
     """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
 
-    Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) section 3.2.
+    Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) sections 3.2
+    and, for tokens sent in 8 bits while results come back in 16, 3.3.3.
     Assumes: the rank that receives most sets the time; a token crosses the network once for each node that wants it
-    (DeepEP, hybrid EP).
+    (DeepEP, hybrid EP); groups of experts lie on neighbouring ranks.
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
         return 0.0, 0.0
     ep = context.split.ep
     copies = context.tokens * first.top_k * context.split.expert_load
-    nbytes = copies * width * context.act_bytes / context.split.tp
-    seconds = 2 * all_to_all_s(context.fabric, nbytes, ep, stride=context.split.tp, copies=first.top_k)
-    wire = 2 * nbytes * (ep - 1) / ep / context.fabric.link_bytes_per_s
+    narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISION
+    elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
+    routed = {"copies": first.top_k, "pools": first.groups, "top_pools": first.top_groups}
+    each = {w: all_to_all_s(context.fabric, elems * w, ep, stride=context.split.tp, **routed) for w in set(widths)}
+    seconds = sum((each[w] for w in widths), start=0.0)
+    wire = elems * sum(widths) * (ep - 1) / ep / context.fabric.link_bytes_per_s
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, wire, 0.0)
 
 
@@ -332,23 +364,26 @@ def again_s(kernels: Kernels, selective: str) -> Floats:
     """Seconds of what selective recompute runs again of a block's forward pass.
 
     Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
-    other layer ("alternate"); or all.
+    other layer ("alternate"); or norms, elementwise operations and up-projections of latent attention ("fine"); or all.
 
-    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2;
+    DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
     Assumes: products take about as long as one another.
     """
-    return _again(kernels.forward_s, kernels.attention_s, kernels.light_s, selective)
+    return _again(kernels.forward_s, kernels.attention_s, kernels.light_s, kernels.raised_s, selective)
 
 
 def again_flops(kernels: Kernels, selective: str) -> Floats:
     """Operations of what selective recompute runs again. Source and assumptions: as `again_s`."""
-    return _again(kernels.forward_flops, kernels.attention_flops, kernels.light_flops, selective)
+    parts = kernels.attention_flops, kernels.light_flops, kernels.raised_flops
+    return _again(kernels.forward_flops, *parts, selective)
 
 
-def _again(forward: Floats, attention: Floats, light: Floats, selective: str) -> Floats:
+def _again(forward: Floats, attention: Floats, light: Floats, raised: Floats, selective: str) -> Floats:
     return {
         "attention": attention,
         "operations": light + 0.5 * (forward - attention - light),
         "alternate": 0.5 * forward,
+        "fine": light + raised,
         "full": forward,
     }[selective]

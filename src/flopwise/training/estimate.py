@@ -22,7 +22,7 @@ from flopwise.training.memory import Memory, step_memory
 from flopwise.training.moved import moved_bytes
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
-from flopwise.training.schedules import any_of, schedule_notes
+from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
 from flopwise.training.stages import check_stages, mode_index, partials_of, uneven_layers
 from flopwise.training.step import WAITING, Inner, StepTable, balanced_parts, step_table
 from flopwise.training.storage import LINE, Reads
@@ -111,8 +111,8 @@ def check(job: TrainJob) -> None:
             f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
         )
     check_stages(layout, layers)
-    if int(layout.interleave) > 1 and any_of(layout.schedule, lambda s: s.keeps_losses):
-        raise SpecError(f"schedule gpipe runs one chunk of layers a stage, not interleave {layout.interleave}")
+    micros = int(recipe.global_batch) // replicas
+    check_schedule(int(layout.schedule), Pipe(int(layout.pp), int(layout.interleave), micros), layers)
     check_routing(model, recipe, layout)
     if int(recipe.seq_len) % int(layout.cp):
         raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents
     from flopwise.training.frozen import Frozen
 
-Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]
+Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
 COLUMNS = (
@@ -167,7 +167,7 @@ class Recipe:
     weights_dtype: str | None = None  # of the resident weights
     states_dtype: str | None = None  # of the optimizer's full-precision states
     loss_chunks: int | None = None  # the sequence is cut into this many pieces for logits and loss
-    selective: Literal["attention", "operations", "alternate", "full"] | None = None  # what selective recompute keeps
+    selective: Literal["attention", "operations", "alternate", "fine", "full"] | None = None  # recompute: what it keeps
     optimizer_in_backward: bool = False  # each gradient is used and freed at once
     lora: Lora | None = None
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all; 1: balanced

@@ -13,7 +13,7 @@ import numpy as np
 from flopwise.facts.software import optimizer
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.schedules import Pipe, any_of, having, in_flight
+from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
 from flopwise.training.stages import FULL, mode_index, partials_of, uneven_layers
 from flopwise.training.table import MemoryTable
 
@@ -177,25 +177,25 @@ class Evaluation:
         zero, replicas = np.asarray(layout.zero), np.asarray(layout.dp) * 1.0
         self.context_share = 1.0 / np.asarray(layout.cp)
         self.micro_batch = np.asarray(layout.micro_batch) * 1.0
-        of_group = self.context_share / replicas
+        of_group, whole = self.context_share / replicas, copies(layout.schedule, layout.pp)
         if np.any(layout.shard):
             of_group = np.where(
                 np.asarray(layout.shard) > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group
             )
         at_least = [zero >= z for z in (1, 2, 3)]
         self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
-        self.shares = [np.where(chosen, of_group, 1.0) for chosen in at_least]
+        self.shares = [np.where(chosen, of_group, whole) for chosen in at_least]
         self.expert_shares: list[Floats] = [0.0, 0.0, 0.0]
         if self.sums.has_experts:
             of_experts = np.minimum(of_group * layout.ep, 1.0)
-            self.expert_shares = [np.where(chosen, of_experts, 1.0) for chosen in at_least]
+            self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
         self.lasting: Floats = 1.0
         if not self.row.lasting_gradients:
             self.lasting = (np.asarray(self.recipe.global_batch) > replicas * self.micro_batch) * 1.0
         self.many = len(self.sums.before)
         self._of_mode = self.sums.activations.shape[1] * self.many
-        whole = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
-        self.mode = whole * self._of_mode
+        modes = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
+        self.mode = modes * self._of_mode
         self._known: dict[str, Floats] = {}
         self._stages: dict[Stage, tuple[Array, Array | None]] = {}
 

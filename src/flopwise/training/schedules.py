@@ -17,6 +17,8 @@ from flopwise.errors import SpecError, nearest_names
 from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from flopwise.facts.software import Stack
     from flopwise.training.layout import Layout
 
@@ -30,10 +32,11 @@ class Pipe(NamedTuple):
 
 
 class Others(NamedTuple):
-    """Seconds of one micro-batch on all stages but the busiest: every pass, and its weight gradients' share."""
+    """Seconds of one micro-batch on all stages but the busiest: every pass; of it weight gradients, forward passes."""
 
     total_s: Floats
     weight_s: Floats
+    forward_s: Floats = 0.0
 
 
 def gpipe_bubble_s(others: Others, pipe: Pipe) -> Floats:
@@ -73,7 +76,49 @@ def zero_bubble_bubble_s(others: Others, pipe: Pipe) -> Floats:
     Assumes: the gradient towards the input takes as long as that towards the weights or longer, the forward pass too.
     """
     delayed = np.minimum((pipe.micro_batches - 1.0) / np.maximum(pipe.stages - 1, 1), 1.0)
-    return one_f_one_b_bubble_s(Others(others.total_s - (1.0 + delayed) * others.weight_s, others.weight_s), pipe)
+    return one_f_one_b_bubble_s(others._replace(total_s=others.total_s - (1.0 + delayed) * others.weight_s), pipe)
+
+
+def v_shaped_bubble_s(others: Others, pipe: Pipe) -> Floats:
+    """ZB-V: two chunks a rank, the model folded like a V; only the way down to the last rank and back is left idle.
+
+    Half of what the passes towards the input take, or all of it less the weight gradients that fit in between.
+
+    Source: Qi et al. 2023 (arXiv:2401.10241) section 6, with a common optimizer step at the end; closed form found for,
+    and held in the tests against, the order of passes in PyTorch's ScheduleZBVZeroBubble.
+    Assumes: the pass towards the input takes as long as the forward pass or longer, and that as long as the gradients
+    of weights or longer; twice as many micro-batches as stages, or more.
+    """
+    del pipe
+    inputs = others.total_s - others.forward_s - others.weight_s
+    return np.maximum(0.5 * inputs, inputs - others.weight_s)
+
+
+def both_ways_bubble_s(others: Others, pipe: Pipe) -> Floats:
+    """DualPipe: half of the micro-batches from either end of the pipeline, so that it is half as long.
+
+    Source: DeepSeek-V3 report (arXiv:2412.19437) table 2: (p/2 - 1)(F&B + B - 3W), B the whole backward pass, F&B a
+    forward and a backward pass that run as one.
+    Assumes: F&B takes as long as both; a pass towards the input as long as the forward pass (less is idle where it
+    takes longer); as many chunks of micro-batches each way.
+    """
+    share = np.maximum(0.5 * pipe.stages - 1.0, 0.0) / np.maximum(pipe.stages - 1, 1)
+    return share * _paired_bubble_s(others)
+
+
+def folded_both_ways_bubble_s(others: Others, pipe: Pipe) -> Floats:
+    """DualPipe cut in half: the model folded like a V over half of its ranks, with no second copy of the weights.
+
+    Source: DeepSeek, github.com/deepseek-ai/DualPipe: (p/2 - 1)(F&B + B - 3W) for p chunks, two a rank.
+    Assumes: as `both_ways_bubble_s`.
+    """
+    del pipe
+    return 0.5 * _paired_bubble_s(others)
+
+
+def _paired_bubble_s(others: Others) -> Floats:
+    """F&B + B - 3W of all stages but the busiest."""
+    return np.maximum(2.0 * others.total_s - others.forward_s - 3.0 * others.weight_s, 0.0)
 
 
 def gpipe_in_flight(behind: Floats, pipe: Pipe) -> Floats:
@@ -110,6 +155,26 @@ def zero_bubble_in_flight(behind: Floats, pipe: Pipe) -> Floats:
     return np.minimum(pipe.stages * 1.0, pipe.micro_batches)
 
 
+def both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
+    """One more than there are stages, on every rank: that of the forward pass beside a backward pass.
+
+    Source: DeepSeek-V3 report (arXiv:2412.19437) table 2.
+    Assumes: what a backward pass needs goes when it ends.
+    """
+    del behind
+    return np.minimum(pipe.stages + 1.0, pipe.micro_batches)
+
+
+def folded_both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
+    """As many as there are ranks and half of one more: chunks are half as large, and one more than twice as many.
+
+    Source: DeepSeek, github.com/deepseek-ai/DualPipe: p + 1 for p chunks, two a rank.
+    Assumes: as `both_ways_in_flight`.
+    """
+    del behind
+    return np.minimum(pipe.stages + 0.5, pipe.micro_batches)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One way to order the passes of a step."""
@@ -117,19 +182,22 @@ class Schedule:
     bubble_s: Callable[[Others, Pipe], Floats]
     in_flight: Callable[[Floats, Pipe], Floats]  # by the number of stages behind
     splits_backward: bool  # weight gradients run on their own
-    keeps_losses: bool  # the last stage has the logits of all micro-batches at once
+    keeps_losses: bool = False  # the last stage has the logits of all micro-batches at once
+    chunks: int = 1  # of the model on each rank, of its own: 2 where the model is folded like a V
+    copies: int = 1  # of each stage's weights: 2 where micro-batches come from both ends
+    pairs: bool = False  # forward passes run beside backward passes of other micro-batches, and hide their messages
+    fill: int = 0  # micro-batches for each stage that it needs at least
     formula: str  # of the bubble, for as many micro-batches as stages or more
     source: str
 
 
-OTHERS, WEIGHTS = "all stages but the busiest", "their gradients of weights"
+OTHERS, WEIGHTS, FORWARD = "all stages but the busiest", "their gradients of weights", "their forward passes"
 """What the formulas of bubbles are about."""
 SCHEDULES: dict[str, Schedule] = {
     "1f1b": Schedule(
         bubble_s=one_f_one_b_bubble_s,
         in_flight=one_f_one_b_in_flight,
         splits_backward=False,
-        keeps_losses=False,
         formula=f"{OTHERS} / interleave",
         source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
     ),
@@ -145,14 +213,49 @@ SCHEDULES: dict[str, Schedule] = {
         bubble_s=zero_bubble_bubble_s,
         in_flight=zero_bubble_in_flight,
         splits_backward=True,
-        keeps_losses=False,
         formula=f"({OTHERS} - 2 x {WEIGHTS}) / interleave",
         source="Qi et al. 2023 (arXiv:2401.10241) section 2.3",
+    ),
+    "zb-v": Schedule(
+        bubble_s=v_shaped_bubble_s,
+        in_flight=zero_bubble_in_flight,
+        splits_backward=True,
+        chunks=2,
+        fill=2,
+        formula=f"max(0.5 x inputs, inputs - {WEIGHTS}), inputs = {OTHERS} - {FORWARD} - {WEIGHTS}",
+        source="Qi et al. 2023 (arXiv:2401.10241) section 6",
+    ),
+    "dualpipe": Schedule(
+        bubble_s=both_ways_bubble_s,
+        in_flight=both_ways_in_flight,
+        splits_backward=True,
+        copies=2,
+        pairs=True,
+        fill=2,
+        formula=f"(2 x {OTHERS} - {FORWARD} - 3 x {WEIGHTS}) x (stages / 2 - 1) / (stages - 1)",
+        source="DeepSeek-V3 report (arXiv:2412.19437) table 2",
+    ),
+    "dualpipe-v": Schedule(
+        bubble_s=folded_both_ways_bubble_s,
+        in_flight=folded_both_ways_in_flight,
+        splits_backward=True,
+        chunks=2,
+        pairs=True,
+        fill=2,
+        formula=f"(2 x {OTHERS} - {FORWARD} - 3 x {WEIGHTS}) / 2",
+        source="github.com/deepseek-ai/DualPipe, README (2025)",
     ),
 }
 """By name; `Layout.schedule` is the place in this order. 1F1B with several chunks a stage is the interleaved one."""
 NAMES = tuple(SCHEDULES)
-ALIASES = {"interleaved": "1f1b", "interleaved-1f1b": "1f1b", "zb-h1": "zero-bubble", "zb1p": "zero-bubble"}
+ALIASES = {
+    "interleaved": "1f1b",
+    "interleaved-1f1b": "1f1b",
+    "zb-h1": "zero-bubble",
+    "zb1p": "zero-bubble",
+    "zbv": "zb-v",
+    "dualpipev": "dualpipe-v",
+}
 """Other names of schedules."""
 
 
@@ -176,6 +279,60 @@ def quicker_schedules(names: str) -> tuple[int, ...]:
     found = (SCHEDULES[ALIASES.get(name, name)] for name in names.split(";"))
     quicker = {id(schedule) for schedule in found if schedule.splits_backward}
     return tuple(code for code, schedule in enumerate(SCHEDULES.values()) if id(schedule) in quicker)
+
+
+PAIRED_LATE = 1.25
+"""Micro-batches for each stage whose passes DualPipe runs alone, while the pipeline fills and drains.
+
+Source: counting in the order of github.com/deepseek-ai/DualPipe, on average over its ranks (tests).
+"""
+
+
+def paired_frac(code: Ints, pipe: Pipe) -> Floats:
+    """Share of a step's micro-batches whose forward pass runs beside another's backward pass; broadcasts.
+
+    Source: `PAIRED_LATE`. Assumes: ranks alike.
+    """
+    alone = PAIRED_LATE * pipe.stages / np.maximum(pipe.micro_batches, 1.0)
+    return having(code, lambda schedule: schedule.pairs) * np.maximum(1.0 - alone, 0.0)
+
+
+def runs(code: int, pipe: Pipe, layers: int) -> NDArray[np.bool_]:
+    """Which pipelines a schedule can run, of those with one chunk a rank; shape of the columns.
+
+    Source: DeepSeek, github.com/deepseek-ai/DualPipe (micro-batches), of which ZB-V needs as many to fill. Assumes:
+    nothing further.
+    """
+    one = SCHEDULES[NAMES[code]]
+    stages, micros = np.asarray(pipe.stages), np.asarray(pipe.micro_batches)
+    even = (stages % 2 == 0) & (micros % 2 == 0) if one.copies > 1 else np.ones(stages.shape, dtype=bool)
+    able: NDArray[np.bool_] = even & (stages > 1) & (stages * one.chunks <= layers) & (micros >= one.fill * stages)
+    return able
+
+
+def check_schedule(code: int, pipe: Pipe, layers: int) -> None:
+    """Refuse a pipeline that a schedule cannot run.
+
+    Raises:
+        SpecError: says what is needed.
+    """
+    name, schedule = NAMES[code], SCHEDULES[NAMES[code]]
+    stages, chunks, micros = (int(n) for n in pipe)
+    if stages == 1:
+        return
+    if chunks > 1 and (schedule.keeps_losses or schedule.fill):
+        own = "one chunk" if schedule.chunks == 1 else f"{schedule.chunks} chunks"
+        raise SpecError(f"schedule {name} runs {own} of layers a stage, not interleave {chunks}")
+    if stages * schedule.chunks > layers:
+        pieces = stages * schedule.chunks
+        raise SpecError(f"schedule {name} cuts the model into {pieces} pieces, more than its {layers} layers")
+    if schedule.copies > 1 and (stages % 2 or micros % 2):
+        raise SpecError(f"schedule {name} needs even numbers of stages and micro-batches, not {stages} and {micros}")
+    if micros < schedule.fill * stages:
+        raise SpecError(
+            f"schedule {name} needs at least {schedule.fill} micro-batches for each of the {stages} stages; "
+            f"{micros} are left of the global batch: give a larger one, or lower dp, micro-batch or pp"
+        )
 
 
 def schedule_notes(layout: Layout, software: Stack) -> tuple[str, ...]:
@@ -217,8 +374,15 @@ def any_of(code: Ints, trait: Callable[[Schedule], bool]) -> bool:
     return any(trait(SCHEDULES[NAMES[c]]) for c in _codes(code))
 
 
-def having(code: Ints, trait: Callable[[Schedule], bool]) -> Floats:
-    """1.0 where a candidate's schedule has a trait, else 0.0."""
+def copies(code: Ints, stages: Ints) -> Floats:
+    """Of how many stages a rank holds the weights; who holds the same one shares its optimizer states."""
+    if not any_of(code, lambda schedule: schedule.copies > 1):
+        return 1.0
+    return np.where(np.asarray(stages) > 1, having(code, lambda schedule: schedule.copies), 1.0)
+
+
+def having(code: Ints, trait: Callable[[Schedule], float]) -> Floats:
+    """1.0 where a candidate's schedule has a trait, else 0.0; a trait that is a number, as it is."""
     return _by_code(code, lambda schedule: float(trait(schedule)))
 
 

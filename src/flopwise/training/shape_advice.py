@@ -19,10 +19,10 @@ from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.work import Shape, Split
 from flopwise.training.block_lines import block_list
-from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernels, block_kernels, kernels_of
+from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
-from flopwise.training.widths import DTYPE_BYTES, resident_grad_dtype
+from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -13,9 +13,9 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.weights import frozen_bytes
 from flopwise.training.adapters import adapter_parameters, extra_items
 from flopwise.training.block_lines import block_list
-from flopwise.training.blocks import ACT_BYTES
 from flopwise.training.stages import heaviest
 from flopwise.training.towers import tower_items
+from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.ops.columns import runs
@@ -28,16 +28,23 @@ from flopwise.training.block_lines import (
     kernel_columns,
     rows_of,
 )
-from flopwise.training.blocks import ACT_BYTES, Kernels
+from flopwise.training.blocks import Kernels
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import shard_ranks
 from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.recompute import STAGE_PARTS, mode_parts
+from flopwise.training.pipeline import hidden_beside_s, others_s, p2p_step_s
+from flopwise.training.recompute import BESIDE, STAGE_PARTS, mode_parts
 from flopwise.training.routing import expert_load
-from flopwise.training.schedules import Others, Pipe, any_of, bubble_s
+from flopwise.training.schedules import Pipe, any_of, bubble_s, copies
 from flopwise.training.stages import Partial, heaviest, mode_index, stage_sums, stage_weights
 from flopwise.training.standing import standing
-from flopwise.training.widths import DTYPE_BYTES, optimizer_traffic_bytes, resident_grad_dtype, sent_grad_bytes
+from flopwise.training.widths import (
+    ACT_BYTES,
+    DTYPE_BYTES,
+    optimizer_traffic_bytes,
+    resident_grad_dtype,
+    sent_grad_bytes,
+)
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
 
 Index = NDArray[np.intp]
+ROUTED = "expert_parallel"
 WAITING = "waiting_for_lengths"
 """The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
 
@@ -81,6 +89,8 @@ class StepTable:
     stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
     model_parts: NDArray[np.float64]  # (3, parts, n): all stages one after the other
     model_s: NDArray[np.float64]  # (3, n): the sum of those
+    stage_beside_s: NDArray[np.float64]  # (3, d, n): of the heaviest stage's messages, what hides beside other passes
+    model_beside_s: NDArray[np.float64]  # (3, n): of all stages' messages
     weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
     again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
     memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
@@ -93,7 +103,7 @@ class StepTable:
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
-    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 2, n): what the stages are summed from
+    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved.moved_bytes`, where activations move
 
     @property
@@ -138,7 +148,8 @@ def step_table(
     shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
     kernels = kernels or [kernel_columns(split, context) for context in shared]
     loaded = [blocks_with_messages(split, *each) for each in zip(shared, kernels, strict=True)]
-    lines = block_lines(loaded, software, recipe.selective or software.selective)
+    contention = rates.value["train_contention"]
+    lines = block_lines(loaded, software, recipe.selective or software.selective, contention)
     parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     most = with_first(heaviest, starts, weights)
@@ -185,11 +196,13 @@ def _summed(
     """
     times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
     return {
-        "stage_parts": stages[:-1],
-        "stage_weight_s": stages[-1],
-        "model_parts": whole[:, :-2],
-        "model_s": whole[:, :-2].sum(axis=1),
-        "weight_s": whole[0, -2],
+        "stage_parts": stages[:-2],
+        "stage_weight_s": stages[-2],
+        "stage_beside_s": stages[-1],
+        "model_parts": whole[:, :-BESIDE],
+        "model_s": whole[:, :-BESIDE].sum(axis=1),
+        "weight_s": whole[0, -3],
+        "model_beside_s": whole[:, -2],
         "again_flops": whole[:, -1],
         **{name: np.tensordot(times, rows_of(kernels, name), 1) for name in ("model_flops", "forward_flops")},
     }
@@ -216,14 +229,14 @@ def step_parts(
     stage = table.stage_parts[:, recompute, degree, inner]
     stage_s = stage.sum(axis=0)
     parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
-    others = Others(np.maximum(table.model_s[recompute, inner] - stage_s, 0.0), 0.0)
-    if any_of(layout.schedule, lambda schedule: schedule.splits_backward):
-        others = others._replace(weight_s=table.weight_s[inner] - table.stage_weight_s[recompute, degree, inner])
-    pipe = Pipe(pp, interleave, num_micro)
+    pipe, others = Pipe(pp, interleave, num_micro), others_s(table, recompute, degree, inner, layout.schedule)
     parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
+    if any_of(layout.schedule, lambda schedule: schedule.pairs):
+        beside = table.stage_beside_s[recompute, degree, inner]
+        parts[ROUTED] = parts[ROUTED] - hidden_beside_s(layout.schedule, pipe, beside)
     if recipe.documents is not None:
         parts[WAITING] = _waiting_s(recipe.documents, stage_s, micro, layout, num_micro)
-    parts["pipeline_p2p"] = _p2p_s(table, inner, pp, dp, interleave, num_micro)
+    parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, layout)
@@ -253,24 +266,12 @@ def balanced_parts(
     num_micro = table.recipe.global_batch / (layout.dp * table.inner.micro_batch[inner])
     busiest = sum(parts[name] for name in table.lines)
     mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
+    if any_of(layout.schedule, lambda schedule: schedule.pairs):
+        beside = table.model_beside_s[mode, inner] / pp
+        mean[ROUTED] = mean[ROUTED] - hidden_beside_s(layout.schedule, Pipe(pp, layout.interleave, num_micro), beside)
     imbalance = np.where(pp > 1, np.maximum(busiest - sum(mean.values()), 0.0), 0.0)
     shown = {name: np.where(pp > 1, mean[name], parts[name]) for name in table.lines}
     return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}
-
-
-def _p2p_s(
-    table: StepTable, inner: NDArray[np.intp], pp: Ints, dp: Ints, interleave: Ints, num_micro: Floats
-) -> Floats:
-    """Activations forward and gradients back between neighbouring stages, per step.
-
-    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share).
-    Assumes: nothing hides it; interleaving multiplies it by the number of chunks.
-    """
-    keys = table.inner
-    tp, cp = keys.tp[inner], keys.cp[inner]
-    nbytes = keys.micro_batch[inner] * table.seq_tokens[inner] / cp * table.width * ACT_BYTES / tp
-    hop = p2p_s(table.fabric, nbytes, stride=tp * cp * dp)
-    return np.where(pp > 1, 2 * hop * (num_micro * interleave + pp - 1), 0.0)
 
 
 def _messages_s(
@@ -352,7 +353,8 @@ def _data_parallel_s(
     if full:
         each = num_micro * (exposed(gather_all, forward) + exposed(gather_all + reduce_, backward))
         found = np.where(zero < 3, found, each) if zero.min() < 3 else each
-    return found + exposed(across, backward) if hybrid else found
+    found = found + exposed(across, backward) if hybrid else found
+    return found * copies(layout.schedule, table.degrees[degree])
 
 
 def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
@@ -367,7 +369,9 @@ def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.i
     group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
     of_experts = np.maximum(group / keys.ep[inner], 1.0)
     dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
-    return dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
+    owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
+    twice = copies(layout.schedule, table.degrees[degree])
+    return owned * np.where(zero > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else owned
 
 
 def _optimizer_s(table: StepTable, owned: Floats, layout: Layout) -> Floats:

@@ -13,18 +13,19 @@ from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.batch_figures import BatchFigures
 from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
-from flopwise.training.blocks import ACT_BYTES, BlockContext, Kernel, kernels_of
+from flopwise.training.blocks import BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
+from flopwise.training.pipeline import hidden_beside_s, others_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
-from flopwise.training.schedules import OTHERS, SCHEDULES, WEIGHTS, schedule_text
+from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
 from flopwise.training.step import WAITING, StepTable, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
-from flopwise.training.widths import optimizer_traffic_bytes, sent_grad_bytes
+from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, sent_grad_bytes
 
 
 class StepFigures(BatchFigures):
@@ -200,7 +201,26 @@ class StepFigures(BatchFigures):
         hidden = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = tokens * width * ACT_BYTES
         one = self.device.message(f"{words} of a micro-batch", self.stage[name], nbytes, ranks, kind, *hidden)
-        return derived(words, self.lines[name], "s", f"{self.num_micro.name} x {one.name}", self.num_micro, one)
+        formula, beside = f"{self.num_micro.name} x {one.name}", self._beside() if degree == "ep" else None
+        if beside is None:
+            return derived(words, self.lines[name], "s", formula, self.num_micro, one)
+        return derived(words, self.lines[name], "s", f"{formula} - {beside.name}", self.num_micro, one, beside)
+
+    def _beside(self) -> Figure | None:
+        """What passes of other micro-batches hide of experts' messages; None where none run so."""
+        layout = self.job.layout
+        pipe = Pipe(int(layout.pp), int(layout.interleave), number(self.num_micro.value))
+        each = float(self.table.model_beside_s[self.mode, 0]) / int(layout.pp)
+        hidden = number(hidden_beside_s(layout.schedule, pipe, each))
+        if not hidden:
+            return None
+        name = schedule_text(int(layout.schedule), int(layout.interleave))
+        formula = (
+            f"{KERNEL}: what {name} hides behind other passes, while they run side by side, less what it slows them"
+        )
+        return derived(
+            "hidden beside other passes", hidden, "s", formula, self.num_micro, given("stages", int(layout.pp))
+        )
 
     def _software(self, name: str, value: float) -> Figure:
         row = self.software
@@ -244,6 +264,11 @@ class StepFigures(BatchFigures):
         if row.splits_backward:
             weights = float(self.table.weight_s[0] - self.table.stage_weight_s[self.mode, 0, 0])
             held.append(derived(WEIGHTS, weights, "s", f"{KERNEL}: what fills the bubble"))
+        if FORWARD in row.formula:
+            first = np.zeros(1, dtype=np.intp)
+            forward = others_s(self.table, np.array([self.mode]), first, first, code).forward_s
+            seconds = number(np.ravel(forward)[0])
+            held.append(derived(FORWARD, seconds, "s", f"{KERNEL}: with their part of the messages"))
         plenty = number(self.num_micro.value) >= pp  # the formulas of papers hold
         formula = row.formula if plenty else f"{KERNEL}: {schedule_text(code, chunks)}, fewer micro-batches than stages"
         return derived("pipeline bubble", self.lines["pipeline_bubble"], "s", formula, *held, source=row.source)

@@ -17,9 +17,9 @@ from flopwise.facts.architecture import Experts, Item, Layer, Linear, Model, Sta
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Stack as Software
 from flopwise.facts.software import stack as software_row
-from flopwise.ops.activations import layer_activation_bytes
+from flopwise.ops.activations import fine_bytes, layer_activation_bytes
 from flopwise.ops.columns import distinct
-from flopwise.ops.flops import runs
+from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
 from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
@@ -32,7 +32,7 @@ from flopwise.training.layout import RECOMPUTE, Layout, Recipe
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed
 
-_EIGHT_BITS = ("fp8", "fp8_rowwise", "mxfp8", "nvfp4")
+_EIGHT_BITS = ("fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 
@@ -212,6 +212,10 @@ class MemoryTable:
             return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
         if recompute == 1 and self.selective == "alternate":
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
+        if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
+            shape = stack_shape(self.model, stack, 1, seq)
+            eight = bool(self.software.fp8_inputs) and self.recipe.precision in _EIGHT_BITS
+            return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=eight)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
 

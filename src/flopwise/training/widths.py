@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.facts.software import optimizer
-from flopwise.training.blocks import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.facts.software import Stack as Software
     from flopwise.training.layout import Recipe
 
+ACT_BYTES = 2.0
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
 
 
@@ -18,6 +18,23 @@ def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
     """The type in which gradients are kept and reduced."""
     chosen = recipe.grad_dtype or software.grad_dtype
     return "bf16" if chosen == "compute" else chosen
+
+
+def added_grad_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes that adding one micro-batch's gradient to the resident one moves, beside writing it in 16 bits.
+
+    Fused into the product, the resident one is read and written instead; in a kernel of its own, the new one is read
+    besides.
+
+    Source: Megatron-LM, `gradient_accumulation_fusion` (2022), before it `main_grad.add_`; DeepSpeed's BF16_Optimizer.
+    Assumes: gradients are added from the first micro-batch on, to zeros.
+    """
+    if software.accumulation == "none":
+        return 0.0
+    resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
+    if resident_grad_dtype(recipe, software) == "both" and recipe.precision == "fp16":
+        resident = ACT_BYTES
+    return 2.0 * resident + (ACT_BYTES if software.accumulation == "separate" else -ACT_BYTES)
 
 
 def sent_grad_bytes(recipe: Recipe, software: Software) -> float:

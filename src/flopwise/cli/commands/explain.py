@@ -74,7 +74,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @click.option("--seq", type=options.TOKENS, help="Tokens of a sequence; in serving those cached.")
 @click.option(
     "--precision",
-    type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4", "fp32"]),
+    type=options.Choice(["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]),
     help="Training: of the matrix products (default: bf16).",
 )
 @click.option("--stack", type=options.Name("stack"), help="Training: software: fsdp-compile, megatron, hf ...")

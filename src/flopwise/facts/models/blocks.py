@@ -112,6 +112,8 @@ class Mixture:
     correction: bool = False  # a parameter a expert that corrects the routing (not a buffer)
     latent: int = 0  # experts work in this smaller width, between two projections (Nemotron 3)
     shared_bias: bool = False
+    groups: int = 1  # of experts; a token goes to those of at most `top_groups`
+    top_groups: int = 1
 
 
 def moe(m: Mixture, source: str) -> Items:
@@ -126,6 +128,8 @@ def moe(m: Mixture, source: str) -> Items:
         bias=m.bias,
         shard="column",
         reads=into,
+        groups=m.groups,
+        top_groups=m.top_groups,
     )
     items: list[Item] = [
         Linear(name="router", inputs=m.width, outputs=m.experts, bias=m.router_bias, reads=source),

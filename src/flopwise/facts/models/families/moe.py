@@ -86,6 +86,8 @@ def mixture(c: Fields, m: Manner, width: int) -> Mixture:
     top_k = c.size(m.top_k)
     if top_k > experts:
         raise c.wrong(m.top_k, top_k, f"it must not exceed {m.experts} = {experts}")
+    groups = c.count("n_group") or 1
+    groups = groups if experts % groups == 0 else 1
     shared = c.count(m.shared) if m.shared else hidden * c.count(m.shared_count) if m.shared_count else 0
     return Mixture(
         width=width,
@@ -97,6 +99,8 @@ def mixture(c: Fields, m: Manner, width: int) -> Mixture:
         router_bias=m.bias,
         shared_hidden=shared,
         shared_gate=m.shared_gate,
+        groups=groups,
+        top_groups=min(c.count("topk_group") or groups, groups),
     )
 
 

@@ -1,0 +1,156 @@
+"""What experts add to a training step: their messages, their gradients, and two published runs that no fit has seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flopwise.cost.cluster import cluster
+from flopwise.cost.collectives import all_to_all_s, reached
+from flopwise.facts.architecture import Experts
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.facts.software import stack
+from flopwise.ops.activations import fine_bytes, saved_tensors
+from flopwise.ops.backward import backward_works
+from flopwise.ops.shapes import Shape, Split
+from flopwise.ops.work import item_work
+from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.schedules import schedule_code
+from flopwise.training.widths import added_grad_bytes
+
+H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+
+
+def drawn(parts: int, copies: int, pools: int, top: int, tries: int = 20_000) -> float:
+    """Groups with a copy, on average over random draws: `copies` of 64 ranks, those of `top` of `pools` pools alone."""
+    ranks, random = 64, np.random.default_rng(7)
+    each, total = ranks // pools, 0
+    for _ in range(tries):
+        chosen = random.permutation(pools)[:top]
+        rank = chosen[random.integers(top, size=copies)] * each + random.integers(each, size=copies)
+        total += len(set((rank * parts // ranks).tolist()))
+    return total / tries
+
+
+@pytest.mark.parametrize(("parts", "copies", "pools", "top"), [
+    (8, 8, 1, 1), (8, 8, 8, 4), (8, 6, 8, 3), (4, 8, 8, 4), (16, 8, 8, 4), (64, 8, 8, 4), (2, 8, 8, 2), (8, 1, 8, 4),
+    (1, 8, 8, 4),
+])  # fmt: skip
+def test_groups_with_a_copy_are_as_many_as_random_draws_find(parts: int, copies: int, pools: int, top: int) -> None:
+    assert float(reached(float(parts), copies, pools, top)) == pytest.approx(drawn(parts, copies, pools, top), rel=0.03)
+
+
+def test_a_limit_on_groups_only_ever_saves_crossings() -> None:
+    for ranks, top in product((16, 32, 64), (1, 2, 4)):
+        free = float(all_to_all_s(H800.fabric, 1e8, ranks, copies=8))
+        limited = float(all_to_all_s(H800.fabric, 1e8, ranks, copies=8, pools=8, top_pools=top))
+        assert limited <= free * (1 + 1e-9)
+    model = load_model("DeepSeek-V3")
+    experts = next(i for kind in model.stacks[0].kinds for i in kind.items if isinstance(i, Experts))
+    assert (experts.groups, experts.top_groups) == (8, 4)
+    others = load_model("Qwen3-30B-A3B").stacks[0].kinds[0].items
+    assert {(i.groups, i.top_groups) for i in others if isinstance(i, Experts)} == {(1, 1)}
+
+
+def deepseek(name: str, *, batch: int, gpus: int, precision: Any, schedule: str, **layout: int) -> TrainEstimate:
+    shape: dict[str, Any] = {"dp": gpus // layout["pp"], "zero": 1, "recompute": 1, **layout}
+    recipe = Recipe(seq_len=4096, global_batch=batch, precision=precision, stack="hai-llm")
+    found = Layout(schedule=schedule_code(schedule), **shape)
+    return estimate(TrainJob(model=load_model(name), recipe=recipe, layout=found, cluster=H800))
+
+
+V2 = {"batch": 9216, "gpus": 1024, "precision": "bf16", "schedule": "zero-bubble", "pp": 16, "ep": 8}
+"""DeepSeek-V2 (arXiv 2405.04434) sections 2.4 and 3.1: 172.8 k H800-hours a trillion tokens."""
+V3 = {"batch": 15360, "gpus": 2048, "precision": "fp8_block", "schedule": "dualpipe", "pp": 16, "ep": 64}
+"""DeepSeek-V3 (arXiv 2412.19437) sections 1, 3 and 4.2: 180 k H800-hours a trillion tokens."""
+
+
+@pytest.mark.parametrize(("name", "hours", "options"), [("DeepSeek-V2", 172.8e3, V2), ("DeepSeek-V3", 180e3, V3)])
+def test_published_runs_on_h800(name: str, hours: float, options: dict[str, Any]) -> None:
+    found = deepseek(name, **options)
+    measured = 1e12 / (hours * 3600)
+    assert found.tokens_per_s_per_gpu == pytest.approx(measured, rel=0.12)
+    assert found.low < measured < found.high
+    assert float(found.memory.total_bytes) < 1.05 * 80 * 2**30  # they ran
+
+
+def test_tokens_sent_in_eight_bits_take_three_quarters_of_the_wires() -> None:
+    shape: dict[str, Any] = {"batch": 4096, "gpus": 512, "schedule": "1f1b", "pp": 8, "ep": 64}
+    wide, narrow = (deepseek("DeepSeek-V3", precision=p, **shape) for p in ("bf16", "fp8"))
+    lines = [dict(found.breakdown)["expert_parallel"] for found in (wide, narrow)]
+    assert lines[1] == pytest.approx(0.75 * lines[0], rel=0.05)
+    assert not stack("in-house").fp8_dispatch
+
+
+def test_gradients_of_experts_have_the_operations_of_their_products_and_their_own_shapes() -> None:
+    kind = load_model("Qwen3-30B-A3B").stacks[0].kinds[0]
+    item = next(i for i in kind.items if isinstance(i, Experts) and i.shard == "column")
+    work = item_work(item, Shape(batch=8, query=4096, context=4096), Split(ep=8))
+    assert work is not None
+    forward = 2.0 * float(np.asarray(work.m)) * float(np.asarray(work.n)) * float(np.asarray(work.k))
+    for one in backward_works([work], trainable="all"):
+        m, n, k = (float(np.asarray(x)) for x in (one.m, one.n, one.k))
+        assert 2.0 * m * n * k == pytest.approx(forward)
+        if one.name.endswith("/wgrad"):
+            held = float(np.asarray(work.touched))
+            assert (m, n) == pytest.approx((item.inputs * held, item.outputs))  # as many gradients as weights
+            assert k == pytest.approx(float(np.asarray(work.m)) / held)  # summed over an expert's own rows
+
+
+def test_bytes_of_adding_gradients_by_hand() -> None:
+    recipe = Recipe(seq_len=4096)
+    assert added_grad_bytes(recipe, stack("megatron-te")) == 4 + 4 - 2  # read and written in fp32, not written in bf16
+    assert added_grad_bytes(recipe, stack("megatron-deepspeed")) == 2 + 4 + 4
+    assert added_grad_bytes(replace(recipe, precision="fp16"), stack("megatron-deepspeed")) == 2 + 2 + 2
+    assert added_grad_bytes(recipe, stack("fsdp-compile")) == 0
+
+
+def test_small_micro_batches_pay_for_adding_gradients() -> None:
+    """As many tokens in more micro-batches: each adds all gradients again."""
+    model, machine = load_model("Llama-3.1-8B"), cluster(load_facts().accelerator("H100-SXM-80"))
+    ratios = []
+    for micro in (1, 8):
+        recipe = Recipe(seq_len=1024, global_batch=64, stack="megatron-te")
+        job = TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=micro), cluster=machine)
+        plain = replace(job, recipe=replace(recipe, stack="fsdp-te"))
+        adding, without = (dict(estimate(one).breakdown)["backward"] for one in (job, plain))
+        ratios.append(adding / without)
+    assert ratios[0] > ratios[1] >= 1.0
+
+
+def test_fine_recompute_keeps_what_its_report_says() -> None:
+    """DeepSeek-V3, section 3.2.3: no norms, no queries, keys and values, no activations; 8 bits for experts' inputs."""
+    model = load_model("DeepSeek-V3")
+    layer, width = model.stacks[0].kinds[-1], model.stacks[0].width
+    whole = {k: float(v) for k, v in saved_tensors(layer, width, 1, 1).items()}
+    shape = Shape(batch=1, query=1, context=1)
+    kept = float(fine_bytes(layer, width, shape, Split(), 2.0, eight_bits=False))
+    gone = sum(whole[f"attention/attend/{x}"] for x in "qkv") + whole["experts/act"] + whole["experts/down_proj"]
+    assert kept < sum(whole.values()) - gone
+    narrow = float(fine_bytes(layer, width, shape, Split(), 2.0, eight_bits=True))
+    experts = whole["experts/gate_up_proj/permuted"] + whole["experts/gate_up_proj"]
+    assert kept - narrow == pytest.approx(experts / 2)
+    options: dict[str, Any] = {**V3, "schedule": "1f1b"}
+    none, fine, full = (deepseek("DeepSeek-V3", **options, recompute=mode) for mode in range(3))
+    held = [float(found.memory.items["activations"]) for found in (none, fine, full)]
+    again = [dict(found.breakdown)["recompute"] for found in (none, fine, full)]
+    assert held[0] > 2 * held[1] > 4 * held[2]
+    assert again[0] == 0 < again[1] < 0.4 * again[2]
+
+
+def test_head_and_embedding_are_never_computed_again() -> None:
+    """Full recompute is that of layers: the head, a fifth of the model's products here, runs once."""
+    machine = cluster(load_facts().accelerator("H100-SXM-80"))
+    recipe = Recipe(seq_len=2048, global_batch=4, stack="megatron-te")
+    none, full = (
+        dict(estimate(TrainJob(model=load_model("Llama-3.2-1B"), recipe=recipe, layout=one, cluster=machine)).breakdown)
+        for one in (Layout(), Layout(recompute=2))
+    )
+    assert none["recompute"] == 0
+    assert 0.5 * full["forward"] < full["recompute"] < 0.85 * full["forward"]
