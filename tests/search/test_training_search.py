@@ -272,7 +272,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         ("gpt2", 24, 24, "megatron-te", None),
         ("gpt2", 16, 8, "megatron-deepspeed", None),
         ("gpt2", 16, 8, "hai-llm", None),
-        ("gpt2-medium", 16, 8, "in-house", 4_900_000_000),
+        ("gpt2-medium", 16, 8, "in-house", 5_200_000_000),
         ("gpt2-medium", 16, 8, "fsdp-te", None),
     ],
 )
