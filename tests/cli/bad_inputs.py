@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from bad_fleets import fleets
 
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import Name, Quantity, Whole
@@ -311,6 +312,15 @@ def cases() -> Iterator[Case]:
     yield from _facts_folders()
     if "plan" in commands():
         yield from _workloads()
+    if "assess" in commands():
+        line = ("assess", "fleet.yaml", "-o", "out", "--scenarios", "20")
+        yield from (Case(f"fleet: {label}", line, {"fleet.yaml": content}) for label, content in fleets())
+        for where in ("config.json", "config.json/below"):
+            yield Case(f"report into {where}", ("assess", "fleet.yaml", "-o", where))
+        for name in ("missing.yaml", "empty", ""):
+            yield Case(f"assess {name!r}", ("assess", name, "-o", "out"))
+        for old in ("missing.json", "config.json", "empty"):
+            yield Case(f"compare {old!r}", ("assess", "fleet.yaml", "--compare", old))
     if "backtest" in commands():
         yield from _measurements()
 

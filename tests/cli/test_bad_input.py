@@ -54,8 +54,10 @@ def test_what_the_cases_change_is_an_answer_by_itself(
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_malformed_input_gets_one_clear_message(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case.write(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
     code = cli.main(case.argv)
     _holds(code, *capsys.readouterr())
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
 
 
 @pytest.mark.parametrize("case", CASES[::60], ids=lambda c: c.label)
