@@ -54,7 +54,7 @@ CHANGES = {
     "grows with nothing": ("name: desks", "name: desks, grows_with: chaat"),
     "grows in a circle": (
         "    tags: [hipaa]\n",
-        "    grows_with: tune\n  - {name: tune, task: batch, model: config.json, traffic: {requests: 9}, grows_with: chat}\n",
+        "    grows_with: b\n  - {name: b, task: batch, model: config.json, traffic: {requests: 9}, grows_with: chat}\n",
     ),
     "grows twice": ("name: desks", "name: desks, grows_with: chat, growth_per_month: 3%"),
     "growth huge": ("name: desks", "name: desks, growth_per_month: 1e9"),
