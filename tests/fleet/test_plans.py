@@ -10,11 +10,12 @@ import pytest
 from flopwise.api.plan import explain_candidate
 from flopwise.fleet import plans
 from flopwise.fleet.candidates import carried
+from flopwise.fleet.file import fleet_from
 from flopwise.fleet.results import Chosen
 from flopwise.search.answer import from_json, to_json
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import answer, catalog, platform
+from small import CHAT, FLEET, answer, catalog, platform
 
 
 def test_every_planned_workload_has_a_plan_and_its_choice_comes_first() -> None:
@@ -55,3 +56,16 @@ def test_others_are_of_different_machines_and_few_in_large_fleets() -> None:
     assert len(to_json(whole)) < 60_000
     few = [len(p.plans) for p in plans.plans_of(_chosen() * 1000).values()]
     assert few == [plans.LEAST] * 3
+
+
+def test_techniques_of_a_workload_reach_its_plan_and_make_it_no_dearer() -> None:
+    chat = {"purchase": ["on_demand"]}
+    plain = {**FLEET, "workloads": [CHAT | {"constraints": chat}], "policies": {"purchase": ["on_demand"]}}
+    held = {"shared_prefix": 128, "draft": "ngram", "acceptance": 0.5, "draft_tokens": 2}
+    helped = {**plain, "workloads": [CHAT | {"constraints": chat, "techniques": held}]}
+    (before,), (after,) = (carried(fleet_from(fleet), catalog()) for fleet in (plain, helped))
+    assert before.plan is not None
+    assert after.plan is not None
+    assert after.plan.workload["techniques"] == held
+    assert after.ways[0].usd <= before.ways[0].usd
+    assert any("2 tokens by n-grams" in told for told in after.plan.assumptions)
