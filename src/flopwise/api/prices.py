@@ -52,12 +52,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """How old prices are, by provider, on the day `today`; and of the files that were imported."""
+    """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
 
     today: str
     most_days: float
     providers: tuple[Age, ...]
     imported: tuple[Held, ...]
+    book: tuple[Age, ...] = ()
 
 
 def today() -> dt.date:
@@ -72,11 +73,29 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         SpecError: a file of facts or prices is broken.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.price_age import MOST_DAYS, ages
+    from flopwise.facts.price_age import MOST_DAYS, age_of, ages
 
     on, limit = day or today(), MOST_DAYS if most_days is None else most_days
-    found = ages(load_facts(facts).offers, on, limit)
-    return Ages(today=on.isoformat(), most_days=limit, providers=tuple(found), imported=tuple(list_prices()))
+    known = load_facts(facts)
+    found = ages(known.offers, on, limit)
+    book = [age_of(what, dates, on, limit) for what, dates in _book(known.folder).items()]
+    held = tuple(list_prices())
+    return Ages(today=on.isoformat(), most_days=limit, providers=tuple(found), imported=held, book=tuple(book))
+
+
+def _book(folder: Path | None) -> dict[str, list[str]]:
+    """The dates of prices that are not of machines for rent, by what they are of."""
+    from flopwise.facts.hardware_prices import hardware_prices
+    from flopwise.facts.hosted_prices import hosted_prices
+    from flopwise.facts.reliability import spot_records
+    from flopwise.facts.terms import volume_prices
+
+    return {
+        "hosted models": [price.date for price in hosted_prices(folder)],
+        "storage and traffic": [price.date for price in volume_prices(folder)],
+        "machines to buy": [price.date for price in hardware_prices(folder)],
+        "spot interruptions": [record.date for record in spot_records(folder)],
+    }
 
 
 def stale_notes(

@@ -16,7 +16,7 @@ MOST_DAYS = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Age:
-    """Prices of one provider; days. `stale`: offers older than the limit."""
+    """Prices of one provider, or of one table of the price book; days. `stale`: those older than the limit."""
 
     provider: str
     offers: int
@@ -43,22 +43,21 @@ def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) 
     for offer in offers:
         if offer.cheapest() is not None:
             held.setdefault(offer.provider, []).append(offer.price_date)
-    found = []
-    for provider, dates in held.items():
-        dates.sort()
-        days = sorted(days_old(day, today) for day in dates)
-        found.append(
-            Age(
-                provider=provider,
-                offers=len(dates),
-                oldest=dates[0],
-                newest=dates[-1],
-                median_days=days[len(days) // 2],
-                oldest_days=days[-1],
-                stale=sum(each > most_days for each in days),
-            )
-        )
-    return found
+    return [age_of(provider, dates, today, most_days) for provider, dates in held.items()]
+
+
+def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> Age:
+    """The age of prices of these dates, at least one."""
+    days = sorted(days_old(day, today) for day in dates)
+    return Age(
+        provider=whose,
+        offers=len(dates),
+        oldest=min(dates),
+        newest=max(dates),
+        median_days=days[len(days) // 2],
+        oldest_days=days[-1],
+        stale=sum(each > most_days for each in days),
+    )
 
 
 def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:

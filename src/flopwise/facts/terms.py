@@ -143,3 +143,16 @@ def _volume(provider: str, kind: Kind, folder: Path | None, state: book.Stamp) -
     )
     origin = {name: first[name] for name in book.ORIGIN if name in first}
     return VolumePrice(provider=provider, kind=kind, tiers=tiers, **origin)
+
+
+def volume_prices(folder: Path | None = None) -> tuple[VolumePrice, ...]:
+    """All of them, by provider and kind.
+
+    Raises:
+        SpecError: as `volume_price`.
+    """
+    keys = ("provider", "kind", "from_gb", "usd_per_gb", "gb_bytes", "source", "date")
+    rows = book.rows(VOLUMES, VOLUME_COLUMNS, keys, folder)
+    named = dict.fromkeys((row.values["provider"], row.values["kind"]) for row in rows)
+    found = (volume_price(provider, kind, folder) for provider, kind in named)
+    return tuple(price for price in found if price is not None)

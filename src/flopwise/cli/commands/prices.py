@@ -133,6 +133,25 @@ def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
         ],
         paper,
     )
+    if ages.book:
+        yield table(
+            (
+                "other prices",
+                ">rows",
+                "oldest",
+                "newest",
+                ">median age",
+                ">oldest age",
+                f">over {ages.most_days:g} days",
+            ),
+            [
+                (a.provider, a.offers, a.oldest, a.newest, _days(a.median_days), _days(a.oldest_days), a.stale)
+                for a in ages.book
+            ],
+            paper,
+        )
+    if any(a.stale for a in ages.book):
+        yield "Newer ones of the other prices are read from the files of a facts folder (--facts)."
     stale = sum(a.stale for a in ages.providers)
     if stale:
         yield f"{stale:,} prices are older than {ages.most_days:g} days; `import` or `refresh` brings newer ones."
