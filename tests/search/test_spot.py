@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import flopwise
 from flopwise.api.plan import workload
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
+from flopwise.search.plan import plan
 from flopwise.search.plan_training import candidate_job
 from flopwise.search.spot import conditions
+from flopwise.search.workload_file import parse_workload
 from flopwise.training.estimate import estimate
+from flopwise.training.goodput import goodput_frac
 from flopwise.training.run import DEFAULT_CONDITIONS
 
 
@@ -42,3 +48,41 @@ def test_plans_on_spot_take_as_long_as_the_estimate_says() -> None:
         assert found.seconds == pytest.approx(chosen.seconds, rel=1e-9)
         assert found.mtbf_s < 150 * 86400  # 264 days without interruptions, on eight GPUs
     assert any("taken back" in sentence for sentence in made.assumptions)
+
+
+def test_checkpoints_as_a_workload_says_make_spot_runs_longer() -> None:
+    """The run's time is as much longer as its goodput is smaller, by the formula of a run saved so."""
+    text = (
+        "model: Llama-3.1-8B\ntask: pretrain\ndata: {tokens: 200G, seq_len: 4096, global_batch: 512}\n"
+        "constraints: {gpus: [h100], providers: [aws], instances: [p5.48xlarge], regions: [us-east-1], "
+        "purchase: [spot], min_gpus: 64, max_gpus: 64}\n"
+    )
+    facts = load_facts()
+    found = {}
+    for said in ("", "checkpoints: {every: 60h}\n", "checkpoints: {every: 60h, asynchronous: true}\n"):
+        found[said] = plan(parse_workload(text + said), facts).plans[0]
+    plain, rare, _ = found.values()
+    assert plain.layout == rare.layout
+    assert rare.seconds > 1.02 * plain.seconds
+    assert rare.cost_usd == pytest.approx(plain.cost_usd * rare.seconds / plain.seconds, rel=1e-6)
+    usual = conditions("spot", "aws", "H100-SXM-80", 8).reliability
+    nbytes = 14 * 8.03e9  # 2 + 12 bytes a parameter
+    ratio = goodput_frac(64, nbytes, usual) / goodput_frac(64, nbytes, replace(usual, interval_s=60 * 3600.0))
+    assert rare.seconds / plain.seconds == pytest.approx(float(ratio), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("{every: 0}", "checkpoints.every"),
+        ("{every: -1h}", "checkpoints.every"),
+        ("{write_per_gpu: .inf}", "checkpoints.write_per_gpu"),
+        ("{often: true}", "unknown key 'often'"),
+    ],
+)
+def test_checkpoints_that_cannot_be_are_refused(said: str, why: str) -> None:
+    text = "model: gpt2\ntask: pretrain\ndata: {tokens: 1G, seq_len: 1024}\n"
+    with pytest.raises(SpecError, match=f"w.yaml:4: .*{why}"):
+        parse_workload(f"{text}checkpoints: {said}\n", "w.yaml")
+    with pytest.raises(SpecError, match="checkpoints: has no meaning for a serve workload"):
+        parse_workload("model: gpt2\ntask: serve\ntraffic: {requests_per_s: 1}\ncheckpoints: {every: 1h}\n")

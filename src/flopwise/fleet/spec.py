@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from flopwise.search.workload import (
+    Checkpoints,
     Constraints,
     Data,
     Method,
@@ -185,6 +186,8 @@ class Job(_Strict, frozen=True):
     """What its layouts are ranked by; the choice between offers is by cost."""
     optimizer: Name = "adamw"
     """Of training."""
+    checkpoints: Checkpoints = Checkpoints()
+    """Of training: how often it is saved, and how."""
     precision: Name | None = None
     """One precision instead of all that the machines have."""
     machines: Workstations | None = None
@@ -230,6 +233,7 @@ class Job(_Strict, frozen=True):
             objective=self.objective,
             optimizer=self.optimizer,
             precision=self.precision,
+            checkpoints=self.checkpoints,
         )
 
 

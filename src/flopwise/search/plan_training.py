@@ -17,7 +17,7 @@ from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
-from flopwise.search.spot import conditions, interrupted, sentences
+from flopwise.search.spot import conditions, interrupted, reliability, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
@@ -140,6 +140,7 @@ def _options(
             schedule=limits.schedule,
             shard=workload.shard,
         )
+        job = replace(job, reliability=reliability(workload.saving))
         for reason, count in job.space.ruled_out.items():
             answer.ruled_out.add(reason, count)
         known: Known = {}
@@ -233,7 +234,9 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
         layout=layout,
         cluster=best.node.cluster,
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
-        conditions=conditions(chosen.purchase, chosen.provider, chosen.gpu, best.node.count, folder),
+        conditions=conditions(
+            chosen.purchase, chosen.provider, chosen.gpu, best.node.count, folder, best.job.reliability
+        ),
     )
     reference = _outcome(base, chosen)
     found: list[Lever] = []
@@ -281,7 +284,12 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         ),
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
         conditions=conditions(
-            chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts.folder
+            chosen.purchase,
+            chosen.provider,
+            chosen.gpu,
+            chosen.num_gpus // chosen.num_instances,
+            facts.folder,
+            reliability(workload.saving),
         ),
     )
 

@@ -74,7 +74,7 @@ def with_some_blocks(job: Searched, table: StepTable, capacity: float, rows: NDA
         layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
         memory = np.asarray(allocated_and_states(job.memory, layout)[0])
         step = np.asarray(sum(step_parts(table, inner, degree, layout).values()))
-        run = step / goodput_frac(layout.num_gpus, job.checkpoint_bytes)
+        run = step / goodput_frac(layout.num_gpus, job.checkpoint_bytes, job.reliability)
         fits = memory <= capacity
         again = (part + times * job.space.size, step, run, np.asarray(layout.num_gpus), memory)
         yield tuple(np.broadcast_to(c, fits.shape)[fits] for c in again)

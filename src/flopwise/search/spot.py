@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flopwise.facts.reliability import spot_record
-from flopwise.training.goodput import DEFAULT_RELIABILITY, goodput_frac
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 
 if TYPE_CHECKING:
@@ -16,14 +16,33 @@ if TYPE_CHECKING:
     from flopwise.search.answer import Candidate
     from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.training import Searched, Timed
+    from flopwise.search.workload import Saving
 
 
-def conditions(purchase: str, provider: str, accelerator: str, count: int, folder: Path | None = None) -> Conditions:
-    """The conditions of a run on instances of `count` accelerators bought so; the default but for spot."""
+def reliability(saving: Saving) -> Reliability:
+    """How often a run is saved and how fast, as a workload says; the default where it says nothing."""
+    told = {
+        "interval_s": saving.every_s,
+        "write_bytes_per_s_per_gpu": saving.write_bytes_per_s_per_gpu,
+        "asynchronous": saving.asynchronous or None,
+    }
+    given: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    return replace(DEFAULT_RELIABILITY, **given) if given else DEFAULT_RELIABILITY
+
+
+def conditions(
+    purchase: str,
+    provider: str,
+    accelerator: str,
+    count: int,
+    folder: Path | None = None,
+    saved: Reliability = DEFAULT_RELIABILITY,
+) -> Conditions:
+    """The conditions of a run on instances of `count` accelerators bought so, and `saved` so; default but for spot."""
     if purchase != "spot":
-        return DEFAULT_CONDITIONS
+        return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
     record = spot_record(provider, accelerator, folder)
-    held = replace(DEFAULT_RELIABILITY, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
+    held = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return Conditions(reliability=held, origins=(("interruptions_per_s", record.text),))
 
 
@@ -33,11 +52,13 @@ def interrupted(job: Searched, node: NodeKind, result: Timed, priced: Priced, fo
     What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
     """
     offer = priced.offer
-    found = conditions(priced.purchase, offer.provider, node.cluster.accelerator.name, node.count, folder)
-    if found is DEFAULT_CONDITIONS:
+    found = conditions(
+        priced.purchase, offer.provider, node.cluster.accelerator.name, node.count, folder, job.reliability
+    )
+    if priced.purchase != "spot":
         return result
     gpus, nbytes = result.num_gpus, job.checkpoint_bytes
-    longer = goodput_frac(gpus, nbytes) / goodput_frac(gpus, nbytes, found.reliability)
+    longer = goodput_frac(gpus, nbytes, job.reliability) / goodput_frac(gpus, nbytes, found.reliability)
     return replace(result, run_s=result.run_s * longer)
 
 

@@ -38,7 +38,7 @@ from flopwise.search.space import (
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import step_watts
 from flopwise.training.frozen import training_passes
-from flopwise.training.goodput import goodput_frac
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
 from flopwise.training.stages import FULL
@@ -67,6 +67,7 @@ class Searched:
     memory: MemoryTable
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
+    reliability: Reliability = DEFAULT_RELIABILITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +279,7 @@ def _columns(
     """(row, step, time of the run for each of its steps, devices, bytes) of all choices of some meshes."""
     gpus = family.num_gpus[meshes]
     rows = np.arange(family.choices)[:, None] * family.meshes + meshes + start
-    run = step / goodput_frac(gpus, job.checkpoint_bytes)
+    run = step / goodput_frac(gpus, job.checkpoint_bytes, job.reliability)
     each = (rows, step, run, np.broadcast_to(gpus, step.shape), memory)
     return tuple(a.reshape(family.choices, -1) for a in each)
 

@@ -131,6 +131,17 @@ class Techniques(_Strict, frozen=True):
     """Tokens of the most popular expert over the mean of all; 1 is balanced."""
 
 
+class Checkpoints(_Strict, frozen=True):
+    """How a training run is saved: what an interruption of a spot machine, or a failure, costs."""
+
+    every: Quantity | None = None
+    """Time between them: 30min; as often as loses least when it is not given."""
+    write_per_gpu: Quantity | None = None
+    """With which each accelerator writes its part: 2GB/s; 1 GB/s when it is not given."""
+    asynchronous: bool = False
+    """Training goes on while they are written, once they stand in host memory."""
+
+
 class Targets(_Strict, frozen=True):
     """What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`."""
 
@@ -206,6 +217,15 @@ class Workload(_Strict, frozen=True):
     """Serving: whether the best plans are run through the simulator before they are ranked."""
     optimizer: Name = "adamw"
     precision: Name | None = None
+    checkpoints: Checkpoints = Checkpoints()
+
+
+class Saving(msgspec.Struct, frozen=True):
+    """How a run is saved, in base units; None as `flopwise.training.goodput.Reliability` has it."""
+
+    every_s: float | None
+    write_bytes_per_s_per_gpu: float | None
+    asynchronous: bool
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -243,6 +263,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     max_usd_per_hour: float | None
     shard: int | None
     inter_node_bytes_per_s: float | None
+    saving: Saving
     drafter: Any = None  # the model that drafts, once it is looked up
     facts_folder: Any = None  # where it was
 
@@ -277,6 +298,7 @@ def _meaningless(workload: Workload) -> None:
     else:
         held = {"data": workload.data != Data(), "method": workload.method != Method()}
         held["routing"] = workload.routing != Routing()
+        held["checkpoints"] = workload.checkpoints != Checkpoints()
         held |= {
             "optimizer": workload.optimizer != "adamw",
             "constraints.stack": workload.constraints.stack is not None,
@@ -294,6 +316,14 @@ def _meaningless(workload: Workload) -> None:
     given = next((name for name, present in held.items() if present), None)
     if given is not None:
         raise SpecError(f"{given}: has no meaning for a {workload.task} workload; leave it out")
+
+
+def _saving(told: Checkpoints) -> Saving:
+    return Saving(
+        maybe(told.every, parse_seconds, "checkpoints.every"),
+        maybe(told.write_per_gpu, parse_bytes_per_s, "checkpoints.write_per_gpu"),
+        told.asynchronous,
+    )
 
 
 def _check_routing(routing: Routing) -> None:
@@ -355,4 +385,5 @@ def resolve(workload: Workload) -> Resolved:
         inter_node_bytes_per_s=maybe(
             limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"
         ),
+        saving=_saving(workload.checkpoints),
     )
