@@ -45,3 +45,14 @@ def test_a_bill_of_a_published_plan(count: int, instance: str, usd_per_hour: flo
     assert row.usd_per_hour == pytest.approx(usd_per_hour)
     assert round(found.usd_per_month.total) == stated
     assert found.usd_per_month.total == pytest.approx(sum(found.usd_per_month.by_workload.values()))
+
+
+def test_what_is_taken_of_schedules_is_said() -> None:
+    text = FLEET.format(hours="{per_day: 8}", count=1, instance="g4dn.xlarge") + "    starts: 2026-01\n"
+    told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
+    assert "machines: without times of day, on from 9:00, on working days as far as those suffice" in told
+    assert "machines: to start before the day of this assessment, and taken to run already" in told
+    text = FLEET.format(hours="{days: [sat]}", count=1, instance="g4dn.xlarge") + "    starts: 2026-11\n"
+    told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
+    assert any("one clock for the whole fleet" in text for text in told)
+    assert not any("9:00" in text or "to start before" in text for text in told)

@@ -155,7 +155,7 @@ def _composed(
         hosted=hosted_rows(chosen),
         optimality_gap=solved.found.gap,
         budget_per_month=rules.budget_per_month,
-        assumptions=assumptions(solved, drawn is not None),
+        assumptions=assumptions(solved, drawn is not None, today),
         price_notes=price_notes(solved, ages) + notes + own_notes(own),
         elapsed_s=time.perf_counter() - started,
         fleet=msgspec.to_builtins(platform.fleet),
@@ -200,7 +200,7 @@ def _too_cheap(found: Way) -> str:
     )
 
 
-def assumptions(solved: Solved, drawn: bool) -> list[str]:
+def assumptions(solved: Solved, drawn: bool, today: str | None = None) -> list[str]:
     """What is assumed: of the fleet, then of each workload's plan."""
     told = [
         "a month has 730 hours; a run without a deadline has its share of its environment's hours",
@@ -213,6 +213,7 @@ def assumptions(solved: Solved, drawn: bool) -> list[str]:
             f"%, others by {100 * strays.list_price:.3g} % (standard deviations; policies.scenarios sets them), an "
             f"interruption costs {strays.rework_hours:g} h, predictions vary by their measured errors"
         )
+    told += _of_schedules(solved, today)
     told += dict.fromkeys(note for item in solved.items for note in item.notes)
     if solved.made.kept < KEPT:
         told.append(f"of each provider and purchase the {solved.made.kept} cheapest instance types were weighed")
@@ -222,9 +223,28 @@ def assumptions(solved: Solved, drawn: bool) -> list[str]:
         for text in () if item.plan is None else _that_matter(item.plan.assumptions, held[item.index]):
             by_text.setdefault(text, []).append(item.placed.name)
     for text, names in by_text.items():
-        whose = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        told.append(f"{whose}: {text}")
+        told.append(f"{_some(names)}: {text}")
     return told
+
+
+def _of_schedules(solved: Solved, today: str | None) -> list[str]:
+    """Where schedules are taken to lie in the week, and which workloads were to start before today."""
+    placed = [item.placed for item in solved.items]
+    told = []
+    if any(p.schedule.fixed for p in placed):
+        told.append("times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times")
+    loose = [p.name for p in placed if not (p.schedule.fixed or p.schedule.always or p.ends)]
+    if loose:
+        told.append(f"{_some(loose)}: without times of day, on from 9:00, on working days as far as those suffice")
+    early = [p.name for p in placed if today and (p.job.starts or today) < today[:7]]
+    if early:
+        told.append(f"{_some(early)}: to start before the day of this assessment, and taken to run already")
+    return told
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _that_matter(told: Sequence[str], held: Chosen) -> list[str]:
