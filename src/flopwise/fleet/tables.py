@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flopwise.facts.hardware_prices import hardware_price
+from flopwise.facts.grades import grade_record
 from flopwise.fleet.places import allowed
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.allocate import Allocation
@@ -22,26 +19,6 @@ if TYPE_CHECKING:
     from flopwise.fleet.results import Chosen
 
 DTYPES = ("bf16", "fp16", "fp32")
-LINES = (
-    (re.compile(r"RTX (A\d|PRO |\d{4} Ada)|Arc Pro|GB10"), "workstation"),
-    (re.compile(r"GTX |RTX \d{4}|RX |Arc |Apple |Iris |Radeon |Ryzen "), "consumer"),
-)
-"""What accelerators are called, and what they are made for; others are for data centres."""
-
-
-def grade(name: str, kind: str, folder: Path | None = None) -> str | None:
-    """Consumer, workstation or data-centre grade: as a price list says, else by how makers name their lines.
-
-    Source: NVIDIA's GeForce driver licence bars consumer cards from data centres; the lines are those of its catalog.
-    """
-    price = hardware_price(name, folder)
-    if kind == "cpu":
-        return None
-    if name.endswith(" Server"):
-        return "datacentre"
-    if price is not None:
-        return price.grade
-    return next((told for pattern, told in LINES if pattern.match(name)), "datacentre")
 
 
 def gpu_rows(platform: Platform, facts: Facts, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
@@ -77,7 +54,7 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     usd = None if best.on_demand_usd_per_hour is None else _each(best, best.on_demand_usd_per_hour)
     return {
         "gpu": name,
-        "grade": grade(name, device.kind, facts.folder),
+        "grade": None if device.kind == "cpu" else grade_record(name, facts.folder).grade,
         "used": bool(used),
         "workloads": list(dict.fromkeys(used)),
         "hbm_bytes": device.hbm_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
@@ -14,6 +14,8 @@ from flopwise.units import HOUR_S, format_percent
 if TYPE_CHECKING:
     from flopwise.fleet.assessment import Allotment, Assessment, Binding, Saving, WorkloadResult
 
+DRAWN = 30
+"""Workloads in a picture; tables have all."""
 WORTH, FEW = 0.01, 5
 """Share of the bill from which a saving has a line of its own, and how many have one anyhow."""
 
@@ -42,7 +44,7 @@ def costs(found: Assessment) -> Iterator[Block]:
     cost, ends = found.usd_per_month, intervals(found)
     yield Bars(
         "By workload, with the interval that holds in 8 of 10 cases",
-        [Bar(n, v, usd(v), *ends[n], between(*ends[n])) for n, v in largest(cost.by_workload)],
+        list(_workload_bars(cost.by_workload, ends)),
     )
     for title, values in (
         ("By provider", cost.by_provider), ("By environment", cost.by_environment), ("By purchase", cost.by_purchase),
@@ -63,6 +65,18 @@ def costs(found: Assessment) -> Iterator[Block]:
         "Units: a run, or a million requests of a service at its stated traffic. Electricity at the meter, carbon by "
         "the region's grid.",
     )  # fmt: skip
+
+
+def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, float]]) -> Iterator[Bar]:
+    """The dearest, each with its interval; of large fleets the rest as one."""
+    ordered = largest(values)
+    for name, value in ordered[:DRAWN]:
+        yield Bar(name, value, usd(value), *ends[name], between(*ends[name]))
+    rest = ordered[DRAWN:]
+    if rest:
+        low, high = (sum(ends[name][n] for name, _ in rest) for n in (0, 1))
+        total = sum(value for _, value in rest)
+        yield Bar(f"{len(rest):,} others", total, usd(total), low, high, between(low, high))
 
 
 def _unit(w: WorkloadResult | None, value: float) -> str:

@@ -1,0 +1,65 @@
+"""Parts of the bill as the report adds them up, checked by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flopwise.fleet.assessment import Saving
+from flopwise.report.blocks import Bars, Table, Text
+from flopwise.report.costs import DRAWN, allocation, costs, intervals, saved, savings
+
+sys.path.insert(0, str(Path(__file__).parent))
+from samples import assessment, workload
+
+
+def saving(what: str, usd: float, *, taken: bool = True, counted: bool = True) -> Saving:
+    return Saving(what=what, workload="chat", usd_per_month=usd, how="how", taken=taken, counted=counted)
+
+
+def test_only_what_adds_up_is_summed() -> None:
+    found = assessment(savings=[
+        saving("spot", 100.0), saving("spot", 50.0), saving("reserved", 300.0), saving("schedule", 9e4, counted=False),
+        saving("quantisation", 70.0, taken=False, counted=False),
+    ])  # fmt: skip
+    assert saved(found) == {"reserved": 300.0, "spot": 150.0}
+    blocks = list(savings(found))
+    assert any(isinstance(b, Text) and "saves $450 a month" in b.text for b in blocks)
+    heads = [b.headers[0] for b in blocks if isinstance(b, Table)]
+    assert heads == ["saving", "saving", "not in the sum"]
+
+
+def test_intervals_hold_storage_and_traffic_as_they_are() -> None:
+    """chat: $1,175 of machines between $900 and $1,500, $25 of storage and traffic."""
+    low, high = intervals(assessment())["chat"]
+    assert low == pytest.approx(925.0)
+    assert high == pytest.approx(1525.0)
+
+
+def test_a_million_requests_by_hand() -> None:
+    """$1,200 over 20 requests a second in 730 hours: 52.56 million of them."""
+    table = next(b for b in costs(assessment()) if isinstance(b, Table))
+    assert table.rows[0][4] == f"${1200 / 52.56:,.2f} a million requests"
+    runs = assessment(workloads=[workload(runs_per_month=8.0)])
+    table = next(b for b in costs(runs) if isinstance(b, Table))
+    assert table.rows[0][4] == "$150 a run"
+
+
+def test_large_fleets_are_drawn_as_their_dearest_and_the_rest() -> None:
+    names = {f"w{n:03d}": float(1000 - n) for n in range(200)}
+    bill = msgspec.structs.replace(assessment().usd_per_month, by_workload=names)
+    picture = next(b for b in costs(assessment(usd_per_month=bill)) if isinstance(b, Bars))
+    assert len(picture.bars) == DRAWN + 1
+    assert picture.bars[-1].name == f"{200 - DRAWN} others"
+    assert sum(bar.value for bar in picture.bars) == pytest.approx(sum(names.values()))
+
+
+def test_machines_to_secure_are_summed_over_workloads() -> None:
+    (row,) = assessment().allocation
+    rows = [row, msgspec.structs.replace(row, workload="b", count=3), msgspec.structs.replace(row, purchase="api")]
+    table = list(allocation(assessment(allocation=rows)))[-1]
+    assert isinstance(table, Table)
+    assert [r[:4] for r in table.rows] == [("aws g6.xlarge", "us-east-1", "on demand", "5")]
