@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_allocate import RULES, choice
 
-from flopwise.fleet.allocate import Choice, Demand, allocate
+from flopwise.fleet.allocate import Choice, Demand, Own, allocate
 from flopwise.fleet.hours import DAY_MIN, WEEK_MIN, Schedule, schedule
 from flopwise.fleet.spec import Hours
 from flopwise.fleet.week import slots
@@ -157,3 +157,56 @@ def test_a_run_is_on_no_more_machines_than_it_has() -> None:
     assert allocate(held, [weekday, run], RULES).pools[held[0].machine] == 2
     held[1] = replace(held[1], busy_hours=200)
     assert allocate(held, [weekday, run], RULES).pools[held[0].machine] == 1
+
+
+def gangs_fit(pool: int, runs: list[tuple[int, int]], hours: int = 5) -> bool:
+    """Whether runs of (machines, hours) find their machines all at once, an hour here and an hour there."""
+
+    def placed(left: list[tuple[int, int]], free: list[int]) -> bool:
+        if not left:
+            return True
+        (size, length), *others = left
+        return any(
+            all(free[h] >= size for h in on) and placed(others, [f - size * (h in on) for h, f in enumerate(free)])
+            for on in combinations(range(hours), length)
+        )
+
+    return placed(sorted(runs, reverse=True), [pool] * hours)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=5))
+def test_runs_on_several_machines_are_on_all_of_them_at_once(runs: list[tuple[int, int]]) -> None:
+    """Five hours a month, all ways to place each run tried: the pool holds them, at little more than the least."""
+    choices = [
+        choice(n, "aws", 1000, size, purchase="reserved_1y", hours=length * 730 / 5 - 1e-6)
+        for n, (size, length) in enumerate(runs)
+    ]
+    demands = [Demand(name=f"w{n}", splittable=False, flexible=True) for n in range(len(runs))]
+    pool = allocate(choices, demands, RULES, gap=0.0).pools[choices[0].machine]
+    least = next(m for m in range(1, 30) if gangs_fit(m, runs))
+    assert least <= pool
+    in_turn = max(size for size, _ in runs)
+    if all(size > 1 for size, _ in runs) and sum(length for _, length in runs) <= 5:
+        assert pool == least == in_turn
+    if all(size == 1 for size, _ in runs):
+        assert pool == least
+
+
+def test_rows_of_runs_stand_beside_each_other_on_own_machines() -> None:
+    """Four runs of two machines for half a month each: two after two others, on four machines of one's own."""
+    own = Own(tiers=((0, 0.0), (9, 100.0)), hours=700.0)
+    choices = [
+        replace(choice(n, "own", 100, 2, purchase="owned", hours=350), own=own, instance="box") for n in range(4)
+    ]
+    demands = [Demand(name=f"w{n}", splittable=False, flexible=True) for n in range(4)]
+    assert allocate(choices, demands, RULES).pools[choices[0].machine] == 4
+
+
+def test_two_runs_on_two_machines_each_do_not_fit_on_three() -> None:
+    """As hours they fill 3 machines; but they cannot be on at the same time, and one after another takes too long."""
+    choices = [choice(n, "aws", 1000, 2, purchase="reserved_1y", hours=500) for n in range(2)]
+    demands = [Demand(name=f"w{n}", splittable=False, flexible=True) for n in range(2)]
+    assert allocate(choices, demands, RULES).pools[choices[0].machine] == 4
+    shorter = [replace(c, busy_hours=360.0) for c in choices]
+    assert allocate(shorter, demands, RULES).pools[choices[0].machine] == 2

@@ -165,7 +165,9 @@ def allocate(
 
     Source: the program stands in `flopwise.fleet.formulation`; solved by HiGHS.
     Assumes: an instance of a choice carries its share of the workload; of thousands of choices those of `undominated`
-    do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the week.
+    do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the week; runs
+    that need several machines at once take turns on some (in large allocations on own machines only); services share a
+    machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
     """
     _check_choices(choices, demands)

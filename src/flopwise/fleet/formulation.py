@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.fleet.milp import Program
+from flopwise.fleet.prune import LARGE
 from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
 
@@ -27,6 +28,8 @@ ALWAYS_BUSY = 0.999
 """Share of the month from which a machine has no hours left for others."""
 MARGIN = 1e-6
 """By how much less than an instance is less."""
+ROWS = 3
+"""Rows of runs of several machines, one after another, that may stand beside each other on own machines."""
 Machine = tuple[str, str, str, str]
 
 
@@ -56,7 +59,7 @@ class Formulation:
         self.of: dict[int, list[int]] = defaultdict(list)
         for index, choice in enumerate(choices):
             self.of[choice.workload].append(index)
-        self.sharers = _sharers(choices)
+        self.sharers = _sharers([choice for choice in choices if self._may_share(choice)])
         self.own: list[int] = []
         self.pools: dict[Machine, int] = {}
         self.spare: dict[int, int] = {}
@@ -80,7 +83,13 @@ class Formulation:
 
     def shared(self, choice: Choice) -> bool:
         """Whether the choice's machines may be shared with another workload."""
-        return choice.workload in self.sharers.get(choice.machine, ())
+        return choice.workload in self.sharers.get(choice.machine, ()) and self._may_share(choice)
+
+    def _may_share(self, choice: Choice) -> bool:
+        """In a large allocation, runs of several machines at once share own machines only."""
+        demand = self.demands[choice.workload]
+        apart = not demand.flexible or (choice.unit if demand.splittable else choice.instances) == 1
+        return apart or choice.own is not None or len(self.choices) < LARGE
 
     def _columns(self) -> None:
         for index, choice in enumerate(self.choices):
@@ -165,26 +174,29 @@ class Formulation:
 
         Workloads with a schedule use their slots whole; runs fill the hours that are left, at no time on more machines
         than they have. Where nothing is bound to slots, that they fit into all hours is enough (McNaughton 1959,
-        doi:10.1287/mnsc.6.1.1).
+        doi:10.1287/mnsc.6.1.1). Runs that need several machines at once have machines of the pool to themselves.
         """
         bound = any(self._bound(i) for i in mine)
         name, column = f"pool {machine[2]}", self.pools[machine]
-        slots: list[dict[int, float]] = [{column: -1.0} for _ in week]
-        hours, held = {column: -1.0}, {column: 1.0}
+        gangs = [i for i in mine if self.scale(i) > 1 and not self._bound(i)]
+        room = {column: -1.0} | self._together(gangs)
+        slots: list[dict[int, float]] = [dict(room) for _ in week]
+        hours, held = dict(room), {column: 1.0}
         by_run: dict[int, dict[int, float]] = defaultdict(dict)
         for i in mine:
             choice, each, own = self.choices[i], float(self.scale(i)), self.own[i]
             demand = self.demands[choice.workload]
             parts = demand.slots or week
             held[own] = -each
-            if not demand.flexible:
+            if i in gangs:
+                continue
+            if not demand.flexible or each > 1:
                 hours[own] = each * sum(parts)
                 for slot in (s for s, part in enumerate(parts) if part):
                     slots[slot][own] = each
                 continue
             by_run[choice.workload][own] = each
-            workable = HOURS_PER_MONTH if choice.own is None else choice.own.hours
-            hours[own] = each * min(choice.busy_hours / workable, sum(parts))
+            hours[own] = each * min(_busy(choice), sum(parts))
             if bound:
                 placed = {own: -hours[own]}
                 for slot, part in enumerate(parts):
@@ -194,10 +206,33 @@ class Formulation:
                 self.program.row(placed, 0.0, np.inf, "runs find their hours")
         self.program.row(hours, -np.inf, 0.0, name)
         self.program.row(held, -np.inf, 0.0, name)
-        for terms in [t for t in slots if len(t) > 1]:
+        for terms in [t for t in slots if len(t) > len(room)]:
             self.program.row(terms, -np.inf, 0.0, name)
         for terms in by_run.values():
-            self.program.row({column: -1.0} | terms, -np.inf, 0.0, name)
+            self.program.row(room | terms, -np.inf, 0.0, name)
+
+    def _together(self, gangs: Sequence[int]) -> dict[int, float]:
+        """Machines that hold runs of several machines each, none of them at two places at once.
+
+        They run beside each other, or one after another on as many machines as the largest of those needs; on own
+        machines several such rows of runs may stand beside each other.
+        """
+        name = "runs on several machines"
+        room = {self.own[i]: float(self.scale(i)) for i in gangs}
+        whole = [i for i in gangs if self.scale(i) == self.choices[i].instances]
+        rows = ROWS if whole and self.choices[whole[0]].own is not None else min(1, len(whole))
+        turns: dict[int, dict[int, float]] = {self.own[i]: {self.own[i]: -1.0} for i in whole}
+        for _ in range(min(rows, len(whole))):
+            widest = self.program.column(0.0, max(self.scale(i) for i in whole))
+            room[widest], hours = 1.0, dict[int, float]()
+            for i in whole:
+                size, here = float(self.scale(i)), self.program.column(0.0, 1)
+                hours[here], room[here], turns[self.own[i]][here] = _busy(self.choices[i]), -size, 1.0
+                self.program.row({here: size, widest: -1.0}, -np.inf, 0.0, name)
+            self.program.row(hours, -np.inf, 1.0, name)
+        for terms in turns.values():
+            self.program.row(terms, -np.inf, 0.0, name)
+        return room
 
     def _bound(self, index: int) -> bool:
         """Whether a choice's workload may not be put anywhere in the week."""
@@ -306,6 +341,11 @@ def _week(demands: Sequence[Demand]) -> tuple[float, ...]:
     parts = [max(own) for own in zip(*(d.slots for d in demands if d.slots), strict=True)]
     left = 1.0 - sum(parts)
     return (*parts, left) if left > MARGIN else tuple(parts)
+
+
+def _busy(choice: Choice) -> float:
+    """Share of the month that one of its machines is at work, of what it can be worked."""
+    return min(1.0, choice.busy_hours / (HOURS_PER_MONTH if choice.own is None else choice.own.hours))
 
 
 def backup_usd(choice: Choice, rules: Rules) -> float:
