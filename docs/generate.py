@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from flopwise.cli.app import COMMANDS, app
-from flopwise.cli.options import Command
+from flopwise.cli.options import Command, by_section
 from flopwise.fleet.spec import schema
 
 PAGE = Path(__file__).parent / "cli.md"
@@ -53,7 +53,9 @@ def _entry(command: Command, above: click.Context, title: str) -> str:
     context = click.Context(command, info_name=command.name, parent=above)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     description = "\n".join(line.strip() for line in (command.help or "").splitlines())
-    options = [_option(p, context) for p in command.params if isinstance(p, click.Option)]
+    options: list[str] = []
+    for section, found in by_section(command.params).items():
+        options += [f"| **{section}** | |"] * bool(section) + [_option(p, context) for p in found]
     rows = ["| option | |", "|---|---|", *options]
     examples = ["```console", *(f"$ {example}" for example in command.examples), "```"]
     return "\n".join([f"### {title}\n", f"`{usage}`\n", f"{description.strip()}\n", *rows, "", *examples, ""])

@@ -140,6 +140,15 @@ def put_under(option: click.Option, section: str) -> None:
     setattr(option, SECTION, section)
 
 
+def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
+    """The options among `params` under their headings; those without one first, under an empty one."""
+    found: dict[str, list[click.Option]] = {"": []}
+    for param in params:
+        if isinstance(param, click.Option):
+            found.setdefault(getattr(param, SECTION, ""), []).append(param)
+    return found
+
+
 class Command(click.Command):
     """A command with examples in its help and `--json` among its options."""
 
@@ -160,14 +169,10 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a heading first, then those of each heading."""
-        rows: dict[str, list[tuple[str, str]]] = {"": []}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                rows.setdefault(getattr(param, SECTION, ""), []).append(record)
-        for section, records in rows.items():
+        for section, found in by_section(self.get_params(ctx)).items():
+            records = [param.get_help_record(ctx) for param in found]
             with formatter.section(section or "Options"):
-                formatter.write_dl(records)
+                formatter.write_dl([record for record in records if record is not None])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of other forms, then the examples, each on its line."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flopwise.cli import features, options
+from flopwise.cli import features, options, questions
 from flopwise.cli.app import usage_error
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.errors import InfeasibleError
@@ -38,6 +38,73 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
     return click.option(f"--{name}", key, type=options.Name(name), help=help_text, multiple=multiple)
 
 
+training_options = questions.grouped(
+    _text("tokens", "tokens", "Tokens of the whole run, such as 1T."),
+    _text("samples", "samples", "Samples instead of tokens; needs --seq."),
+    _text("epochs", "epochs", "Passes over the data."),
+    _text("seq", "seq_len", "Tokens of a sequence."),
+    _text("global-batch", "global_batch", "Sequences of an optimizer step."),
+    click.option("--lora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank."),
+    click.option("--qlora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of it on a 4-bit base."),
+    _text("optimizer", "optimizer", "adamw, adamw-8bit, adafactor, sgd, lion, muon ..."),
+    _text("precision", "precision", "Precision to search, or any; may be repeated [bf16].", multiple=True),
+    _text("stack", "stack", "Software that trains."),
+    _text("shard", "shard", "HSDP over groups of so many ranks only."),
+    section="What is trained",
+)
+traffic_options = questions.grouped(
+    _text("rate", "requests_per_s", "Requests that arrive, such as 20 or 5k/hour."),
+    _text("concurrency", "concurrency", "Users who each wait for an answer before they ask again."),
+    _text("requests", "requests", "Batch inference: requests in all."),
+    _text("input", "input_tokens", "Tokens of a prompt: 1k, 200:800, lognormal:512:cv=1.2."),
+    _text("output", "output_tokens", "Tokens of an answer, as --input."),
+    _text("trace", "trace", "A CSV file of requests instead (arrival_s, prompt_tokens, output_tokens)."),
+    click.option("--arrivals", type=options.Choice(["poisson", "gamma", "uniform"]), help="How they come [poisson]."),
+    click.option("--burstiness", type=float, help="Of gamma arrivals: standard deviation of the gaps over their mean."),
+    click.option("--peak", type=float, help="Highest rate over the mean rate: replicas are sized for it."),
+    _text("weights", "weight_formats", "Weight format to search; may be repeated.", multiple=True),
+    _text("kv-dtype", "kv_dtype", "Type of the KV cache [bf16]."),
+    _text(
+        "engine",
+        "engine",
+        "The inference engine, vllm, sglang ... [vllm]. A file with a sweep: what runs it, inline, processes "
+        "or ray [inline]. Give it twice for both.",
+        multiple=True,
+    ),
+    click.option("--no-simulate", is_flag=True, help="Rank by estimates alone; do not run the best plans."),
+    section="What is served",
+)
+target_options = questions.grouped(
+    _text("ttft", "ttft", "Time to the first token, such as p95=1s."),
+    _text("tpot", "tpot", "Time per output token, such as p95=50ms."),
+    _text("latency", "latency", "Whole request, such as p99=5s."),
+    _text("throughput", "throughput", "Tokens per second, all GPUs together."),
+    _text("deadline", "deadline", "The run is over within this time, such as 30d."),
+    _text("budget", "budget", "USD of the run, or of a month of service."),
+    click.option("--confidence", type=options.FRACTION, help="Probability with which each target has to be met [0.8]."),
+    section="What it has to hold",
+)
+place_options = questions.grouped(
+    _text("provider", "providers", "Only this provider; may be repeated.", multiple=True),
+    _text("region", "regions", "Only this region; may be repeated.", multiple=True),
+    _text("gpu", "gpus", "Only this accelerator; may be repeated.", multiple=True),
+    _text("instance", "instances", "Only this instance type; may be repeated.", multiple=True),
+    click.option("--purchase", type=options.PURCHASE, multiple=True, help="Way to buy; may be repeated [on_demand]."),
+    click.option("--max-gpus", type=options.DEGREE, help="At most so many accelerators."),
+    click.option("--min-gpus", type=options.DEGREE, help="At least so many accelerators."),
+    _text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps."),
+    _text("max-hourly", "max_usd_per_hour", "At most so many USD an hour."),
+    section="Where it may run",
+)
+sweep_options = questions.grouped(
+    click.option(
+        "--address", type=options.Name("address"), help="Sweep on Ray: the cluster's address [RAY_ADDRESS, or auto]."
+    ),
+    click.option("--workers", type=options.DEGREE, help="Sweep in processes: how many at once [all cores]."),
+    section="Files that hold many",
+)
+
+
 @options.command(
     "plan",
     "flopwise plan Llama-3.1-8B --task finetune --lora 16 --tokens 100M --budget 200",
@@ -45,57 +112,12 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 )
 @click.argument("workload", type=options.Name("workload"), required=False)
 @click.option("--task", type=options.Choice(["pretrain", "finetune", "serve", "batch", "encode"]), help="What is done.")
-@_text("tokens", "tokens", "Training: tokens of the whole run, such as 1T.")
-@_text("samples", "samples", "Training: samples instead of tokens; needs --seq.")
-@_text("epochs", "epochs", "Training: passes over the data.")
-@_text("seq", "seq_len", "Training: tokens of a sequence.")
-@_text("global-batch", "global_batch", "Training: sequences of an optimizer step.")
-@click.option("--lora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank.")
-@click.option("--qlora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank on a 4-bit base.")
-@_text("optimizer", "optimizer", "Training: adamw, adamw-8bit, adafactor, sgd, lion, muon ...")
-@_text("rate", "requests_per_s", "Serving: requests that arrive, such as 20 or 5k/hour.")
-@_text("concurrency", "concurrency", "Serving: users who each wait for an answer before they ask again.")
-@_text("requests", "requests", "Batch inference: requests in all.")
-@_text("input", "input_tokens", "Tokens of a prompt: 1k, 200:800, lognormal:512:cv=1.2.")
-@_text("output", "output_tokens", "Tokens of an answer, as --input.")
-@_text("trace", "trace", "Serving: a CSV file of requests instead (arrival_s, prompt_tokens, output_tokens).")
-@click.option("--arrivals", type=options.Choice(["poisson", "gamma", "uniform"]), help="How requests come [poisson].")
-@click.option("--burstiness", type=float, help="Of gamma arrivals: standard deviation of the gaps over their mean.")
-@click.option("--peak", type=float, help="Highest rate over the mean rate: replicas are sized for it.")
-@click.option("--no-simulate", is_flag=True, help="Serving: rank by estimates alone; do not run the best plans.")
-@_text("ttft", "ttft", "Target: time to the first token, such as p95=1s.")
-@_text("tpot", "tpot", "Target: time per output token, such as p95=50ms.")
-@_text("latency", "latency", "Target: whole request, such as p99=5s.")
-@_text("throughput", "throughput", "Target: tokens per second, all GPUs together.")
-@_text("deadline", "deadline", "Target: the run is over within this time, such as 30d.")
-@_text("budget", "budget", "Target: USD of the run, or of a month of service.")
-@click.option("--confidence", type=options.FRACTION, help="Probability with which each target has to be met [0.8].")
-@_text("provider", "providers", "Only this provider; may be repeated.", multiple=True)
-@_text("region", "regions", "Only this region; may be repeated.", multiple=True)
-@_text("gpu", "gpus", "Only this accelerator; may be repeated.", multiple=True)
-@_text("instance", "instances", "Only this instance type; may be repeated.", multiple=True)
-@click.option("--purchase", type=options.PURCHASE, multiple=True, help="Way to buy; may be repeated [on_demand].")
-@click.option("--max-gpus", type=options.DEGREE, help="At most so many accelerators.")
-@click.option("--min-gpus", type=options.DEGREE, help="At least so many accelerators.")
-@_text("precision", "precision", "Training precision to search, or any; may be repeated [bf16].", multiple=True)
-@_text("weights", "weight_formats", "Serving weight format to search; may be repeated.", multiple=True)
-@_text("kv-dtype", "kv_dtype", "Serving: type of the KV cache [bf16].")
-@_text(
-    "engine",
-    "engine",
-    "Serving: the inference engine, vllm, sglang ... [vllm]. A file with a sweep: what runs it, inline, processes or "
-    "ray [inline]. Give it twice for both.",
-    multiple=True,
-)
-@click.option(
-    "--address", type=options.Name("address"), help="Sweep on Ray: the cluster's address [RAY_ADDRESS, or auto]."
-)
-@click.option("--workers", type=options.DEGREE, help="Sweep in processes: how many at once [all cores].")
+@training_options
+@traffic_options
+@target_options
+@place_options
 @features.technique_options
-@_text("stack", "stack", "Training software.")
-@_text("shard", "shard", "Training: HSDP over groups of so many ranks only.")
-@_text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps.")
-@_text("max-hourly", "max_usd_per_hour", "At most so many USD an hour.")
+@sweep_options
 @click.option("--objective", type=options.Choice(["cost", "time", "energy"]), help="What to rank by [cost].")
 @click.option("--top", type=options.Whole(high=1000), default=10, show_default=True, help="Plans to show.")
 @click.option("-o", "--output-file", type=click.Path(path_type=Path), help="Write the whole plan as JSON.")
