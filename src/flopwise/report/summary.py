@@ -45,7 +45,7 @@ def _tiles(found: Assessment) -> Iterator[Tile]:
     sums = saved(found)
     if sums:
         named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 2)
-        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against on demand")
+        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against the next best")
     kg = [w.carbon_kg_per_month for w in found.workloads if w.carbon_kg_per_month is not None]
     if kg:
         yield Tile("carbon", f"{digits(sum(kg))} kg", "CO2 equivalent a month")

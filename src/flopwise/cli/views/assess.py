@@ -70,7 +70,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 5)
-        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against on demand: {named}"))
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
     return rows
 
 
