@@ -75,7 +75,7 @@ KNOBS = (
     Knob("link_launch_s", 1e-5, 1e-6, 6e-5, "s", "Fixed time of a library collective.", LINKS),
     Knob("link_hop_s", 2.5e-6, 1e-7, 3e-5, "s", "Time of each step of a collective in two passes.", ("nvlink", "pcie")),
     Knob("link_frac", 0.4, 0.1, 1.0, "fraction of link", "Share of the link that large messages reach.", ("pcie",), shared=False),
-    Knob("link_exchange", 0.8, 0.4, 1.5, "ratio", "Factor of link_frac in all-to-all and point to point."),
+    Knob("link_exchange", 0.8, 0.4, 1.5, "ratio", "Factor of link_frac in all-to-all."),
     Knob("link_ramp", 2.0, 0.01, 8.0, "ratio", "Time to fill the pipeline of a long message, in fixed times.", LINKS),
     Knob("link_fill_at", 1.0, 0.1, 6.0, "ratio", "Transfer time at which half of that is reached, in fixed times."),
     Knob("link_direct_s", 4e-6, 1e-6, 2e-5, "s", "Fixed time of an all-reduce kernel that reads its peers' memory.",

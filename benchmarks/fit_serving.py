@@ -31,14 +31,18 @@ from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Engine, engine, engine_names
+from flopwise.serving.assisted import request_work
 from flopwise.serving.estimate import ServeJob, check, job_memory, runner, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.memory import ServingMemory, generates
+from flopwise.serving.steady import closed_loop
 from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
 LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "serving_left_out.csv"
 """Predicted / measured - 1 of every figure by constants that have not seen its source, and its GPU."""
+BUSY = 0.8
+"""Share of what a replica sustains from which a queue without end is near, and its length is anyone's guess."""
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
 
@@ -86,13 +90,22 @@ def runs(file: Path) -> list[Run]:
             continue
         if not measured or not generates(job.model):
             continue
-        if job.concurrency and float(np.ravel(memory.max_concurrency)[0]) < job.concurrency / int(job.layout.dp):
+        if _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
         mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
         found.append(
             Run(row["id"], row["source"], row["mode"], mixture, job, memory, machine, place.replicas, measured)
         )
     return found
+
+
+def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:
+    """Whether requests wait for others to end: for memory, or because they come nearly as fast as can be served."""
+    most, ranks = float(np.ravel(memory.max_concurrency)[0]), int(job.layout.dp)
+    if job.arrivals_per_s is None:
+        return bool(job.concurrency and most < job.concurrency / ranks)
+    full = closed_loop(machine, job.layout, max(most, 1.0), *request_work(job))
+    return job.arrivals_per_s / ranks > BUSY * float(np.ravel(full.requests_per_s)[0])
 
 
 def predicted(run: Run, machine: Runner) -> dict[str, float]:

@@ -6,7 +6,14 @@ import pytest
 
 from flopwise.backtests.names import model_spellings, named_model
 from flopwise.backtests.serving import measured_quantities, row_job
-from flopwise.backtests.serving_cells import row_cache_dtype, row_device, row_format, row_lengths, row_place
+from flopwise.backtests.serving_cells import (
+    row_cache_dtype,
+    row_device,
+    row_format,
+    row_lengths,
+    row_place,
+    row_requests,
+)
 from flopwise.backtests.serving_engines import row_engine
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import load_facts
@@ -159,3 +166,19 @@ def test_modes_set_what_is_in_flight() -> None:
     assert (offline.concurrency, offline.arrivals_per_s) == (None, None)
     replicas = row_job(base | {"mode": "serving_concurrency", "n_gpus": "4"}, facts)
     assert (replicas[0].concurrency, replicas[1].replicas) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("notes", "sent"),
+    [
+        ("500 requests; numbers are rounded", 500),
+        ("200 ShareGPT prompts; hardware printed", 200),
+        ("c=32 looks noisy (400 prompts caps concurrency at 400)", 400),
+        ("1,000 requests", 1000),
+        ("num_requests 1000-30000", None),
+        ("1000-3000 requests at high rate", None),
+        ("", None),
+    ],
+)
+def test_notes_say_how_many_requests_were_sent(notes: str, sent: int | None) -> None:
+    assert row_requests({"notes": notes}) == sent

@@ -211,3 +211,40 @@ def test_ports_of_old_kernels_are_slower_and_pass_prompts_on_one_device_at_a_tim
     job = replace(JOB, cluster=card, static=True, concurrency=1, prefill_tokens=1, layout=ServingLayout(pp=4))
     old, new = (estimate(replace(job, engine=e)) for e in ("llama.cpp-2024", "llama.cpp"))
     assert old.ttft_s.value > 3.5 * new.ttft_s.value  # no pipeline, and slower kernels
+
+
+def test_a_user_alone_waits_for_nobody() -> None:
+    """No other prompt interrupts his answer, and no step of others runs when his request comes."""
+    steady = closed_loop(MACHINE, ONE, 1.0, 6000, 200)
+    assert float(steady.tpot_s) == pytest.approx(float(steady.decode.seconds))
+    assert float(steady.ttft_s) == pytest.approx(MACHINE.engine.request_s + float(steady.mixed.seconds))
+    two = closed_loop(MACHINE, ONE, 2.0, 6000, 200)
+    assert float(two.tpot_s) > float(two.decode.seconds)
+
+
+def test_a_request_waits_for_the_steps_that_are_planned_without_it() -> None:
+    eager, planned = (replace(MACHINE, engine=replace(MACHINE.engine, steps_ahead=n)) for n in (0.5, 10.5))
+    less, more = (closed_loop(m, ONE, 64.0, 200, 400) for m in (eager, planned))
+    mean_s = float(more.tpot_s)
+    assert float(more.ttft_s) - float(less.ttft_s) == pytest.approx(10 * mean_s, rel=0.03)
+
+
+def test_in_a_short_run_all_prompts_come_at_once() -> None:
+    """Of 64 users with one request each, the mean one has half of the others' prompts before his."""
+    endless, short = (closed_loop(MACHINE, ONE, 64.0, 1000, 400, n) for n in (np.inf, 64.0))
+    share = MACHINE.engine.synchrony
+    added_s = float(short.mixed.seconds - short.decode.seconds)
+    assert float(short.ttft_s - endless.ttft_s) == pytest.approx((1 - share) * 63 / 2 * added_s, rel=0.05)
+    long = closed_loop(MACHINE, ONE, 64.0, 1000, 400, 1e6)
+    assert float(long.ttft_s) == pytest.approx(float(endless.ttft_s))
+    assert estimate(replace(JOB, requests=32)).ttft_s.value > estimate(JOB).ttft_s.value
+
+
+def test_pieces_of_a_prompt_see_together_what_the_whole_sees() -> None:
+    """Attention of four pieces of a long prompt: as many operations as that of the prompt in one step."""
+    chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=8192))
+    whole = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=0))
+    pieces, one = (closed_loop(m, ONE, 1.0, 32_768, 2) for m in (chunked, whole))
+    head = 2.0 * LLAMA.vocab * 4096
+    flops = [float(s.mixed.flops - s.decode.flops) for s in (pieces, one)]
+    assert 4 * (flops[0] - head) == pytest.approx(flops[1] - head, rel=0.001)

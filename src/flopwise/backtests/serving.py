@@ -15,6 +15,7 @@ from flopwise.backtests.serving_cells import (
     row_format,
     row_lengths,
     row_place,
+    row_requests,
 )
 from flopwise.backtests.serving_engines import row_engine
 from flopwise.cost.cluster import Cluster, cluster
@@ -30,6 +31,7 @@ Row = Mapping[str, str]
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 PROMPT_ONLY = ("prefill_throughput", "prefill_latency")
 OFFLINE = ("offline_max_throughput", "mlperf_offline")
+ONLINE = ("serving_concurrency", "serving_qps")
 STREAM = "single_stream_decode"
 MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, *PROMPT_ONLY)
 
@@ -92,7 +94,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         weights = "fp16"
     if mode in OFFLINE and number(row, "input_len") is None:
         raise SpecError("input_len is missing")
-    at_once = None if mode in OFFLINE else _in_flight(row, mode)
+    sent = row_requests(row) if mode in ONLINE else None
+    at_once = None if mode in OFFLINE else _in_flight(row, mode, sent)
     rate = None
     if mode == "serving_qps" and row.get("request_rate", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "request_rate")
@@ -111,6 +114,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=None if at_once is None else 1 if tool else max(1, -(-at_once // place.replicas)),
+        requests=None if sent is None else max(1, sent // place.replicas),
         arrivals_per_s=None if rate is None else rate / place.replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         prefill_tokens=at_once if tool else None,
@@ -126,14 +130,14 @@ def _reaching(model: Model, tokens: int) -> Model:
     return replace(model, max_position=tokens)
 
 
-def _in_flight(row: Row, mode: str) -> int | None:
-    """Requests at once; None where the rate decides."""
+def _in_flight(row: Row, mode: str, sent: int | None) -> int | None:
+    """Requests at once; None where the rate decides. No more than are `sent`: all of them where none waits."""
     if mode == "serving_qps":
-        return None
+        return sent if row.get("request_rate", "").strip().lower() == "inf" else None
     stated = number(row, "batch" if mode == "fixed_batch" else "concurrency") or number(row, "batch")
     if stated is None and mode in ("fixed_batch", "serving_concurrency"):
         raise SpecError("neither batch nor concurrency is stated")
-    return int(stated or 1)
+    return min(int(stated or 1), sent or int(stated or 1))
 
 
 def _figure(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> Ranged:

@@ -31,6 +31,8 @@ DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
 ATTENTION_DP = "attention-dp enabled"
 """Remark on a layout whose cells say tp: ranks have their own sequences, and share the experts of a mixture."""
+SENT = re.compile(r"(?<![\d-])(\d[\d,]*) (?:[A-Z]\w+ )?(?:requests?|prompts?)\b")
+"""How many requests a run sent, as notes say it: "500 requests", "200 ShareGPT prompts"."""
 NOMINAL = re.compile(r"lengths uniformly in (\d+)-(\d+) ?% of nominal")
 OLLAMA_FORMAT = "Q4_K_M"
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
@@ -56,6 +58,12 @@ def row_device(row: Row, facts: Facts) -> Resolution:
     found = facts.resolve(row.get("gpu", ""))
     die = DIES.get(found.accelerator.name)
     return found if die is None else replace(found, accelerator=facts.accelerator(die))
+
+
+def row_requests(row: Mapping[str, str]) -> int | None:
+    """Requests of the whole run, where the notes say how many."""
+    found = SENT.search(row.get("notes", ""))
+    return None if found is None else int(found.group(1).replace(",", ""))
 
 
 def row_lengths(row: Row) -> tuple[int, int]:

@@ -198,8 +198,7 @@ def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1) -> Floats:
     """
     seconds: Floats = np.inf
     for level in fabric.levels:
-        rate = level.bytes_per_s * np.minimum(level.frac * level.exchange, 1.0)
-        here = 0.5 * level.launch_s + nbytes / rate
+        here = level.launch_s + nbytes / (level.bytes_per_s * np.minimum(level.frac, 1.0))
         seconds = np.where((stride < level.size) & ~np.isfinite(seconds), here, seconds)
     return seconds
 

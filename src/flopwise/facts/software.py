@@ -114,6 +114,7 @@ class Engine:
     sequence_s: float  # host time a sequence and step that the device waits for: scheduling, sampling, detokenising
     request_s: float  # host time of one request before its first step: HTTP, tokeniser, scheduler
     synchrony: float  # of the prompts of users in a closed loop, the share that stands before a new one on average
+    steps_ahead: float  # steps of the engine that a new request waits for before its prompt is in one
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     stage_loss: float  # of a step, what each further pipeline stage adds by waiting for steps that take unequal time
     serial: bool  # one batch passes through all pipeline stages before the next starts
@@ -151,6 +152,7 @@ FITTED_OF_ENGINES = {
     "sequence_s": "Host time a sequence and step that the device waits for.",
     "request_s": "Host time of one request before its first step.",
     "synchrony": "Share of the prompts of the other users in a closed loop that stands before a new one.",
+    "steps_ahead": "Steps of the engine that a new request waits for before its prompt is in one.",
     "stage_loss": "Share of a step that each further pipeline stage adds by waiting.",
     "port_frac": "Rate of its kernels on devices of other vendors than those they were written for.",
     "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",

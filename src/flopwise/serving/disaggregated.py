@@ -85,8 +85,9 @@ def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) 
     together = max(float(budget // input_tokens), 1.0)
     rounds = max(input_tokens / budget, 1.0)
     length = input_tokens / rounds
-    one = machine.step(Load(prefill_tokens=length, prefill_context=input_tokens), layout)
-    full = machine.step(Load(prefill_tokens=length * together, prefill_context=input_tokens, prompts=together), layout)
+    seen = (input_tokens + length) / 2  # pieces see half of what is not theirs
+    one = machine.step(Load(prefill_tokens=length, prefill_context=seen), layout)
+    full = machine.step(Load(prefill_tokens=length * together, prefill_context=seen, prompts=together), layout)
     stages = np.asarray(layout.pp)
     each = np.minimum(full.seconds / together, one.seconds) * rounds / stages
     return Prompts((rounds + stages - 1.0) / stages * one.seconds, each, full)

@@ -43,6 +43,7 @@ class ServeJob:
     output_tokens: int = 256
     concurrency: int | None = None
     arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
+    requests: int | None = None  # that all users send together, where it is a run with an end
     static: bool = False  # a fixed batch: all prompts first, then all answers
     memory_frac: float | None = None
     max_batch: int | None = None
@@ -184,8 +185,12 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
     if job.arrivals_per_s is not None:
         arrivals = job.arrivals_per_s / int(job.layout.dp)
         return per_token(job, open_loop(machine, job.layout, arrivals, in_flight, *shape)), 0.0
-    loop = fixed_batch if job.static else closed_loop
-    steady = per_token(job, loop(machine, job.layout, max(in_flight, 1.0), *shape))
+    if job.static:
+        steady = fixed_batch(machine, job.layout, max(in_flight, 1.0), *shape)
+    else:
+        each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
+        steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
+    steady = per_token(job, steady)
     most, asked = int(memory.max_concurrency), _asked(job)
     waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
     return steady, waiting

@@ -68,7 +68,7 @@ def _filled(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0)
         decode_batch=batch,
         decode_context=context,
         prefill_tokens=share * one.own,
-        prefill_context=one.own,
+        prefill_context=one.own * (1.0 + np.minimum(share, 1.0)) / 2,  # pieces see half of what is not theirs
         prompts=np.maximum(share, 1.0),
         encoded=share if np.any(one.encoder) else 0,
         encoder=one.encoder,
@@ -89,7 +89,12 @@ def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) 
 
 
 def closed_loop(
-    runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Floats, output_tokens: Floats
+    runner: Runner,
+    layout: ServingLayout,
+    in_flight: Floats,
+    input_tokens: Floats,
+    output_tokens: Floats,
+    requests: float = np.inf,
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -98,7 +103,10 @@ def closed_loop(
     than that, fewer sequences decode and the others wait.
 
     Users started together and requests alike end together, so that prompts come in bunches: of the others', the
-    engine's `synchrony` stands before a new one, half of it on average.
+    engine's `synchrony` stands before a new one, half of it on average, and in runs of few `requests` at least those
+    that were there from the start. A request comes while a step runs, and engines
+    that schedule ahead of the device have planned the next without it: the engine's `steps_ahead`. Nobody waits for a
+    prompt or a step of his own: what others cause goes by their share.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates.
     Assumes: requests of one length; decoding sequences are on average half way through their answer.
@@ -112,22 +120,27 @@ def closed_loop(
     chunks = np.ceil(asked / chunk)
     context = one.own + output_tokens / 2
     wanted = in_flight * output_tokens / (output_tokens + chunks)
-    batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), np.minimum(in_flight, 1.0))
+    batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), 1.0)
     due = batch * asked / output_tokens
     tokens = np.clip(due, chunk, budget)
     alone = Load(decode_batch=batch, decode_context=context, encoder=one.encoder)
     decode = _staged(runner, runner.step(alone, layout), parts)
     mixed = _staged(runner, runner.step(_filled(one, tokens, batch, context), layout), parts)
     share = np.minimum(due / tokens, 1.0)
-    tpot_s = decode.seconds + share * (mixed.seconds - decode.seconds)
+    others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
+    mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
+    tpot_s = decode.seconds + others * share * (mixed.seconds - decode.seconds)
     added_s = chunks * (mixed.seconds - decode.seconds)
-    ahead = runner.engine.synchrony * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
-    ttft_s = runner.engine.request_s + chunks * mixed.seconds + np.maximum(ahead, 0.0) * added_s
+    bunched = np.maximum(runner.engine.synchrony, np.minimum(parts * in_flight / requests, 1.0))
+    ahead = bunched * (in_flight - 1.0) / 2 / np.maximum(tokens / chunk, 1.0)
+    waits_s = runner.engine.steps_ahead * others * mean_s + np.maximum(ahead, 0.0) * added_s
+    ttft_s = runner.engine.request_s + waits_s + chunks * mixed.seconds
     running_s = ttft_s + (output_tokens - 1) * tpot_s
-    requests = np.minimum(in_flight / running_s, batch / (output_tokens * tpot_s))
-    ttft_s = np.maximum(ttft_s, in_flight / requests - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
-    rate = parts * requests
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, parts * batch, mixed.seconds, share, decode, mixed)
+    each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
+    ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
+    rate = parts * each
+    held = parts * np.minimum(batch, in_flight)
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, held, mixed.seconds, share, decode, mixed)
 
 
 def fixed_batch(
