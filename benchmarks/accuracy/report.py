@@ -269,14 +269,17 @@ Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kern
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has 21 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
+Serving has 22 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
 
-- Times to a first token of SGLang (-50 %): mean of the first requests' kernel compilation, 2 to 8 s in some runs at 4
-  users and none in others; one source, so left out it is unknown.
+- Times to a first token of SGLang: means with the first requests' kernel compilation, 2 to 8 s in some runs and none in
+  others, and a scheduler that was told to look for requests every ten to thirty steps only (`steps_ahead`). One source,
+  so left out it is unknown: most of the median error of times to a first token there is its.
+- Runs of few requests at rates near saturation: their answers' lengths vary, the longest go on alone, and rows name the
+  mean only.
 - DeepSeek-R1 on TensorRT-LLM (up to +150 % in time a token at few users): speculative decoding that rows do not record;
   the same point is twice as slow in another release.
 - Intel's GPU Max in llama.cpp of 2024: layers on a second and fourth tile make it up to ten times slower.
