@@ -293,8 +293,8 @@ What keeps training rows off, and why no constant mends it:
 - Mixtures of experts: releases of Megatron are known by year alone (`megatron-te`, `megatron-2026`), recipes of one
   year still differ: one run on H100 took twice the time of the release before it at the same layout, DeepSeek-V3 on
   GB300 in June 2026 runs whole iterations as one graph, GPT-OSS in 16 bits has kernels of its own for biases and sinks.
-- BigScience at tp 8 with micro-batches of 1 and 2 (+17 to +38 %): at tp 4 and below, and at micro-batch 4, the same
-  table is met within 16 %; its second iteration was read.
+- BigScience at tp 8 with micro-batches of 1 and 2 (+13 to +33 %): at tp 4 and below, and at micro-batch 4, the same
+  table is met within 11 %; its second iteration was read.
 - torchao's runs without compile (+20 %): neither the card nor the micro-batch is published.
 - DeepSpeed ZeRO 3 on 384 and more GPUs: one source knows how slow its gathers are; left out, they are too fast.
 - MI300X, RTX 4090 and power-limited B200: one source each; left out, families stand in for one another.

@@ -465,3 +465,13 @@ def test_names() -> None:
         schedule_code("gpip")
     with pytest.raises(SpecError, match="one chunk"):
         estimate(job(schedule=1, interleave=2))
+
+
+def test_gradients_that_every_tensor_rank_sends_whole() -> None:
+    """Forward a share of tp, back all of it: (1 / tp + 1) / 2 of what one rank alone would send both ways."""
+    base = job(tp=4, pp=4)
+    hops = []
+    for software in ("megatron-2021", "megatron-deepspeed"):
+        moved = replace(base, recipe=replace(base.recipe, stack=software))
+        hops.append(dict(estimate(moved).breakdown)["pipeline_p2p"])
+    assert hops[1] / hops[0] == pytest.approx((1 / 4 + 1) / (2 / 4), rel=0.05)

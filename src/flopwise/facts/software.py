@@ -69,6 +69,7 @@ class Stack:
     tp_overlap: float  # share of tensor-parallel messages hidden behind compute
     ep_overlap: float  # share of expert all-to-alls hidden behind compute
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
+    whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     dp_overlap: float  # share of compute that gradient and weight messages may hide behind
     launch_s: float  # host time to launch one operation
     routing_s: float  # host time to route, permute and launch the experts of one layer, forward and backward
