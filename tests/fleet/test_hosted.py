@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
@@ -26,6 +26,7 @@ def test_a_bill_by_hand() -> None:
 
 
 @settings(deadline=None)
+@example(usd=100.0, rate=100.0, inputs=0.0, outputs=0.50403, fill=0.755)
 @given(
     usd=st.floats(100, 50_000), rate=st.floats(100, 50_000), inputs=st.floats(0, 20), outputs=st.floats(0.05, 20),
     fill=st.floats(0.1, 1),
@@ -43,7 +44,8 @@ def test_break_even_is_where_a_scan_finds_it(
         assert not pays.any() or found.own_usd_per_mtok == pytest.approx(found.api_usd_per_mtok, rel=1e-2)
         assert found.why
         return
-    assert volumes[np.argmax(pays)] == pytest.approx(found.first, abs=2 * step)
+    if found.capacity_per_machine - found.first > 2 * step:  # else the scan steps over the part that pays
+        assert volumes[np.argmax(pays)] == pytest.approx(found.first, abs=2 * step)
     if found.always is not None and found.always < volumes[-1] - 2 * step:
         later = volumes > found.always + 2 * step
         assert pays[later].all()
