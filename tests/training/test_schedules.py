@@ -474,4 +474,5 @@ def test_gradients_that_every_tensor_rank_sends_whole() -> None:
     for software in ("megatron-2021", "megatron-deepspeed"):
         moved = replace(base, recipe=replace(base.recipe, stack=software))
         hops.append(dict(estimate(moved).breakdown)["pipeline_p2p"])
-    assert hops[1] / hops[0] == pytest.approx((1 / 4 + 1) / (2 / 4), rel=0.05)
+    most = (1 / 4 + 1) / (2 / 4)  # without what each message takes beside its bytes
+    assert 0.9 * most < hops[1] / hops[0] < most
