@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.facts.models import load_model
 from flopwise.fleet.assessment import WorkloadResult
+from flopwise.fleet.forked import forked
 from flopwise.fleet.measured import Measured, measured
 from flopwise.fleet.money import carbon_of
 from flopwise.fleet.spec import API, OWNED
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
 """Categories of models by parameters."""
 SAME = 1.005
+WORTH_SHARING = 40
+"""Estimates from which other processes are worth starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +58,16 @@ def chosen_ways(made: Problem, found: Allocation, facts: Facts) -> list[Chosen]:
     for taken in found.taken:
         if taken.role == "primary":
             parts.setdefault(taken.choice.workload, []).append((made.ways[taken.choice.candidate], taken.count))
-    rows = []
-    known: dict[tuple[Any, ...], Measured | None] = {}
-    for number, item in enumerate(made.items):
-        main, count = max(parts[number], key=lambda entry: entry[1] * entry[0].usd_each)
-        key = (id(item.plan), id(main.candidate))
-        if key not in known:
-            known[key] = measured(item, main, facts)
-        rows.append(Chosen(item=item, way=main, count=count, figures=known[key], parts=tuple(parts[number])))
-    return rows
+    mains = [max(parts[number], key=lambda entry: entry[1] * entry[0].usd_each) for number in range(len(made.items))]
+    keys = [(id(item.plan), id(main.candidate)) for item, (main, _) in zip(made.items, mains, strict=True)]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    todo = list(first.values())
+    told = forked(lambda n: measured(made.items[todo[n]], mains[todo[n]][0], facts), len(todo), WORTH_SHARING)
+    known = dict(zip(first, told, strict=True))
+    return [
+        Chosen(item=item, way=main, count=count, figures=known[keys[number]], parts=tuple(parts[number]))
+        for number, (item, (main, count)) in enumerate(zip(made.items, mains, strict=True))
+    ]
 
 
 def result(chosen: Chosen, facts: Facts) -> WorkloadResult:

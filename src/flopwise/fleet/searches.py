@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.fleet.forked import forked
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
 
@@ -67,27 +64,13 @@ def searched(asked: Mapping[Key, Search], advance: Advance) -> dict[Key, Searche
 
 
 def _answers(todo: Sequence[tuple[Search, int | None]]) -> Iterator[Searched]:
-    """In order; by forked processes where that is safe and pays."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threaded = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon
-    if cores < 2 or threaded or len(todo) < WORTH_SHARING:
-        yield from (_one(*entry) for entry in todo)
-        return
-    global _TODO  # noqa: PLW0603 - what forked processes find in place: facts need not be sent to them
-    _TODO = todo
-    try:
-        with multiprocessing.get_context("fork").Pool(min(cores, len(todo))) as pool:
-            for data in pool.imap(_encoded, range(len(todo))):
-                yield msgspec.msgpack.decode(data, type=_Sent).searched()
-    finally:
-        _TODO = ()
-
-
-_TODO: Sequence[tuple[Search, int | None]] = ()
+    """In order, by several processes."""
+    for data in forked(lambda number: _encoded(_one(*todo[number])), len(todo), WORTH_SHARING):
+        yield msgspec.msgpack.decode(data, type=_Sent).searched()
 
 
 class _Sent(msgspec.Struct):
-    """A `Searched` between processes."""
+    """A `Searched` between processes: as bytes much smaller than its objects."""
 
     plan: Plan | None
     reasons: list[str]
@@ -97,8 +80,7 @@ class _Sent(msgspec.Struct):
         return Searched(plan=self.plan, reasons=tuple(self.reasons), few=self.few)
 
 
-def _encoded(number: int) -> bytes:
-    found = _one(*_TODO[number])
+def _encoded(found: Searched) -> bytes:
     return msgspec.msgpack.encode(_Sent(found.plan, list(found.reasons), found.few))
 
 
