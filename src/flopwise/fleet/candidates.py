@@ -20,8 +20,9 @@ from flopwise.fleet.searches import Key, Search, Searched, searched
 from flopwise.fleet.spec import API, OWNED
 from flopwise.fleet.tokens import api_offers
 from flopwise.fleet.way import Way, api_way, way
-from flopwise.search.answer import Candidate, Plan
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
+from flopwise.fleet.workstations import why_none, workstations
+from flopwise.search.answer import Plan
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,6 +180,11 @@ def purchases(placed: Placed) -> list[str]:
     return [p for p in placed.purchase if p not in {OWNED, API} and (p != "spot" or placed.interruptible)]
 
 
+def _buys(placed: Placed) -> list[str]:
+    """Ways to have machines to work on."""
+    return [*purchases(placed), *(p for p in placed.purchase if p == OWNED)]
+
+
 def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved, Searched]]) -> Carried:
     offered, fell = places.of(placed)
     folder = offered.folder
@@ -190,8 +196,7 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
     elif own:
         told += [offer.assumed for offer in own]
     if placed.wanted is None:
-        buys = [*purchases(placed), *(p for p in placed.purchase if p == OWNED)]
-        ways += _workstations(index, placed, offered, buys)
+        ways += workstations(index, placed, offered, _buys(placed))
     offers = {o.key: o for o in offered.offers}
     for _, answer in found:
         plans = [] if answer.plan is None else answer.plan.plans
@@ -237,7 +242,7 @@ def _why_none(
     if not found and placed.purchase == ("spot",) and not placed.interruptible:
         return ["spot is the only way to buy, and it may not be interrupted"]
     if not found and placed.wanted is None and offered.offers and set(placed.purchase) - {"spot", API}:
-        return [_no_machine(placed, offered)]
+        return [*why_none(placed, offered, _buys(placed)), *told]
     why: list[str] = []
     for wanted, answer in found:
         why += list(answer.reasons) if answer.plan is None else _missing(answer.plan, wanted)
@@ -269,54 +274,6 @@ def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:
     more = replace(placed, egress_bytes=placed.egress_bytes * factor, inter_zone_bytes=placed.inter_zone_bytes * factor)
     ways = tuple(way(item.index, placed, w.candidate, w.offer, factor, folder) for w in few)
     return replace(item, placed=more, ways=ways)
-
-
-def _workstations(index: int, placed: Placed, facts: Facts, buys: list[str]) -> tuple[Way, ...]:
-    """Machines to work on: every offer with enough accelerators of enough memory, one instance a machine."""
-    job = placed.job
-    assert job.machines is not None
-    named = {facts.accelerator(name).name for name in job.machines.gpus}
-    found = []
-    for offer in facts.offers:
-        device = facts.offered_accelerator(offer)
-        if (named and offer.accelerator not in named) or not _fits(placed, offer, device.hbm_bytes, device.kind):
-            continue
-        limits = job.constraints
-        if limits.providers and offer.provider not in limits.providers:
-            continue
-        if limits.instances and offer.instance not in limits.instances:
-            continue
-        found += [
-            way(index, placed, _machine(placed, offer, buy, device.hbm_bytes), offer, folder=facts.folder)
-            for buy in buys
-            if offer.price_usd_per_hour(buy) is not None
-        ]
-    return tuple(sorted(found, key=lambda w: w.usd))
-
-
-def _fits(placed: Placed, offer: Offer, hbm_bytes: float, kind: str) -> bool:
-    least = placed.least_memory_bytes or 0.0
-    return kind != "cpu" and offer.count >= placed.gpus_each and hbm_bytes >= 0.93 * least
-
-
-def _machine(placed: Placed, offer: Offer, purchase: str, hbm_bytes: float) -> Candidate:
-    rate = offer.price_usd_per_hour(purchase) or 0.0
-    count = placed.workstations
-    return Candidate(
-        rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=count,
-        gpu=offer.accelerator, num_gpus=count * offer.count, purchase=purchase, layout={}, seconds=0.0,
-        usd_per_hour=rate * count, cost_usd=rate * count * placed.hours_per_month, energy_joules=None, meets={},
-        figures={}, memory_bytes=placed.least_memory_bytes or 0.0, capacity_bytes=float(hbm_bytes),
-        price_date=offer.price_date, price_source=offer.source,
-    )  # fmt: skip
-
-
-def _no_machine(placed: Placed, facts: Facts) -> str:
-    most = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers)
-    asked = f"{placed.gpus_each} accelerators"
-    if placed.least_memory_bytes:
-        asked += f" of {format_bytes(placed.least_memory_bytes)} each"
-    return f"no machine on offer has {asked} and a known price; the largest accelerator has {format_bytes(most)}"
 
 
 def chosen_few(item: Carried, most: int = KEPT) -> list[Way]:

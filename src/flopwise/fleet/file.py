@@ -13,6 +13,7 @@ from flopwise.fleet.hours import Schedule, schedule
 from flopwise.fleet.own import Machines, machines
 from flopwise.fleet.spec import API, HOSTABLE, INTERRUPTIBLE, OWNED, PURCHASES, RUNS, Fleet, Job, Quota, Spreads
 from flopwise.search.workload import Resolved, resolve
+from flopwise.search.workload_data import maybe, whole
 from flopwise.search.workload_file import document, kind_of, located, place, read_text
 from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
 
@@ -87,6 +88,8 @@ class Placed:
     workstations: int
     gpus_each: int
     least_memory_bytes: float | None
+    most_gpus: int | None = None  # of machines to work on, together; others have it in `wanted`
+    most_usd_per_hour: float | None = None  # likewise
 
     @property
     def name(self) -> str:
@@ -320,6 +323,8 @@ def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
         workstations=0 if machines is None else parse_whole(machines.count, f"{where}.machines.count", high=100_000),
         gpus_each=1 if machines is None else parse_whole(machines.gpus_each, f"{where}.machines.gpus_each", high=64),
         least_memory_bytes=None if memory is None else parse_bytes(memory, f"{where}.machines.memory"),
+        most_gpus=whole(job.constraints.max_gpus, f"{where}.constraints.max_gpus", 10**6),
+        most_usd_per_hour=maybe(job.constraints.max_usd_per_hour, parse_usd, f"{where}.constraints.max_usd_per_hour"),
     )
 
 

@@ -177,7 +177,7 @@ def _allotment(made: Problem, taken: Taken, shared: bool, date: str) -> Allotmen
     busy, paid, usd = held.busy_hours, held.paid_hours, taken.usd
     pool = f"{choice.instance} {choice.purchase}" if shared and choice.pooled else ""
     if taken.role == "backup":
-        paid = busy = 730.0 if rules.backup_on else rules.backup_hours
+        paid = busy = HOURS_PER_MONTH if rules.backup_on else rules.backup_hours
     rate, work = held.usd_per_hour, max(busy * taken.count, 1e-12)
     return Allotment(
         workload=item.placed.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flopwise.fleet.carbon import JOULES_PER_KWH
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import effective
 from flopwise.fleet.tokens import ApiOffer, month_of_tokens
@@ -106,7 +107,7 @@ def way(
         paid_hours=price.billed_hours,
         usd_per_hour=price.usd_per_hour_list,
         usd_each=price.usd_per_month,
-        kwh=None if energy is None else energy / 3.6e6,
+        kwh=None if energy is None else energy / JOULES_PER_KWH,
         notes=price.notes,
     )
 

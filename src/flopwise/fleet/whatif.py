@@ -11,6 +11,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.candidates import scaled
+from flopwise.fleet.hours import WEEKS_PER_MONTH
 from flopwise.fleet.milp import side_by_side
 from flopwise.fleet.problem import Problem, problem
 from flopwise.fleet.spec import OWNED
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from flopwise.fleet.file import Platform, Rules
 
 PRICE_RISE = 0.2
-WEEK = 7 / 30.4167
+WEEK = 1 / WEEKS_PER_MONTH
 """Of a month."""
 MONTHS = 12
 

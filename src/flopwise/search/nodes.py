@@ -14,7 +14,7 @@ from flopwise.search.ruled import RuledOut
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
-    from flopwise.search.workload import Resolved
+    from flopwise.search.workload import Constraints, Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,9 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[No
     gpus = {facts.accelerator(name).name for name in limits.gpus}
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:
-        reason = _forbidden(offer, workload, gpus)
-        if reason:
-            ruled_out.add(reason, 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
+        constraint = forbidden(offer, limits, gpus, workload.max_gpus)
+        if constraint:
+            ruled_out.add(FORBIDS[constraint], 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
         prices = [(p, offer.price_usd_per_hour(p)) for p in purchases]
         priced = [Priced(offer=offer, purchase=p, usd_per_hour=usd) for p, usd in prices if usd is not None]
@@ -125,20 +125,30 @@ def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)
 
 
-def _forbidden(offer: Offer, workload: Resolved, gpus: set[str]) -> str | None:
-    """Why the constraints forbid an offer, or None."""
-    limits = workload.source.constraints
+def forbidden(offer: Offer, limits: Constraints, gpus: set[str], max_gpus: float) -> str | None:
+    """Which of the constraints forbids an offer, a key of `FORBIDS`, or None; blind to case.
+
+    `gpus`: canonical names of those that `limits` name. `max_gpus`: accelerators of one instance at most.
+    """
     if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
-        return "provider not allowed"
+        return "providers"
     if limits.regions and not any(offer.serves(region) for region in limits.regions):
-        return "region not allowed"
+        return "regions"
     if gpus and offer.accelerator not in gpus:
-        return "GPU not allowed"
+        return "gpus"
     if limits.instances and offer.instance.lower() not in {i.lower() for i in limits.instances}:
-        return "instance not allowed"
-    if offer.count > workload.max_gpus:
-        return "more GPUs in one instance than max_gpus"
-    return None
+        return "instances"
+    return "max_gpus" if offer.count > max_gpus else None
+
+
+FORBIDS = {
+    "providers": "provider not allowed",
+    "regions": "region not allowed",
+    "gpus": "GPU not allowed",
+    "instances": "instance not allowed",
+    "max_gpus": "more GPUs in one instance than max_gpus",
+}
+"""What an offer is told to be that a constraint of this name forbids."""
 
 
 def _check_names(workload: Resolved, facts: Facts) -> None:
