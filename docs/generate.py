@@ -1,7 +1,7 @@
 """Write what documentation is made from code: `python docs/generate.py` (a test compares the pages with it).
 
-docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet.schema.json and
-docs/fleet-file.md from the structs of a fleet file.
+docs/cli.md comes from the commands themselves, docs/rules-of-thumb.md from docs/rules.py, docs/fleet-file.md and the
+JSON Schemas from the structs of the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import click
 
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import Command, by_section
-from flopwise.fleet.spec import schema
+from flopwise.fleet.spec import schema as fleet_schema
+from flopwise.search.sweep import schema as sweep_schema
+from flopwise.search.workload import schema as workload_schema
 
 PAGE = Path(__file__).parent / "cli.md"
 HEAD = """# The command line
@@ -87,5 +89,5 @@ if __name__ == "__main__":
     rules["PAGE"].write_text(rules["page"](), encoding="utf-8")
     keys = runpy.run_path(str(PAGE.parent / "file_keys.py"))
     keys["PAGE"].write_text(keys["page"](), encoding="utf-8")
-    fleet = json.dumps(schema(), indent=2) + "\n"
-    (PAGE.parent / "fleet.schema.json").write_text(fleet, encoding="utf-8")
+    for kind, schema in {"fleet": fleet_schema, "sweep": sweep_schema, "workload": workload_schema}.items():
+        (PAGE.parent / f"{kind}.schema.json").write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")
