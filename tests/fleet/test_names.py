@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assess import assess
 from flopwise.fleet.candidates import carried
@@ -51,6 +51,7 @@ def test_names_that_are_known_pass(facts: Facts) -> None:
             "us-centrall1, eu-*",
             "f.yaml:4: policies.regions.1: unknown region .*nearest: us-central1",
         ),
+        ("us-central1, eu-*", "us-eest-1, eu-*", "f.yaml:4: policies.regions.1: .*'us-eest-1'; nearest: us-east-1"),
         ("eu-*]\n", "moon-*]\n", "f.yaml:4: policies.regions.2: unknown region 'moon-"),
         ("instance: p5*", "instance: q5*", "f.yaml:6: policies.quotas.0.instance: unknown instance"),
         (
@@ -101,3 +102,33 @@ def test_places_that_exclude_one_another_leave_nothing(facts: Facts) -> None:
     items = carried(parse_fleet(text, "f.yaml"), facts)
     assert not items[0].ways
     assert "none of the offers that are left is of the provider aws" in items[0].reasons
+
+
+@pytest.mark.parametrize("providers", [[], ["lambda"], ["lambda", "aws"]])
+def test_a_pattern_of_an_offer_vouches_for_no_name(providers: list[str], facts: Facts) -> None:
+    """Lambda has `us-*`: a misspelt name that fits is refused, beside good ones as alone; a good one has its offers."""
+    assert any(o.region == "us-*" for o in facts.offers_for(provider="lambda"))
+    for names in (["us-eest-1"], ["us-east-1", "us-eest-1"]):
+        limits = {"regions": names, "providers": providers}
+        text = GOOD.replace("regions: [us-east-1]}", f"regions: [{', '.join(names)}]}}")
+        with pytest.raises(
+            SpecError, match=r"f\.yaml:14: workloads\.0\.constraints\.regions.*'us-eest-1'; nearest: us-east"
+        ):
+            checked(parse_fleet(text, "f.yaml"), facts)
+        desks = {"name": "d", "task": "develop", "machines": {}, "constraints": limits}
+        with pytest.raises(SpecError, match=r"constraints\.regions.*unknown region 'us-eest-1'"):
+            checked(fleet_from({"name": "f", "workloads": [desks]}), facts)
+    with pytest.raises(UnknownNameError, match="'us-eest-1'; nearest: us-east-1"):
+        facts.offers_for(region="us-eest-1")
+
+
+def test_what_a_pattern_serves_is_found_by_a_name_that_others_have(facts: Facts) -> None:
+    """A service in us-east-1 that only Lambda may have: its `us-*` serves it, though none of its offers names it."""
+    chat = {
+        "name": "chat", "task": "serve", "model": "gpt2", "residency": ["us-east-1"],
+        "traffic": {"requests_per_s": 5, "input_tokens": 100, "output_tokens": 20},
+        "constraints": {"regions": ["us-east-1"], "gpus": ["A10"]},
+    }  # fmt: skip
+    platform = fleet_from({"name": "f", "workloads": [chat], "policies": {"providers": {"lambda": 1}}})
+    [item] = carried(platform, checked(platform, facts))
+    assert {w.offer.provider for w in item.ways} == {"lambda"}

@@ -65,3 +65,24 @@ def test_scores_are_probabilities_in_order() -> None:
     assert scores == sorted(scores, reverse=True)
     assert all(0 < s <= 1 for s in scores)
     assert all(r.evidence and r.mitigation for r in answer().assessment.risks)
+
+
+def lost(job: dict[str, object], **policies: object) -> str:
+    """What is told of the loss of its one provider."""
+    fleet = fleet_from({"name": "f", "workloads": [job], "policies": policies})
+    (risk,) = of(assess(fleet, catalog(), scenarios=0), "single provider")
+    assert risk.score == pytest.approx(1.0)
+    return risk.evidence
+
+
+def test_constraints_that_leave_one_provider_are_named_where_it_is_lost() -> None:
+    """Others sell a T4, too: that none could take the place is for the fleet's own words."""
+    own = lost(DESKS | {"constraints": {"providers": ["aws"]}})
+    assert own == "100 % of the bill is with aws; within its constraints.providers nothing else could carry desks"
+    shared = lost(DESKS, providers={"aws": 1.0})
+    assert shared == "100 % of the bill is with aws; within its policies.providers nothing else could carry desks"
+
+
+def test_what_only_one_provider_sells_is_told_as_that() -> None:
+    told = lost(DESKS | {"machines": {"count": 2, "gpus": ["A10G"]}})
+    assert told == "100 % of the bill is with aws; nothing else on offer could carry desks"

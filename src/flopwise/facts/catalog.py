@@ -21,7 +21,7 @@ from flopwise.facts import offers as offer_rows
 from flopwise.facts import price_files, tables
 from flopwise.facts.accelerators import KINDS, Accelerator, accelerator_from_row
 from flopwise.facts.calibration import load_calibration
-from flopwise.facts.offers import Offer, offer_from_row
+from flopwise.facts.offers import Offer, known_region, offer_from_row, region_names
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 FOLDER_FILES = (
@@ -152,8 +152,8 @@ class Facts:
         instance = _one_of("instance", instance, (o.instance for o in self.offers))
         kind = _one_of("kind of accelerator", kind, KINDS)
         canonical = None if accelerator is None else self.accelerator(accelerator).name
-        if region is not None and not any(o.serves(region) for o in self.offers if o.region != "any"):
-            raise UnknownNameError("region", region, dict.fromkeys(o.region for o in self.offers))
+        if region is not None and not known_region(region, regions := region_names(self.offers)):
+            raise UnknownNameError("region", region, regions)
         priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
         limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
         return tuple(

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
@@ -86,6 +89,23 @@ class Offer:
         )
 
 
+def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
+    """Every region, or pattern of regions, that offers name, in lower case and their order."""
+    parts = (part for offer in offers for part in offer.region.lower().split("/"))
+    return tuple(dict.fromkeys(part for part in parts if part != "any"))
+
+
+def known_region(asked: str, names: Iterable[str]) -> bool:
+    """Whether `asked` is among `region_names`, or a pattern of some.
+
+    A pattern of an offer (`us-*`) vouches for no name: it would for a misspelt one, too.
+    """
+    asked = asked.lower()
+    return any(fnmatchcase(name, asked) if PATTERN & set(asked) else name == asked for name in names)
+
+
+PATTERN = frozenset("*?[")
+"""Signs that make a region a pattern."""
 _SHARE = tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)
 
 COLUMNS: dict[str, tables.Reader] = {

@@ -12,6 +12,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.compliance import tags
 from flopwise.facts.hosted_prices import hosted_prices
 from flopwise.facts.models.catalog import load_model
+from flopwise.facts.offers import known_region, region_names
 from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.spec import API
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Placed, Platform
-
-WILD = "*?["
 
 
 def checked(platform: Platform, facts: Facts) -> Facts:
@@ -58,9 +57,12 @@ class _Known:
         offers = self.facts.offers
         self.providers = tuple(dict.fromkeys(o.provider for o in offers))
         self.instances = tuple(dict.fromkeys(o.instance for o in offers))
-        self.regions = tuple(dict.fromkeys(part for o in offers for part in o.region.lower().split("/")))
+        self.regions = region_names(offers)
         if any(API in placed.purchase for placed in self.platform.workloads):
-            self.apis = frozenset(p.provider for p in hosted_prices(self.facts.folder))
+            prices = hosted_prices(self.facts.folder)
+            self.apis = frozenset(p.provider for p in prices)
+            places = (part for p in prices for part in (p.regions or "any").lower().split("/") if part != "any")
+            self.regions = tuple(dict.fromkeys([*self.regions, *places]))
 
     def once(self, path: str, kind: str, name: str, ask: Callable[[], object]) -> None:
         """Ask for a name that was not asked for before; a complaint starts with `path`."""
@@ -75,11 +77,10 @@ class _Known:
     def policies(self) -> None:
         """Providers, regions and quotas of the whole fleet."""
         rules = self.platform.rules
-        held = {name.lower() for name in rules.providers}
         for name in rules.providers:
             self.provider(f"policies.providers.{name}", name, self.apis)
         for number, name in enumerate(rules.regions):
-            self.region(f"policies.regions.{number}", name, held)
+            self.region(f"policies.regions.{number}", name)
         for name, share in rules.providers.items():
             if share > rules.share_tolerance and rules.regions and name not in self.apis:
                 self._placeable(name, share)
@@ -103,12 +104,11 @@ class _Known:
     def workload(self, placed: Placed, path: str) -> None:
         """Everything that one workload names."""
         limits, job = placed.job.constraints, placed.job
-        held = {name.lower() for name in (*self.platform.rules.providers, *limits.providers)}
         apis = self.apis if API in placed.purchase else frozenset[str]()
         for at, name in _each(f"{path}.residency", job.residency):
-            self.region(at, name, held)
+            self.region(at, name)
         for at, name in _each(f"{path}.constraints.regions", limits.regions):
-            self.region(at, name, held)
+            self.region(at, name)
         for at, name in _each(f"{path}.constraints.providers", limits.providers):
             self.provider(at, name, apis)
         for at, name in _each(f"{path}.constraints.instances", limits.instances):
@@ -128,19 +128,10 @@ class _Known:
         if name not in apis:
             self.once(path, "provider", name, partial(self.facts.offers_for, provider=name))
 
-    def region(self, path: str, name: str, held: set[str]) -> None:
-        """One that the catalog names, or that one of `held` providers (of all, where it is empty) has by a pattern."""
-        asked = name.lower()
-        if asked in self.regions or ("region", asked) in self.seen:
-            return
-        if any(sign in asked for sign in WILD):
-            found = any(fnmatchcase(region, asked) for region in self.regions)
-        else:
-            mine = [o for o in self.facts.offers if not held or o.provider.lower() in held]
-            found = any(o.region != "any" and o.serves(asked) for o in mine)
-        if not found:
-            raise _under(path, UnknownNameError("region", name, [r for r in self.regions if r != "any"]))
-        self.seen.add(("region", asked))
+    def region(self, path: str, name: str) -> None:
+        """One that the catalog names, or a pattern of some."""
+        if not known_region(name, self.regions):
+            raise _under(path, UnknownNameError("region", name, self.regions))
 
     def tag(self, name: str) -> None:
         """One that a provider, or a machine of one's own, has."""

@@ -49,7 +49,7 @@ def risks(
     found += _quotas(platform, chosen, rows)
     found += _interruptions(rows, folder)
     found += _hosted(rows)
-    found += _providers(bill, asked)
+    found += _providers(platform, chosen, bill, asked)
     found += _prices(rows, bill, ages, platform.rules.max_price_age_days)
     found += _budget(drawn, platform.rules.budget_per_month, months)
     return sorted((r for r in found if r.score >= LEAST), key=lambda r: -r.score)
@@ -169,7 +169,9 @@ def _hosted(rows: Sequence[Allotment]) -> Iterable[Risk]:
             )  # fmt: skip
 
 
-def _providers(bill: MonthlyCost, asked: Sequence[WhatIf]) -> Iterable[Risk]:
+def _providers(
+    platform: Platform, chosen: Sequence[Chosen], bill: MonthlyCost, asked: Sequence[WhatIf]
+) -> Iterable[Risk]:
     """The share of the bill with one provider, times what its loss would cost."""
     for question in asked:
         provider = question.name.removesuffix(" is lost")
@@ -178,7 +180,7 @@ def _providers(bill: MonthlyCost, asked: Sequence[WhatIf]) -> Iterable[Risk]:
         share = bill.by_provider.get(provider, 0.0) / bill.total
         hurt = 1.0 if not question.feasible else min(1.0, max(0.0, (question.change_usd or 0.0) / bill.total))
         loss = (
-            "nothing could replace it"
+            _irreplaceable(provider, platform, chosen, question)
             if not question.feasible
             else f"its loss adds ${max(0.0, question.change_usd or 0):,.0f} a month"
         )
@@ -187,6 +189,29 @@ def _providers(bill: MonthlyCost, asked: Sequence[WhatIf]) -> Iterable[Risk]:
             evidence=f"{100 * share:.0f} % of the bill is with {provider}; {loss}",
             mitigation="keep images, data and quotas ready with a second provider",
         )  # fmt: skip
+
+
+def _irreplaceable(provider: str, platform: Platform, chosen: Sequence[Chosen], question: WhatIf) -> str:
+    """Why nothing takes a provider's place: what the fleet itself asks for, else what is on offer."""
+    stuck = [held.item.placed for held in chosen if all(w.offer.provider == provider for w in held.item.ways)]
+    if not stuck:
+        return f"the others cannot take its place together: {question.text}"
+    rules = platform.rules
+    policies = [f"policies.{name}" for name in ("providers", "regions") if getattr(rules, name)]
+    asked = dict[str, None]()
+    for placed in stuck:
+        limits, job = placed.job.constraints, placed.job
+        own = [f"constraints.{name}" for name in LIMITING if getattr(limits, name)]
+        own += [name for name in ("residency", "tags", "purchase") if getattr(job, name)]
+        if not own and not policies:
+            return f"nothing else on offer could carry {placed.name[:60]}"
+        asked |= dict.fromkeys(own)
+    names = ", ".join(placed.name[:60] for placed in stuck[:4]) + (" and others" if len(stuck) > 4 else "")
+    return f"within its {', '.join([*policies, *asked])} nothing else could carry {names}"
+
+
+LIMITING = ("providers", "regions", "instances", "gpus", "purchase", "max_gpus", "max_usd_per_hour")
+"""Constraints that may leave a workload one provider only."""
 
 
 def _prices(

@@ -46,14 +46,16 @@ class NodeKind:
         return self.priced[0].offer.instance
 
 
-def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut) -> list[NodeKind]:
+def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut, *, alone: bool = True) -> list[NodeKind]:
     """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
+
+    Not `alone`, as in `plan`: `facts` are some of a catalog's offers, and a region is known that only others name.
 
     Raises:
         UnknownNameError: a provider, region, GPU or instance of the constraints does not exist.
         InfeasibleError: nothing is left.
     """
-    _check_names(workload, facts)
+    _check_names(workload, facts, alone=alone)
     limits = workload.source.constraints
     purchases = limits.purchase or ["on_demand"]
     gpus = {facts.accelerator(name).name for name in limits.gpus}
@@ -151,12 +153,12 @@ FORBIDS = {
 """What an offer is told to be that a constraint of this name forbids."""
 
 
-def _check_names(workload: Resolved, facts: Facts) -> None:
+def _check_names(workload: Resolved, facts: Facts, *, alone: bool) -> None:
     """Misspelt constraints are errors, not empty answers."""
     limits = workload.source.constraints
     for provider in limits.providers:
         facts.offers_for(provider=provider)
-    for region in limits.regions:
+    for region in limits.regions if alone else ():
         facts.offers_for(region=region)
     for instance in limits.instances:
         facts.offers_for(instance=instance)

@@ -114,7 +114,7 @@ def plan_serving(
     wanted = variants(workload, model)
     answer.assumptions += _assumed(workload, model, wanted)
     software = engine(workload.source.constraints.engine or "vllm").name
-    nodes = running(node_kinds(workload, facts, answer.ruled_out), software, answer.ruled_out)
+    nodes = running(node_kinds(workload, facts, answer.ruled_out, alone=alone), software, answer.ruled_out)
     answer.assumptions += _check_lengths(workload, model, nodes[0])
     answer.assumptions += told(workload, model, nodes, wanted[0][0])
     runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)

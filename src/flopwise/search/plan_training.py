@@ -50,7 +50,7 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     answer = Answer()
-    options = _options(workload, model, _by_stack(workload, facts, answer), answer, advance, facts.folder)
+    options = _options(workload, model, _by_stack(workload, facts, answer, alone=alone), answer, advance, facts.folder)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
     for option in options:
@@ -87,14 +87,14 @@ def plan_training(
     return answer
 
 
-def _by_stack(workload: Resolved, facts: Facts, answer: Answer) -> dict[str, list[NodeKind]]:
+def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) -> dict[str, list[NodeKind]]:
     """The kinds of nodes by the training software that they run; what runs none that is wanted is counted.
 
     Raises:
         InfeasibleError: nothing is left.
     """
     asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
-    for node in node_kinds(workload, facts, answer.ruled_out):
+    for node in node_kinds(workload, facts, answer.ruled_out, alone=alone):
         device = node.cluster.accelerator
         software = stack_on(workload, device)
         if software is None:
