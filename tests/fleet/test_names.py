@@ -132,3 +132,34 @@ def test_what_a_pattern_serves_is_found_by_a_name_that_others_have(facts: Facts)
     platform = fleet_from({"name": "f", "workloads": [chat], "policies": {"providers": {"lambda": 1}}})
     [item] = carried(platform, checked(platform, facts))
     assert {w.offer.provider for w in item.ways} == {"lambda"}
+
+
+def test_shares_are_held_whatever_the_case_of_a_provider(facts: Facts) -> None:
+    """Shares, quotas and constraints alike: the same bill as in the catalog's spelling."""
+    bills = []
+    for name in ("aws", "AWS", "Aws"):
+        desks = {"name": "d", "task": "develop", "machines": {"gpus": ["T4"]}, "constraints": {"providers": [name]}}
+        policies = {"providers": {name: "100%"}, "quotas": [{"provider": name, "most": 1}]}
+        fleet = fleet_from({"name": "f", "workloads": [desks], "policies": policies})
+        bills.append(assess(fleet, facts, scenarios=0))
+    assert {row.provider for bill in bills for row in bill.allocation} == {"aws"}
+    assert len({bill.usd_per_month.total for bill in bills}) == 1
+    assert [risk.evidence for risk in bills[1].risks] == [risk.evidence for risk in bills[0].risks]
+
+
+def test_apis_are_held_to_their_share_whatever_the_case(facts: Facts) -> None:
+    chat = {
+        "name": "chat", "task": "serve", "model": "Llama-3.1-8B", "constraints": {"providers": ["DeepInfra"]},
+        "traffic": {"requests_per_s": 0.01, "input_tokens": 100, "output_tokens": 20}, "purchase": ["api"],
+    }  # fmt: skip
+    policies = {"providers": {"DeepInfra": 1}, "purchase": ["on_demand", "api"]}
+    found = assess(fleet_from({"name": "f", "workloads": [chat], "policies": policies}), facts, scenarios=0)
+    assert {row.provider for row in found.allocation} == {"deepinfra"}
+
+
+def test_a_provider_has_one_share() -> None:
+    text = GOOD.replace("{aws: 60%, gcp: 40%}", "{aws: 60%, gcp: 20%, AWS: 20%}")
+    with pytest.raises(
+        SpecError, match=r"f\.yaml:3: policies\.providers\.AWS: aws is the same provider; give it one share"
+    ):
+        parse_fleet(text, "f.yaml")

@@ -16,7 +16,7 @@ from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import KEPT, Carried, carried, unmet
 from flopwise.fleet.forecast import forecast, volumes_by_workload
-from flopwise.fleet.names import checked
+from flopwise.fleet.names import checked, spelled
 from flopwise.fleet.outlook import alerts, roadmap
 from flopwise.fleet.own_tables import hosted_rows, own_notes, own_rows
 from flopwise.fleet.plans import plans_of
@@ -95,6 +95,7 @@ def assessed(
     started = time.perf_counter()
     told = advance or (lambda _stage, _done, _whole: None)
     facts = checked(platform, facts)
+    platform = spelled(platform, facts)
     items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole))
     unmet(items)
     made = problem(platform, items, facts.folder)

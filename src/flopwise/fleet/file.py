@@ -238,6 +238,9 @@ def share(value: object, what: str, *, most: float = 1.0) -> float:
 def _rules(fleet: Fleet) -> Rules:
     policies = fleet.policies
     shares = {name: share(value, f"policies.providers.{name}") for name, value in policies.providers.items()}
+    for name in shares:
+        if (twin := next(other for other in shares if other.lower() == name.lower())) != name:
+            raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
     tolerance = share(policies.share_tolerance, "policies.share_tolerance")
     total = sum(shares.values())
     if shares and abs(total - 1.0) > tolerance + 1e-9:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,6 +40,24 @@ def checked(platform: Platform, facts: Facts) -> Facts:
     return facts
 
 
+def spelled(platform: Platform, facts: Facts) -> Platform:
+    """The platform with the providers of its shares and quotas written as the offers, or the APIs, have them.
+
+    What they are compared with from here on has that spelling; all other names are compared blind to case.
+    """
+    names = [p.provider for p in hosted_prices(facts.folder)] if _asks_apis(platform) else []
+    spelling = {name.lower(): name for name in [*names, *(o.provider for o in facts.offers)]}
+    shares = {spelling.get(name.lower(), name): share for name, share in platform.rules.providers.items()}
+    caps = [
+        replace(c, provider=c.provider and spelling.get(c.provider.lower(), c.provider)) for c in platform.rules.caps
+    ]
+    return replace(platform, rules=replace(platform.rules, providers=shares, caps=tuple(caps)))
+
+
+def _asks_apis(platform: Platform) -> bool:
+    return any(API in placed.purchase for placed in platform.workloads)
+
+
 @dataclass(slots=True)
 class _Known:
     """What is known, and what of it was looked up already: a thousand workloads name the same few things."""
@@ -58,9 +76,9 @@ class _Known:
         self.providers = tuple(dict.fromkeys(o.provider for o in offers))
         self.instances = tuple(dict.fromkeys(o.instance for o in offers))
         self.regions = region_names(offers)
-        if any(API in placed.purchase for placed in self.platform.workloads):
+        if _asks_apis(self.platform):
             prices = hosted_prices(self.facts.folder)
-            self.apis = frozenset(p.provider for p in prices)
+            self.apis = frozenset(p.provider.lower() for p in prices)
             places = (part for p in prices for part in (p.regions or "any").lower().split("/") if part != "any")
             self.regions = tuple(dict.fromkeys([*self.regions, *places]))
 
@@ -82,7 +100,7 @@ class _Known:
         for number, name in enumerate(rules.regions):
             self.region(f"policies.regions.{number}", name)
         for name, share in rules.providers.items():
-            if share > rules.share_tolerance and rules.regions and name not in self.apis:
+            if share > rules.share_tolerance and rules.regions and name.lower() not in self.apis:
                 self._placeable(name, share)
         for number, cap in enumerate(rules.caps):
             path = f"policies.quotas.{number}"
@@ -125,7 +143,7 @@ class _Known:
 
     def provider(self, path: str, name: str, apis: frozenset[str]) -> None:
         """One that offers machines, or is an API."""
-        if name not in apis:
+        if name.lower() not in apis:
             self.once(path, "provider", name, partial(self.facts.offers_for, provider=name))
 
     def region(self, path: str, name: str) -> None:

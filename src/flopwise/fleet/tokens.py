@@ -115,7 +115,7 @@ def _offer(price: HostedPrice) -> ApiOffer:
 def _forbidden(offer: ApiOffer, placed: Placed, platform: Platform, folder: Path | None) -> str | None:
     """Why an API may not have the workload's data: what is not known of it counts against it."""
     limits, job = placed.job.constraints, placed.job
-    if limits.providers and offer.provider not in {p.lower() for p in limits.providers}:
+    if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
         return "provider not allowed"
     for places, reason in (
         (job.residency, "its data may not be there"),
