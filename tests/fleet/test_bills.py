@@ -56,3 +56,10 @@ def test_what_is_taken_of_schedules_is_said() -> None:
     told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
     assert any("one clock for the whole fleet" in text for text in told)
     assert not any("9:00" in text or "to start before" in text for text in told)
+
+
+def test_machines_asked_without_memory_have_none() -> None:
+    text = FLEET.format(hours="{per_day: 8}", count=1, instance="g4dn.xlarge")
+    assert assess(parse_fleet(text), load_facts(), scenarios=0).workloads[0].memory_bytes is None
+    asked = assess(parse_fleet(text.replace("count: 1", "count: 1, memory: 8GB")), load_facts(), scenarios=0)
+    assert asked.workloads[0].memory_bytes == 8e9

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment, Risk
 from flopwise.fleet.file import fleet_from
+from flopwise.fleet.risks import _prices
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, DESKS, TODAY, answer, catalog
@@ -86,3 +88,13 @@ def test_constraints_that_leave_one_provider_are_named_where_it_is_lost() -> Non
 def test_what_only_one_provider_sells_is_told_as_that() -> None:
     told = lost(DESKS | {"machines": {"count": 2, "gpus": ["A10G"]}})
     assert told == "100 % of the bill is with aws; nothing else on offer could carry desks"
+
+
+def test_advice_on_spot_prices_names_no_bids() -> None:
+    """Clouds set spot prices; what is left to do is to spread over types and zones and to fall back."""
+    row = SimpleNamespace(purchase="spot", usd_per_month=30.0, price_date="2026-11-01")
+    (risk,) = _prices([row], SimpleNamespace(compute=60.0), {}, 100.0)  # type: ignore[list-item, arg-type]
+    assert risk.score == pytest.approx(0.25)
+    assert "bid" not in risk.mitigation
+    assert "zones" in risk.mitigation
+    assert "on demand" in risk.mitigation

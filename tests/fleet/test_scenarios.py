@@ -12,12 +12,17 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.file import Platform, fleet_from
+from flopwise.fleet.load import Load
 from flopwise.fleet.scenarios import PARTS, simulated
 
 RUN: dict[str, Any] = {
     "name": "tune", "task": "finetune", "model": "Llama-7B", "data": {"tokens": "50M", "seq_len": 2048},
 }  # fmt: skip
 DESKS: dict[str, Any] = {"name": "desks", "task": "develop", "machines": {"count": 10, "gpus": ["T4"]}}
+CHAT: dict[str, Any] = {
+    "name": "chat", "task": "serve", "model": "Llama-7B",
+    "traffic": {"requests_per_s": 5, "input_tokens": 256, "output_tokens": 16},
+}  # fmt: skip
 STILL = {"demand": 0, "spot_price": 0, "list_price": 0, "rework_hours": 0}
 
 
@@ -36,7 +41,8 @@ def row(workload: str, purchase: str = "on_demand", **more: Any) -> Allotment:
 
 
 def drawn(found: Platform, rows: list[Allotment], runs: int = 40_000, seed: int = 1, **more: Any) -> Scenarios:
-    return simulated(found, rows, more.pop("fixed_usd", 0.0), loads={}, runs=runs, seed=seed, **more)
+    loads = more.pop("loads", [None] * len(rows))
+    return simulated(found, rows, more.pop("fixed_usd", 0.0), loads=loads, runs=runs, seed=seed, **more)
 
 
 def test_nothing_drawn_is_the_plan() -> None:
@@ -88,11 +94,44 @@ def test_an_interruption_stops_all_machines_of_a_training_run(monkeypatch: pytes
 
 def test_services_take_whole_machines() -> None:
     """Ten machines: no month between them, and none below one."""
-    found = platform(DESKS, demand=0.2)
-    told = simulated(found, [row("desks")], 0.0, loads={"desks": 1.0}, runs=2000, seed=3)
+    found, full = platform(CHAT, demand=0.2), Load(count=10, usd=1000.0)
+    told = drawn(found, [row("chat")], runs=2000, loads=[full])
     assert {told.p10 % 100, told.p50 % 100, told.p90 % 100} == {0.0}
-    idle = simulated(found, [row("desks")], 0.0, loads={"desks": 0.25}, runs=2000, seed=3)
+    assert told.p90 == 100 * math.ceil(10 * math.exp(0.2 * 1.2816)), "13 of 12.9"
+    idle = drawn(found, [row("chat")], runs=2000, loads=[replace(full, filled=0.25)])
     assert idle.p95 <= 1000.0
+
+
+def test_machines_to_work_on_are_as_many_as_asked() -> None:
+    """One workstation of $384: a month of more work is no second one, so $400 hold; an interrupted one costs more."""
+    found = platform(DESKS, demand=0.3)
+    rules = replace(found.rules, budget_per_month=400.0)
+    one = row("desks", count=1, usd_per_month=384.0, usd_low=384.0, usd_high=384.0)
+    told = drawn(replace(found, rules=rules), [one], runs=2000)
+    assert (told.p10, told.mean, told.p95, told.over_budget) == (384.0, 384.0, 384.0, 0.0)
+
+
+def test_demand_and_what_machines_do_fill_the_same_room() -> None:
+    """A machine 60 % full takes 1.3 times the load, or 1.3 times the time, but not both: 1.69 x 0.6 > 1."""
+    one = row("chat", count=1, usd_per_month=100.0, usd_low=100.0, usd_high=100.0)
+    load = Load(count=1, usd=100.0, filled=0.6, time_low=1 / 1.3, time_high=1.3)
+    steady = drawn(platform(CHAT), [one], loads=[load])
+    chance = 0.5 * math.erfc(math.log(1 / 0.6) / (math.log(1.3) / 1.2815515655446004) / math.sqrt(2))
+    assert steady.mean == pytest.approx(100 * (1 + chance), rel=0.005)
+    both = drawn(platform(CHAT, demand=0.3), [one], loads=[load])
+    spread = math.hypot(0.3, math.log(1.3) / 1.2815515655446004)
+    above = sum(0.5 * math.erfc(math.log(n / 0.6) / spread / math.sqrt(2)) for n in range(1, 8))
+    assert both.mean == pytest.approx(100 * (1 + above), rel=0.005)
+    assert both.drivers["demand"] > 0.0 < both.drivers["prediction"]
+
+
+def test_reserved_machines_are_paid_and_missing_ones_come_on_top() -> None:
+    """Three full ones at $100: less demand saves nothing, more buys whole ones at $250."""
+    kept = row("chat", "reserved_1y", count=3, usd_per_month=300.0, usd_low=300.0, usd_high=300.0)
+    load = Load(count=3, usd=300.0, paid=True, missing_usd=250.0)
+    told = drawn(platform(CHAT, demand=0.3), [kept], loads=[load])
+    assert told.p10 == 300.0
+    assert told.p90 == 300 + 250 * (math.ceil(3 * math.exp(0.3 * 1.2816)) - 3)
 
 
 def test_a_larger_budget_is_exceeded_less_often_and_the_same_seed_says_the_same() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import carried
@@ -87,14 +89,16 @@ def test_a_week_without_spot_is_bought_on_demand(facts: Facts) -> None:
     assert "over the budget" in rows["aws is lost"].text
 
 
-def test_twice_the_traffic_is_twice_the_replicas_and_what_they_send(facts: Facts) -> None:
-    """A service of n replicas needs 2 n; 5 TB out become 10 TB, 1 TB stored stays."""
-    chat = {
-        "name": "chat", "task": "encode", "model": "bert-base-uncased", "targets": {"latency": {"p95": "1s"}},
-        "traffic": {"requests_per_s": 900, "input_tokens": 256}, "volumes": {"storage": "1TB", "egress": "5TB"},
-        "constraints": {"providers": ["aws"]},
-    }  # fmt: skip
-    platform, made = solvable(facts, chat)
+CHAT: dict[str, Any] = {
+    "name": "chat", "task": "encode", "model": "bert-base-uncased", "targets": {"latency": {"p95": "1s"}},
+    "traffic": {"requests_per_s": 900, "input_tokens": 256}, "volumes": {"storage": "1TB", "egress": "5TB"},
+    "constraints": {"providers": ["aws"]},
+}  # fmt: skip
+
+
+def test_twice_the_traffic_fills_the_replicas_first_and_doubles_what_they_send(facts: Facts) -> None:
+    """As many machines as 1,800 requests/s need at 85 % busy; 5 TB out become 10 TB, 1 TB stored stays."""
+    platform, made = solvable(facts, CHAT)
     found = made.solved(gap=0.0)
     count = sum(t.count for t in found.taken)
 
@@ -106,8 +110,22 @@ def test_twice_the_traffic_is_twice_the_replicas_and_what_they_send(facts: Facts
     assert found.usd == pytest.approx(count * 0.5 * MONTH + sent(5 * TB) + stored)
     rows = {row.name: row for row in whatifs(platform, made, found)}
     twice = rows["traffic and runs x 2"]
-    assert twice.usd_per_month == pytest.approx(2 * count * 0.5 * MONTH + sent(10 * TB) + stored)
+    (held,) = {made.ways[t.choice.candidate].candidate.figures["requests_per_s_capacity"] for t in found.taken}
+    machines = math.ceil(1800 / (0.85 * (held or 0.0) / count))
+    assert count < machines < 2 * count, "what is free is filled first"
+    assert twice.usd_per_month == pytest.approx(machines * 0.5 * MONTH + sent(10 * TB) + stored)
     assert "what is stored stays" in twice.text
+
+
+@pytest.mark.parametrize("growth", ["2%", "5%", "9%"])
+def test_growth_of_a_year_is_the_forecast_of_that_month(facts: Facts, growth: str) -> None:
+    """Where only one machine is on offer, the question and the forecast have nothing to differ in."""
+    chat = CHAT | {"growth_per_month": growth, "volumes": {"storage": "1TB"}}
+    platform = fleet_from({"name": "f", "workloads": [chat]})
+    found = assess(platform, replace(facts, offers=facts.offers[:1]), scenarios=0, today="2026-11-21")
+    (row,) = [w for w in found.whatif if w.name.startswith("growth")]
+    assert row.usd_per_month == pytest.approx(found.forecast[12].usd)
+    assert "the forecast keeps today's" in row.text
 
 
 def test_policies_that_stand_in_for_one_another_cost_something_together(facts: Facts) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
 from flopwise.fleet.candidates import KEPT, Carried, carried, unmet
 from flopwise.fleet.forecast import forecast, volumes_by_workload
+from flopwise.fleet.load import Load, loads_of
 from flopwise.fleet.names import checked, spelled
 from flopwise.fleet.outlook import alerts, roadmap
 from flopwise.fleet.own_tables import hosted_rows, own_notes, own_rows
@@ -129,7 +129,7 @@ def _composed(
     if scenarios:
         sent = {made.items[number].placed.name: traffic for number, (_, traffic) in volumes.items()}
         busy = [row for row in solved.rows if row.role != IDLE]
-        loads = {c.item.placed.name: c.load for c in chosen}
+        loads = loads_of(busy, chosen)
         drawn = simulated(platform, busy, fixed, loads=loads, sent_usd=sent, runs=scenarios, seed=seed, folder=folder)
     told(STAGES[3], 1, 1)
     ages = price_ages(solved.rows, today)
@@ -254,24 +254,25 @@ def _that_matter(told: Sequence[str], held: Chosen) -> list[str]:
     return [text for text in told if not text.startswith("spot ") or text.split(":", 1)[0] in kept]
 
 
-def with_intervals(rows: list[Allotment], chosen: tuple[Chosen, ...]) -> list[Allotment]:
-    """The bill's rows with 10-90 % intervals: runs take longer or shorter, services need more or fewer machines."""
+def with_intervals(rows: Sequence[Allotment], chosen: Sequence[Chosen]) -> list[Allotment]:
+    """The bill's rows with 10-90 % intervals: runs take longer or shorter, services need more or fewer machines.
+
+    What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
+    """
     by_name = {c.item.placed.name: c for c in chosen}
-    found = []
-    for row in rows:
-        held = by_name.get(row.workload)
-        told = None if held is None else held.figures
-        paid = row.role == "backup" or row.purchase.startswith("reserved") or not rented(row.purchase)
-        if held is None or told is None or paid:
-            found.append(row)
-            continue
-        low, high = told.time_low, told.time_high
-        if not held.item.placed.ends:
-            low = max(1, math.ceil(row.count * low - 1e-9)) / row.count
-            high = math.ceil(row.count * high - 1e-9) / row.count
-        found.append(
-            msgspec.structs.replace(
-                row, usd_low=row.usd_per_month * min(1.0, low), usd_high=row.usd_per_month * max(1.0, high)
-            )
-        )
-    return found
+    return [
+        _with_interval(row, by_name.get(row.workload), load)
+        for row, load in zip(rows, loads_of(rows, chosen), strict=True)
+    ]
+
+
+def _with_interval(row: Allotment, held: Chosen | None, load: Load | None) -> Allotment:
+    told = None if held is None else held.figures
+    if load is not None:
+        low, high = float(load.usd_at(load.time_low)), float(load.usd_at(load.time_high))
+    elif told is None or row.role == "backup" or row.purchase.startswith("reserved") or not rented(row.purchase):
+        return row
+    else:
+        low, high = row.usd_per_month * told.time_low, row.usd_per_month * told.time_high
+    usd = row.usd_per_month
+    return msgspec.structs.replace(row, usd_low=min(usd, low), usd_high=max(usd, high))

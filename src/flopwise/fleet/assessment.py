@@ -23,7 +23,7 @@ class WorkloadResult(_Plain, frozen=True):
     model: str | None
     parameters: int | None
     size: str  # "small" ... by its parameters
-    memory_bytes: float | None  # of all accelerators of one copy; None of an API's
+    memory_bytes: float | None  # of all accelerators of one copy; None of an API's, or of machines asked without
     intensity: float | None  # FLOP for each byte of device memory moved
     pattern: str  # what bounds it, in words
     hours_per_month: float  # machines are on

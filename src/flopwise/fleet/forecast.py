@@ -34,7 +34,7 @@ def forecast(
 
     Assumes: the fleet describes each workload as it begins; growth is met with more of the same machines, services
     adding one when those they have are as busy as they may be; own machines beyond those there may be cost as much;
-    what is sent grows with the load, what is stored stays.
+    what is sent grows with the load at the same price of a byte, what is stored stays.
     """
     starts = [held.item.placed.job.starts for held in chosen]
     known = [s for s in starts if s is not None]
@@ -76,12 +76,8 @@ def volumes_by_workload(made: Problem, found: Allocation) -> dict[int, tuple[flo
 
 
 def _machines(held: Chosen, grown: float, folder: Path | None) -> float:
-    """How many times the machines cost of what they cost, at `grown` times the load.
-
-    Services first fill the replicas they have, as in the drawn months.
-    """
+    """How many times the machines cost of what they cost, at `grown` times the load."""
     item = held.item
-    grown = grown if item.placed.ends else max(1.0, grown * held.load)
     if grown == 1.0 or item.placed.wanted is None:
         return 1.0
     now = later = 0.0

@@ -12,7 +12,6 @@ from flopwise.fleet.measured import Measured, measured
 from flopwise.fleet.money import carbon_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
-from flopwise.search.serving import PREFILL_BUSY
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -39,12 +38,6 @@ class Chosen:
     count: int
     figures: Measured | None
     parts: tuple[tuple[Way, int], ...]  # every kind of machine with how many, primary
-
-    @property
-    def load(self) -> float:
-        """How busy a service's replicas are, of what they may be; 1 where that is not known."""
-        busy = self.way.candidate.figures.get("busy_frac")
-        return 1.0 if busy is None else min(1.0, busy / PREFILL_BUSY)
 
 
 def size_of(parameters: int) -> str:
@@ -84,7 +77,7 @@ def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
         model=placed.job.model,
         parameters=count,
         size=size,
-        memory_bytes=None if found.purchase == API else memory,
+        memory_bytes=None if found.purchase == API else memory or None,
         intensity=None if told is None else told.intensity,
         pattern=pattern,
         hours_per_month=found.busy_hours,

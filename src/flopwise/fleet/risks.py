@@ -232,5 +232,6 @@ def _prices(
         yield Risk(
             kind="price", workload="", score=spot / bill.compute * UNKNOWN,
             evidence=f"{100 * spot / bill.compute:.0f} % of the bill is at spot prices, which move",
-            mitigation="cap the bid at the on-demand price",
+            mitigation="allow several instance types and zones, so that capacity comes from the cheapest at the time; "
+            "keep on demand as the fallback, and alert where spot nears its price",
         )  # fmt: skip

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, Scenarios
-from flopwise.fleet.spec import API, OWNED
+from flopwise.fleet.spec import OWNED
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flopwise.fleet.file import Platform
+    from flopwise.fleet.load import Load
 
 Draws = NDArray[np.floating[Any]]
 PARTS = ("demand", "prices", "interruptions", "prediction")
@@ -28,7 +29,7 @@ def simulated(
     rows: Sequence[Allotment],
     fixed_usd: float,
     *,
-    loads: Mapping[str, float],
+    loads: Sequence[Load | None],
     sent_usd: Mapping[str, float] | None = None,
     runs: int,
     seed: int,
@@ -38,9 +39,10 @@ def simulated(
 
     `fixed_usd` is paid in each; `sent_usd`, by workload, follows its demand.
 
-    Machines follow demand, but those reserved or one's own, which are paid anyhow: more demand first fills those there
-    are, as far as `loads` (by workload: busy share over what they may be busy) leaves room. Each part's share of the
-    variance is that of months in which only this part is drawn.
+    `loads`: of each row (`load.loads_of`). Services take the machines that the drawn demand needs, on machines that do
+    as much as drawn; runs and APIs cost in proportion; machines to work on are as many as asked. What is reserved or
+    one's own is paid anyhow, and what it cannot do comes on top. Each part's share of the variance is that of months in
+    which only this part is drawn.
 
     Assumes: `Rules.strays`; an interruption of a training run stops all its machines; predictions err as the intervals
     of the bill say.
@@ -49,8 +51,10 @@ def simulated(
         raise ValueError("a bill needs machines")
     draws, demand = _draws(platform, rows, loads, runs, seed, folder)
     sent = np.array([(sent_usd or {}).get(placed.name, 0.0) for placed in platform.workloads])
-    total = _bill(rows, draws, set(PARTS)) + fixed_usd + demand @ sent
-    alone = {part: float(np.var(_bill(rows, draws, {part}) + (part == "demand") * (demand @ sent))) for part in PARTS}
+    total = _bill(rows, loads, draws, set(PARTS)) + fixed_usd + demand @ sent
+    alone = {
+        part: float(np.var(_bill(rows, loads, draws, {part}) + (part == "demand") * (demand @ sent))) for part in PARTS
+    }
     explained = sum(alone.values())
     p10, p50, p90, p95 = (float(v) for v in np.percentile(total, [10, 50, 90, 95]))
     budget = platform.rules.budget_per_month
@@ -62,11 +66,15 @@ def simulated(
 
 
 def _draws(
-    platform: Platform, rows: Sequence[Allotment], loads: Mapping[str, float], runs: int, seed: int, folder: Path | None
+    platform: Platform,
+    rows: Sequence[Allotment],
+    loads: Sequence[Load | None],
+    runs: int,
+    seed: int,
+    folder: Path | None,
 ) -> tuple[dict[str, Draws], Draws]:
     """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
     random, strays = np.random.default_rng(seed), platform.rules.strays
-    runs_that_end = {placed.name for placed in platform.workloads if placed.ends}
     gangs = {placed.name for placed in platform.workloads if placed.job.task in {"pretrain", "finetune"}}
     names = {placed.name: n for n, placed in enumerate(platform.workloads)}
     demand = np.exp(random.normal(0.0, strays.demand, (runs, len(names))))
@@ -78,20 +86,16 @@ def _draws(
     rates = np.array([_interruptions(r, folder) for r in rows])
     lost = random.poisson(rates, (runs, len(rows))) - rates
     hours = np.array([max(r.hours_per_month * (1 if r.workload in gangs else r.count), 1e-9) for r in rows])
-    up = np.array([np.log(max(r.usd_high, 1e-9) / max(r.usd_per_month, 1e-9)) / Z90 for r in rows])
-    down = np.array([np.log(max(r.usd_per_month, 1e-9) / max(r.usd_low, 1e-9)) / Z90 for r in rows])
+    low, high = (np.array([_error(r, held)[n] for r, held in zip(rows, loads, strict=True)]) for n in (0, 1))
     erred = told[:, owner]
     price = np.exp(moved[:, [sold[r.provider, r.purchase] for r in rows]] * spread)
-    count = np.array([r.count for r in rows])
-    asked = demand[:, owner]
-    loaded = np.where(asked > 1, asked * np.array([min(1.0, loads.get(r.workload, 1.0)) for r in rows]), asked)
-    machines = np.maximum(np.ceil(np.round(count * loaded, 6)), np.where(asked > 1, count, 1)) / count
-    linear = np.array([r.workload in runs_that_end or r.purchase == API for r in rows])
+    fixed = {placed.name for placed in platform.workloads if placed.wanted is None}
+    asked = np.where(np.array([r.workload in fixed for r in rows]), 1.0, demand[:, owner])
     factors = {
-        "demand": np.where(linear, asked, machines),
+        "demand": asked,
         "prices": price,
         "interruptions": np.maximum(1.0 + lost * strays.rework_hours / hours, 0.0),
-        "prediction": np.exp(erred * np.where(erred > 0, up, down)),
+        "prediction": np.exp(erred * np.log(np.where(erred > 0, high, 1 / low)) / Z90),
     }
     return factors, demand
 
@@ -104,15 +108,25 @@ def _interruptions(row: Allotment, folder: Path | None) -> float:
     return rate * HOUR_S * row.hours_per_month * row.count
 
 
-def _bill(rows: Sequence[Allotment], draws: dict[str, Draws], drawn: set[str]) -> Draws:
-    usd = np.array([r.usd_per_month for r in rows])
-    reserved = np.array([r.purchase.startswith("reserved") or r.purchase == OWNED for r in rows])
-    factor: Draws = np.ones_like(draws["demand"])
-    for part in drawn:
-        own = draws[part]
-        if part == "prices" or not reserved.any():
-            factor = factor * np.where(reserved, 1.0, own)
+def _error(row: Allotment, load: Load | None) -> tuple[float, float]:
+    """Factors at the ends of the 10-90 % interval: on the time of a service's requests, else on what the row costs."""
+    if load is not None:
+        return min(1.0, load.time_low), max(1.0, load.time_high)
+    usd = max(row.usd_per_month, 1e-9)
+    return min(1.0, max(row.usd_low, 1e-9) / usd), max(1.0, row.usd_high / usd)
+
+
+def _bill(rows: Sequence[Allotment], loads: Sequence[Load | None], draws: dict[str, Draws], drawn: set[str]) -> Draws:
+    """The rows' USD of each drawn month, of shape (runs,); parts that are not in `drawn` stay as planned."""
+    still = np.ones_like(draws["demand"])
+    factors = {part: draws[part] if part in drawn else still for part in PARTS}
+    asked, price = factors["demand"] * factors["prediction"], factors["prices"] * factors["interruptions"]
+    total: Draws = np.zeros(len(still))
+    for n, (row, load) in enumerate(zip(rows, loads, strict=True)):
+        paid = row.purchase.startswith("reserved") or row.purchase == OWNED
+        if load is not None:
+            usd = load.usd_at(asked[:, n])
         else:  # what is reserved is paid anyhow; more than that is bought on top
-            factor = factor * np.where(reserved, np.maximum(own, 1.0), own)
-    total: Draws = (factor * usd).sum(axis=1)
+            usd = row.usd_per_month * (np.maximum(asked[:, n], 1.0) if paid else asked[:, n])
+        total += usd if paid else usd * price[:, n]
     return total

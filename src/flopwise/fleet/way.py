@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.fleet.carbon import JOULES_PER_KWH
+from flopwise.fleet.load import filled_frac, needed, unit_of
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import effective
 from flopwise.fleet.tokens import ApiOffer, month_of_tokens
@@ -59,21 +60,15 @@ def way(
 ) -> Way:
     """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
 
-    Services get as many more replicas, so that each has as many requests as planned; runs are as many more.
+    Services first fill the replicas they have, then get more (`load.needed`); runs are as many more.
+
+    Assumes: a request takes as much energy however busy its machine is.
     """
     if isinstance(offer, ApiOffer):
         return api_way(index, placed, offer, factor)
-    gpus_each = max(1, candidate.num_gpus // candidate.num_instances)
-    instances, unit, runs = candidate.num_instances, 1, (placed.runs_per_month or 1.0) * factor
-    held = candidate.layout
-    if "replicas" in held:
-        each = held["tp"] * held["pp"] * held["dp"]
-        unit = max(1, -(-each // gpus_each))
-        if factor != 1.0 and not placed.ends:
-            replicas = -(-round(held["replicas"] * factor * 1e6) // 10**6)
-            instances = replicas * unit if each > gpus_each else -(-replicas // max(1, gpus_each // each))
-    if placed.wanted is None:
-        instances = candidate.num_instances
+    instances, unit, runs = candidate.num_instances, unit_of(candidate), (placed.runs_per_month or 1.0) * factor
+    if factor != 1.0 and not placed.ends and placed.wanted is not None:
+        instances = int(needed(instances, filled_frac(candidate), unit, factor))
     if placed.ends:
         busy = candidate.seconds / HOUR_S * runs
         at_once = max(1, -(-round(busy / HOURS_PER_MONTH * 1e6) // 10**6))
@@ -83,7 +78,7 @@ def way(
         busy = placed.hours_per_month
         energy = None
         if candidate.energy_joules is not None:
-            energy = candidate.energy_joules * busy / HOURS_PER_MONTH * instances / candidate.num_instances
+            energy = candidate.energy_joules * busy / HOURS_PER_MONTH * factor
     if isinstance(offer, OwnOffer):
         return _own_way(index, candidate, offer, instances, unit, busy, energy)
     counted = 0.0 if placed.job.task in {"pretrain", "finetune"} else None  # runs have their interruptions in them

@@ -133,15 +133,19 @@ def _more(
 ) -> list[Callable[[], list[WhatIf]]]:
     """Twice the traffic, and the fleet's own growth."""
     free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
-    how = "at most: on the same layouts, more of them; what is sent grows alike, what is stored stays"
-    factors = {"traffic and runs x 2": [2.0] * len(items)}
+    how = (
+        "at most: on the same layouts, more of them once those there are are full; what is sent grows alike, what is "
+        "stored stays"
+    )
+    asks = [("traffic and runs x 2", [2.0] * len(items), how)]
     if any(i.placed.growth_per_month for i in items):
-        factors[f"growth after {MONTHS} months"] = [grown(i) for i in items]
+        own = "; each workload a year after it begins, machines chosen anew and traffic priced anew, where the "
+        own += "forecast keeps today's kinds of machines and price of a byte"
+        asks.append((f"growth after {MONTHS} months", [grown(i) for i in items], how + own))
 
     def more(each: Sequence[float]) -> Problem:
         return problem(free, [scaled(i, f, folder) for i, f in zip(items, each, strict=True)], folder)
 
     return [
-        partial(_asked, name, partial(more, each), found, platform.rules, seconds, how)
-        for name, each in factors.items()
+        partial(_asked, name, partial(more, each), found, platform.rules, seconds, told) for name, each, told in asks
     ]
