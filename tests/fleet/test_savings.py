@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from flopwise.fleet.assess import assessed
 from flopwise.fleet.candidates import carried
+from flopwise.fleet.file import fleet_from
+from flopwise.report.costs import saved
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import answer, catalog, platform
+from small import CHAT, TODAY, TUNE, answer, catalog, platform
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +61,24 @@ def test_only_one_way_to_make_a_workload_smaller_counts_and_runs_end_anyhow() ->
         assert all(s.usd_per_month >= o.usd_per_month for s in smaller if s.counted for o in smaller)
     assert [s.counted for s in savings if s.what == "schedule" and s.workload in {"tune", "nightly"}] == [False, False]
     assert not [s for s in savings if s.counted and not s.taken]
+
+
+def test_what_is_bought_only_for_a_share_is_a_loss_that_counts() -> None:
+    """tune works for some hours a month; 28 % with aws can only be had by reserving for it what then stands idle."""
+    chat = CHAT | {"constraints": {"providers": ["gcp"]}}
+    policies = {
+        "purchase": ["on_demand", "spot", "reserved_1y"], "providers": {"gcp": "70%", "aws": "30%"},
+        "share_tolerance": "2%",
+    }  # fmt: skip
+    fleet = fleet_from({"name": "shares", "workloads": [chat, TUNE], "policies": policies})
+    found = assessed(fleet, catalog(), scenarios=0, today=TODAY).assessment
+    (row,) = [r for r in found.allocation if r.workload == "tune"]
+    assert (row.provider, row.purchase) == ("aws", "reserved_1y")
+    ways = next(i.ways for i in carried(fleet, catalog()) if i.placed.name == "tune")
+    plain = min(w.usd for w in ways if w.purchase == "on_demand")
+    assert row.usd_per_month > 10 * plain
+    (loss,) = [s for s in found.savings if s.workload == "tune" and s.purchase == "reserved_1y"]
+    assert loss.usd_per_month == pytest.approx(plain - row.usd_per_month)
+    assert (loss.counted, loss.taken, loss.why) == (True, True, "bought for the aws share")
+    assert loss.how.endswith(loss.why)
+    assert sum(saved(found).values()) == pytest.approx(sum(s.usd_per_month for s in found.savings if s.counted))

@@ -43,7 +43,7 @@ def assessment(name: str = "platform", **changed: Any) -> Assessment:
     allot = Allotment(
         workload="chat", environment="production", provider="aws", region="us-east-1", instance="g6.xlarge", gpu="L4",
         purchase="on_demand", count=2, hours_per_month=730.0, usd_per_hour=0.8048, usd_per_hour_effective=0.8048,
-        usd_per_month=1175.0, usd_low=900.0, usd_high=1500.0, price_date="2026-07-20",
+        usd_per_month=1175.0, usd_low=900.0, usd_high=1500.0, price_date="2026-07-20", num_gpus=2,
     )  # fmt: skip
     cost = MonthlyCost(
         total=1200.0, low=925.0, high=1525.0, by_provider={"aws": 1200.0}, by_environment={"production": 1200.0},

@@ -11,6 +11,7 @@ import pytest
 from flopwise.fleet.assessment import Saving
 from flopwise.report.blocks import Bars, Table, Text
 from flopwise.report.costs import DRAWN, allocation, costs, intervals, saved, savings
+from flopwise.report.words import digits
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
@@ -48,6 +49,34 @@ def test_a_million_requests_by_hand() -> None:
     assert table.rows[0][4] == "$150 a run"
 
 
+def test_a_million_requests_of_a_service_with_peaks_divide_by_the_mean() -> None:
+    """20 requests a second at a peak of 3 times the mean are 17.52 million a month, not 52.56."""
+    target = {"requests_per_s": {"value": 20.0, "mean": 20.0 / 3}}
+    table = next(b for b in costs(assessment(workloads=[workload(targets=target)])) if isinstance(b, Table))
+    assert table.rows[0][4] == f"${1200 / 17.52:,.2f} a million requests"
+
+
+def test_unknown_carbon_is_told_and_is_no_zero() -> None:
+    dark = workload("tpu", energy_kwh_per_month=None, carbon_kg_per_month=None)
+    table = next(b for b in costs(assessment(workloads=[workload(), dark])) if isinstance(b, Table))
+    assert "known of 1 of 2 workloads, 42 kg in all" in table.note
+    table = next(b for b in costs(assessment()) if isinstance(b, Table))
+    assert "in all 42 kg" in table.note
+    assert "known of" not in table.note
+
+
+def test_what_policies_have_a_plan_pay_is_taken_off_and_shown() -> None:
+    """$10,000 saved and $2,000 paid beyond the least are $8,000; the loss is among the rows that are named."""
+    rows = [saving("spot", 1000.0 + n) for n in range(9)] + [saving("reserved", -2000.0), saving("schedule", 964.0)]
+    found = assessment(savings=rows)
+    assert sum(saved(found).values()) == pytest.approx(9 * 1000 + 36 + 964 - 2000)
+    blocks = list(savings(found))
+    assert any(isinstance(b, Text) and "saves $8,000 a month, with $2,000 taken off" in b.text for b in blocks)
+    assert next(r[2] for b in blocks if isinstance(b, Table) for r in b.rows) == "-$2,000"
+    (told,) = [b.text for b in savings(assessment(savings=[saving("reserved", -2000.0)])) if isinstance(b, Text)]
+    assert told.startswith("The plan costs $2,000 a month more than its baseline")
+
+
 def test_large_fleets_are_drawn_as_their_dearest_and_the_rest() -> None:
     names = {f"w{n:03d}": float(1000 - n) for n in range(200)}
     bill = msgspec.structs.replace(assessment().usd_per_month, by_workload=names)
@@ -58,8 +87,13 @@ def test_large_fleets_are_drawn_as_their_dearest_and_the_rest() -> None:
 
 
 def test_machines_to_secure_are_summed_over_workloads() -> None:
-    (row,) = assessment().allocation
-    rows = [row, msgspec.structs.replace(row, workload="b", count=3), msgspec.structs.replace(row, purchase="api")]
+    (row,) = assessment().allocation  # 2 accelerators for 730 h
+    rows = [
+        row,
+        msgspec.structs.replace(row, workload="b", count=3, num_gpus=24),
+        msgspec.structs.replace(row, purchase="api"),
+    ]
     table = list(allocation(assessment(allocation=rows)))[-1]
     assert isinstance(table, Table)
     assert [r[:4] for r in table.rows] == [("aws g6.xlarge", "us-east-1", "on demand", "5")]
+    assert table.rows[0][4] == digits(26 * 730.0)

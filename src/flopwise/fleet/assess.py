@@ -120,7 +120,7 @@ def _composed(
     told(STAGES[2], 1, 3)
     questions = whatifs(platform, made, solved.found, folder)
     told(STAGES[2], 2, 3)
-    saved = savings(chosen, solved.rows, facts)
+    saved = savings(chosen, solved.rows, facts, rules)
     told(STAGES[3], 0, 1)
     idle = [row for row in solved.rows if row.role == IDLE]
     fixed = bill.storage + sum(row.usd_per_month for row in idle)

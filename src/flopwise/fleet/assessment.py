@@ -61,6 +61,7 @@ class Allotment(_Plain, frozen=True):
     price_date: str  # empty where the fleet file says what machines cost
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
     pool: str = ""  # machines shared with others
+    num_gpus: int = 0  # of all its machines; 0 of an API
 
 
 class MonthlyCost(_Plain, frozen=True):
@@ -79,7 +80,7 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class Saving(_Plain, frozen=True):
-    """What could be, or has been, saved a month, against the alternative that `how` names."""
+    """What could be, or has been, saved a month, against the alternative that `how` names; below zero: lost."""
 
     what: str  # spot, reserved, schedule, quantisation, right-sizing
     workload: str
@@ -87,6 +88,8 @@ class Saving(_Plain, frozen=True):
     how: str
     taken: bool  # whether the allocation already has it
     counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
+    purchase: str = ""  # the way to buy that it is of; empty where it is of none
+    why: str = ""  # below zero: why the plan pays more than the alternative
 
 
 class Risk(_Plain, frozen=True):

@@ -161,6 +161,7 @@ def _idle(held: Way, count: int, usd: float) -> Allotment:
         gpu=offer.accelerator, purchase=held.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
         usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
         usd_high=usd, price_date=_price_date(offer, 0), role=IDLE,
+        num_gpus=count * offer.count,
     )  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def _allotment(made: Problem, taken: Taken, shared: bool, date: str) -> Allotmen
         price_date=date,
         role=taken.role,
         pool=pool,
+        num_gpus=taken.count * held.gpus_each,
     )
 
 

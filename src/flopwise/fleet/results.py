@@ -107,7 +107,7 @@ def _targets(item: Carried) -> dict[str, dict[str, Any]]:
         if wanted.deadline_s is not None:
             found["run_s"] = {"value": wanted.deadline_s}
     elif wanted.requests_per_s is not None:
-        found["requests_per_s"] = {"value": wanted.requests_per_s}
+        found["requests_per_s"] = {"value": wanted.requests_per_s, "mean": wanted.requests_per_s / wanted.arriving.peak}
     return found
 
 
@@ -141,7 +141,7 @@ def _best(chosen: Chosen) -> dict[str, Any]:
         "region": found.offer.region,
         "instance": found.offer.instance,
         "gpu": held.gpu,
-        "num_gpus": 0 if found.purchase == API else chosen.count * max(1, held.num_gpus // held.num_instances),
+        "num_gpus": chosen.count * found.gpus_each,
         "num_instances": chosen.count,
         "purchase": found.purchase,
         "layout": held.layout,

@@ -1,7 +1,8 @@
 """What the allocation saves, and what more could be saved, each against one plain alternative.
 
 The savings of a workload are steps of one ladder, so that they add up: machines that stand on all month (schedule), the
-cheapest larger accelerator on demand (right-sizing), the cheapest way on demand (spot, reserved), the bill.
+cheapest larger accelerator on demand (right-sizing), the cheapest way on demand (spot, reserved), the bill. A step goes
+up where a policy of the fleet has the plan buy what is dearer than that cheapest way: it is below zero, and counts.
 Quantisation is against the cheapest way in 16 bits on demand, and takes the place of right-sizing where it saves more.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
+    from flopwise.fleet.file import Rules
     from flopwise.fleet.results import Chosen
     from flopwise.fleet.way import Way
 
@@ -40,13 +42,15 @@ FEWER_BITS = ("fp8", "awq")
 SIXTEEN_BITS = ("bf16", "fp16", "fp32")
 
 
-def savings(chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts) -> list[Saving]:
-    """Every saving worth a line, largest first."""
+def savings(
+    chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts, rules: Rules | None = None
+) -> list[Saving]:
+    """Every saving worth a line, largest first; below zero where the `rules` have the plan pay more."""
     found: list[Saving] = []
     by_name = {c.item.placed.name: c for c in chosen}
     for row in rows:
         if row.role == "primary":
-            found += _bought(row, by_name[row.workload])
+            found += _bought(row, by_name[row.workload], rules)
     known: dict[tuple[int, int], list[Saving]] = {}
     dearest = {id(c) for c in sorted(chosen, key=lambda c: -c.way.usd)[:QUANTISED]}
     for held in chosen:
@@ -58,7 +62,7 @@ def savings(chosen: Sequence[Chosen], rows: Sequence[Allotment], facts: Facts) -
             if key not in known:
                 known[key] = list(_quantised(held, facts))
             found += [msgspec.structs.replace(s, workload=held.item.placed.name) for s in known[key]]
-    worth = [s for s in found if s.usd_per_month >= LEAST_USD]
+    worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
     return _counted_once(sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)))
 
 
@@ -74,25 +78,41 @@ def _counted_once(found: Sequence[Saving]) -> list[Saving]:
     return rows
 
 
-def _bought(row: Allotment, held: Chosen) -> Iterable[Saving]:
-    """Schedule, spot and reservation of one row of the bill."""
+def _bought(row: Allotment, held: Chosen, rules: Rules | None) -> Iterable[Saving]:
+    """Schedule of one row of the bill, and how it is bought against the cheapest way on demand."""
     mine = [w for w, _ in held.parts if _machine(w) == (row.provider, row.region, row.instance, row.purchase)]
     if not mine:
         return
     yield from _scheduled(row, mine[0], held)
     plain = cheapest_on_demand(held)
-    if row.purchase in {"on_demand", OWNED} or plain is None:
+    if row.purchase == OWNED or plain is None:
         return  # own machines are there: what they save is set against clouds in a part of its own
     otherwise = plain.usd * row.count / mine[0].instances
     than = f"the month on demand would cost ${otherwise:,.0f}, at best on {_machines(plain)}"
-    if row.purchase == "spot":
+    if row.purchase == "on_demand":
+        what, how = "on demand", f"{_machines(mine[0])}; {than}"
+    elif row.purchase == "spot":
         what, how = "spot", f"${row.usd_per_hour_effective:,.2f} an hour of work on spot; {than}"
     elif row.purchase == API:
         what, how = "API", f"paid by the token; {than}"
     else:
         years = {"reserved_1y": "one year", "reserved_3y": "three years"}[row.purchase]
         what, how = "reserved", f"committed for {years} at ${row.usd_per_hour:,.2f} an hour; {than}"
-    yield Saving(what=what, workload=row.workload, usd_per_month=otherwise - row.usd_per_month, how=how, taken=True)
+    saved = otherwise - row.usd_per_month
+    why = _why(row, rules) if saved < 0 else ""
+    yield Saving(
+        what=what, workload=row.workload, usd_per_month=saved, how=f"{how}; {why}" if why else how, taken=True,
+        purchase=row.purchase, why=why,
+    )  # fmt: skip
+
+
+def _why(row: Allotment, rules: Rules | None) -> str:
+    """Why a row is bought that is dearer than the cheapest way on demand."""
+    if row.pool:
+        return "its part of machines that others use, too"
+    if rules is not None and row.provider in rules.providers:
+        return f"bought for the {row.provider} share"
+    return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
 
 
 def _scheduled(row: Allotment, own: Way, held: Chosen) -> Iterable[Saving]:
@@ -123,8 +143,8 @@ def cheapest_on_demand(held: Chosen) -> Way | None:
 
 
 def _on_demand_usd(held: Chosen, plain: Way) -> float:
-    """What the month costs where it is bought on demand, and else what it would cost so."""
-    return sum(w.usd_each * n if w.purchase == "on_demand" else plain.usd * n / w.instances for w, n in held.parts)
+    """What the month would cost in the cheapest way on demand: the step from which each part's purchase goes on."""
+    return sum(plain.usd * n / w.instances for w, n in held.parts)
 
 
 def _sized(held: Chosen, facts: Facts) -> Iterable[Saving]:

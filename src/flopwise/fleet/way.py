@@ -9,6 +9,7 @@ from flopwise.fleet.carbon import JOULES_PER_KWH
 from flopwise.fleet.load import filled_frac, needed, unit_of
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import effective
+from flopwise.fleet.spec import API
 from flopwise.fleet.tokens import ApiOffer, month_of_tokens
 from flopwise.search.answer import Candidate
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
@@ -46,6 +47,12 @@ class Way:
     def purchase(self) -> str:
         """How its machines are bought."""
         return self.candidate.purchase
+
+    @property
+    def gpus_each(self) -> int:
+        """Accelerators of one machine; 0 of an API."""
+        held = self.candidate
+        return 0 if self.purchase == API else max(1, held.num_gpus // held.num_instances)
 
     @property
     def usd(self) -> float:

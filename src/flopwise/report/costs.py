@@ -62,8 +62,8 @@ def costs(found: Assessment) -> Iterator[Block]:
             )
             for name, value in largest(cost.by_workload)
         ],
-        "Units: a run, or a million requests of a service at its stated traffic. Electricity at the meter, carbon by "
-        "the region's grid.",
+        "Units: a run, or a million requests of a service at its stated mean traffic. Electricity at the meter, carbon "
+        f"by the region's grid; {_told(found)}.",
     )  # fmt: skip
 
 
@@ -84,10 +84,27 @@ def _unit(w: WorkloadResult | None, value: float) -> str:
         return "-"
     if w.runs_per_month:
         return f"{usd(value / w.runs_per_month)} a run"
-    rate = w.targets.get("requests_per_s", {}).get("value")
+    asked = w.targets.get("requests_per_s", {})
+    rate = asked.get("mean") or asked.get("value")  # the value is the rate at the peak, which is not there all month
     if not rate:
         return "-"
     return f"{usd(value / (rate * w.hours_per_month * HOUR_S) * 1e6)} a million requests"
+
+
+def carbon_known(found: Assessment) -> tuple[float, int, int]:
+    """(kg a month of the workloads whose carbon is known, how many those are, of how many)."""
+    kg = [w.carbon_kg_per_month for w in found.workloads if w.carbon_kg_per_month is not None]
+    return sum(kg), len(kg), len(found.workloads)
+
+
+def _told(found: Assessment) -> str:
+    kg, known, whole = carbon_known(found)
+    if known == whole:
+        return f"in all {digits(kg)} kg"
+    return (
+        f"known of {known:,} of {whole:,} workloads, {digits(kg)} kg in all: a dash is not zero, but power that is not "
+        "known, of devices without a published limit, workstations and APIs"
+    )
 
 
 def _footprint(w: WorkloadResult | None) -> tuple[str, str]:
@@ -121,7 +138,7 @@ def allocation(found: Assessment) -> Iterator[Block]:
     yield Table(
         ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"],
         [
-            (f"{key[0]} {key[2]}", key[1], bought(key[3]), f"{sum(a.count for a in rows):,}", _work(found, rows),
+            (f"{key[0]} {key[2]}", key[1], bought(key[3]), f"{sum(a.count for a in rows):,}", _work(rows),
              ", ".join(dict.fromkeys(a.workload for a in rows)))
             for key, rows in sorted(secured.items())
         ],
@@ -145,17 +162,11 @@ def _secured(found: Assessment) -> dict[tuple[str, str, str, str], list[Allotmen
     return held
 
 
-def _work(found: Assessment, rows: list[Allotment]) -> str:
-    """Hours of machines times the accelerators in one; unknown where the workload does not tell them."""
-    best = {w.name: w.best for w in found.workloads}
-    total = 0.0
-    for a in rows:
-        own = best.get(a.workload, {})
-        each = (own.get("num_gpus") or 0) / (own.get("num_instances") or 1)
-        if not each or own.get("instance") != a.instance:
-            return "-"
-        total += a.hours_per_month * a.count * each
-    return digits(total)
+def _work(rows: list[Allotment]) -> str:
+    """Hours of machines times the accelerators in them; unknown of an assessment that does not count those."""
+    if not all(a.num_gpus for a in rows):
+        return "-"
+    return digits(sum(a.hours_per_month * a.num_gpus for a in rows))
 
 
 def savings(found: Assessment) -> Iterator[Block]:
@@ -164,9 +175,11 @@ def savings(found: Assessment) -> Iterator[Block]:
         return
     sums = saved(found)
     if sums:
+        whole = sum(sums.values())
+        told = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
         yield Text(
-            f"The plan saves {usd(sum(sums.values()))} a month. The baseline: each workload on the next larger "
-            "accelerator that does the work, bought on demand, services with a schedule on around the clock."
+            f"The plan {told}{_of_it(found)}. The baseline: each workload on the next larger accelerator that does the "
+            "work, bought on demand, services with a schedule on around the clock."
         )
         yield Bars("Savings in this plan", [Bar(name, value, usd(value)) for name, value in sums.items()])
     for title, rows in (
@@ -189,10 +202,23 @@ def savings(found: Assessment) -> Iterator[Block]:
         )  # fmt: skip
 
 
+def paid_beyond(found: Assessment) -> list[Saving]:
+    """Steps of the plan that cost more than their alternative, dearest first: what policies have it buy."""
+    rows = [s for s in found.savings if s.taken and s.counted and s.usd_per_month < 0]
+    return sorted(rows, key=lambda s: s.usd_per_month)
+
+
+def _of_it(found: Assessment) -> str:
+    beyond = paid_beyond(found)
+    if not beyond:
+        return ""
+    return f", with {usd(-sum(s.usd_per_month for s in beyond))} taken off that policies have it pay beyond the least"
+
+
 def _listed(rows: Sequence[Saving], bill: float) -> Iterator[tuple[str, ...]]:
-    """Largest first; what is next to nothing of the bill in one line."""
-    ordered = sorted(rows, key=lambda s: -s.usd_per_month)
-    shown = [s for number, s in enumerate(ordered) if s.usd_per_month >= WORTH * bill or number < FEW]
+    """Largest first, up or down; what is next to nothing of the bill in one line."""
+    ordered = sorted(rows, key=lambda s: -abs(s.usd_per_month))
+    shown = [s for number, s in enumerate(ordered) if abs(s.usd_per_month) >= WORTH * bill or number < FEW]
     for s in shown:
         yield s.what, s.workload, usd(s.usd_per_month), s.how
     rest = ordered[len(shown) :]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flopwise.report.blocks import Block, Points, Text, Tile, Tiles
-from flopwise.report.costs import saved
+from flopwise.report.costs import carbon_known, paid_beyond, saved
 from flopwise.report.outlook import past_budget
 from flopwise.report.words import between, bought, digits, largest, listed, runs_on, sentence, share, usd
 from flopwise.units import format_percent
@@ -36,19 +36,21 @@ def _tiles(found: Assessment) -> Iterator[Tile]:
         chance = "" if odds is None else f"; {format_percent(odds)} chance of a month above"
         yield Tile("of the budget", format_percent(cost.total / budget), f"of {usd(budget)} a month{chance}")
     primary = [a for a in found.allocation if a.role == "primary" and a.purchase != "api"]
-    gpus = sum(int(w.best.get("num_gpus") or 0) for w in found.workloads)
     yield Tile(
-        "accelerators", f"{gpus:,}",
+        "accelerators", f"{sum(a.num_gpus for a in primary):,}",
         f"on {sum(a.count for a in primary):,} machines of {len({a.provider for a in primary}):,} providers, at most "
         "at once",
     )  # fmt: skip
     sums = saved(found)
     if sums:
         named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 2)
-        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against the next best")
-    kg = [w.carbon_kg_per_month for w in found.workloads if w.carbon_kg_per_month is not None]
-    if kg:
-        yield Tile("carbon", f"{digits(sum(kg))} kg", "CO2 equivalent a month")
+        beyond = -sum(s.usd_per_month for s in paid_beyond(found))
+        less = f"; {usd(beyond)} paid for policies is taken off" if beyond else ""
+        yield Tile("saved a month", usd(sum(sums.values())), f"{named}, against the next best{less}")
+    kg, known, whole = carbon_known(found)
+    if known:
+        part = "" if known == whole else f", of {known:,} of {whole:,} workloads; the others' power is not known"
+        yield Tile("carbon", f"{digits(kg)} kg", f"CO2 equivalent a month{part}")
 
 
 def _headline(found: Assessment) -> str:
@@ -95,12 +97,8 @@ def _decisions(found: Assessment) -> Iterator[tuple[str, str]]:
         if rows:
             named = listed([f"{a.count:,} x {a.provider} {a.instance}" for a in rows])
             whole = sum(a.usd_per_month for a in rows) * 12 * years
-            gained = sum(s.usd_per_month for s in found.savings if s.what == "reserved" and s.taken)
-            yield (
-                "To sign.",
-                f"{named} for {'a year' if years == 1 else f'{years} years'}, {usd(whole)} in all"
-                + (f"; commitments save {usd(gained)} a month." if gained else "."),
-            )
+            term = "a year" if years == 1 else f"{years} years"
+            yield "To sign.", f"{named} for {term}, {usd(whole)} in all{_gained(found, purchase)}."
     least = WORTH * found.usd_per_month.total
     for saving in sorted(found.savings, key=lambda s: -s.usd_per_month):
         if not saving.taken and saving.usd_per_month >= least:
@@ -113,6 +111,19 @@ def _decisions(found: Assessment) -> Iterator[tuple[str, str]]:
     costly = [b for b in found.binding if b.usd_per_month >= least][:2]
     if costly:
         yield "What the policies cost.", sentence("; ".join(b.text.rstrip(".") for b in costly))
+
+
+def _gained(found: Assessment, purchase: str) -> str:
+    """What the commitments of one term save against on demand, and a warning of those that cost more than that."""
+    mine = [s for s in found.savings if s.taken and s.purchase == purchase]
+    gained = sum(s.usd_per_month for s in mine)
+    told = "" if not gained else f"; they {'save' if gained > 0 else 'cost'} {usd(abs(gained))} a month"
+    told += " more than on demand" if gained < 0 else " against on demand" if gained else ""
+    dear = sorted((s for s in mine if s.usd_per_month < 0), key=lambda s: s.usd_per_month)
+    if not dear:
+        return told
+    named = listed([f"that for {s.workload} costs {usd(-s.usd_per_month)} a month more ({s.why})" for s in dear], 2)
+    return f"{told}. Look twice: {named}"
 
 
 def _ahead(found: Assessment) -> Iterator[tuple[str, str]]:

@@ -84,7 +84,7 @@ def _row(a: Any) -> tuple[str, ...]:
 
 def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     worth = [s for s in found.savings if s.counted or not s.taken]
-    savings = sorted(worth, key=lambda s: -s.usd_per_month)[:MOST]
+    savings = sorted(worth, key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
         rows = [(s.what, s.workload, usd(s.usd_per_month), "taken" if s.taken else "open", s.how) for s in savings]
         yield table(["saving", "workload", ">a month", "", "how"], rows, paper)
