@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwise.errors import InfeasibleError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.places import offers_of
 from flopwise.fleet.searches import Key, Search, Searched, searched
@@ -22,6 +22,7 @@ from flopwise.fleet.tokens import api_offers
 from flopwise.fleet.way import Way, api_way, way
 from flopwise.fleet.workstations import why_none, workstations
 from flopwise.search.answer import Plan
+from flopwise.search.plan import check
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
     """
     asked: dict[Key, Search] = {}
     facts = with_own(facts, platform.machines)
+    _check(platform, facts)
     places = _Places(platform, facts)
     keys = [_asked(number, platform, places, asked) for number in range(len(platform.workloads))]
     answers = searched(asked, advance or (lambda _done, _whole: None))
@@ -75,6 +77,29 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
         _one(index, placed, places, [(asked[key].wanted, answers[key]) for key in mine])
         for index, (placed, mine) in enumerate(zip(platform.workloads, keys, strict=True))
     )
+
+
+def _check(platform: Platform, facts: Facts) -> None:
+    """Refuse what no machine could run, in whichever workload, before the first search."""
+    seen = set[bytes]()
+    for number, placed in enumerate(platform.workloads):
+        if placed.wanted is None:
+            continue
+        wanted = msgspec.structs.replace(placed.wanted, source=msgspec.structs.replace(placed.wanted.source, name=None))
+        key = msgspec.json.encode(wanted)
+        if key in seen:
+            continue
+        try:
+            check(wanted, facts)
+        except SpecError as error:
+            raise SpecError(f"{_where(number, platform)}: {error}") from None
+        seen.add(key)
+
+
+def _where(number: int, platform: Platform) -> str:
+    """File and line of a workload, as far as they are known, and its name."""
+    at, name = platform.source.at(f"workloads.{number}"), platform.workloads[number].name
+    return f"{at}: workload {name[:60]}".removeprefix(": ")
 
 
 class _Places:
@@ -123,8 +148,7 @@ def _asked(number: int, platform: Platform, places: _Places, asked: dict[Key, Se
             continue
         mine = offers[0].instance if buys == [OWNED] else ""
         key = msgspec.json.encode([wanted, places.key(placed), mine])
-        where = f"{platform.source.at(f'workloads.{number}')}: workload {placed.name[:60]}".removeprefix(": ")
-        asked.setdefault(key, Search(wanted=wanted, facts=some, where=where))
+        asked.setdefault(key, Search(wanted=wanted, facts=some, where=_where(number, platform)))
         keys.append(key)
     return keys
 

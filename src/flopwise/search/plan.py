@@ -16,6 +16,7 @@ from flopwise.search.answer import Plan
 from flopwise.search.outcome import Answer
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.search.workload import Resolved
 
@@ -23,6 +24,30 @@ Advance = Callable[[int, int], None]
 SHOWN = 10
 """Plans of whose devices there is something to say."""
 TRAINING = ("pretrain", "finetune")
+
+
+def check(workload: Resolved, facts: Facts) -> None:
+    """Refuse what no machine could run: in milliseconds, where a search takes seconds.
+
+    Raises:
+        SpecError, UnknownNameError: as `plan`, but for what the machines and constraints have to do with.
+    """
+    model = _model(workload, facts)
+    if workload.source.task in TRAINING:
+        from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half of the code is enough for each
+
+        check_training(workload, model)
+    else:
+        from flopwise.search.plan_serving import check_serving  # noqa: PLC0415 - as above
+
+        check_serving(workload, model, facts)
+
+
+def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
+    model = load_model(workload.source.model, facts_folder=facts.folder, assume_family=assume_family)
+    if not model.stacks:
+        raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
+    return model
 
 
 def plan(
@@ -46,9 +71,7 @@ def plan(
     """
     started = time.perf_counter()
     keep_freed_memory()
-    model = load_model(workload.source.model, facts_folder=facts.folder, assume_family=assume_family)
-    if not model.stacks:
-        raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
+    model = _model(workload, facts, assume_family)
     answer: Answer
     if workload.source.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.formats import weight_format
+from flopwise.facts.formats import cache_elem_bytes, weight_format
 from flopwise.facts.software import engine
 from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.outcome import Answer
@@ -24,7 +24,7 @@ from flopwise.search.serving_option import Column, Option
 from flopwise.search.serving_targets import stepped, target_costs
 from flopwise.search.serving_techniques import job_of, tokens_a_step, told, with_draft
 from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
-from flopwise.serving.estimate import ServeJob, check_context
+from flopwise.serving.estimate import ServeJob, check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits, substitute
 from flopwise.units import format_bytes, format_seconds
@@ -93,6 +93,24 @@ def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
     return found + [(weights, "fp8") for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
 
+def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
+    """What is assumed of requests longer than the model is made for, once formats, engine and lengths can be.
+
+    Raises:
+        SpecError, UnknownNameError: they cannot be, on whatever machine.
+    """
+    limits = workload.source.constraints
+    with_draft(workload, facts)
+    for _, kv_dtype in variants(workload, model):
+        cache_elem_bytes(kv_dtype)
+    engine(limits.engine or "vllm")
+    answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
+    try:
+        return check_request(model, workload.input_tokens, answer)
+    except SpecError as error:
+        raise SpecError(f"traffic.input_tokens: {error}") from None
+
+
 def plan_serving(
     workload: Resolved,
     model: Model,
@@ -110,12 +128,13 @@ def plan_serving(
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
+    lengths = check_serving(workload, model, facts)
     answer, workload = Answer(), with_draft(workload, facts)
     wanted = variants(workload, model)
     answer.assumptions += _assumed(workload, model, wanted)
     software = engine(workload.source.constraints.engine or "vllm").name
     nodes = running(node_kinds(workload, facts, answer.ruled_out, alone=alone), software, answer.ruled_out)
-    answer.assumptions += _check_lengths(workload, model, nodes[0])
+    answer.assumptions += lengths
     answer.assumptions += told(workload, model, nodes, wanted[0][0])
     runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)
     steps = len(nodes) + (MOST_RUNS if runs else 0)
@@ -168,20 +187,6 @@ def _nearest(missed: list[tuple[float, Pick]], demoted: list[Candidate]) -> list
     nearest = [pick.option.candidate(pick.row, pick.met, 1) for _, pick in ordered]
     rows = enumerate([*demoted, *nearest][:NEAREST_MISSES], start=1)
     return [msgspec.structs.replace(one, rank=place) for place, one in rows]
-
-
-def _check_lengths(workload: Resolved, model: Model, node: NodeKind) -> tuple[str, ...]:
-    """What is assumed of requests longer than the model is made for.
-
-    Raises:
-        SpecError: they are longer than it can be asked for.
-    """
-    answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
-    job = ServeJob(model=model, cluster=node.cluster, input_tokens=workload.input_tokens, output_tokens=answer)
-    try:
-        return check_context(job)
-    except SpecError as error:
-        raise SpecError(f"traffic.input_tokens: {error}") from None
 
 
 def _cheaper_misses(options: list[Option], cost_usd: float) -> list[Candidate]:

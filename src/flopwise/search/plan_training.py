@@ -8,8 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import cluster
-from flopwise.errors import FlopwiseError, MissingFactError
+from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.formats import weight_format
+from flopwise.facts.models.positions import check_length
+from flopwise.facts.software import stack
 from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
@@ -19,7 +21,9 @@ from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
 from flopwise.search.spot import conditions, interrupted, reliability, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
+from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
+from flopwise.training.frozen import split_model
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
@@ -40,6 +44,28 @@ NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
 
+def check_training(workload: Resolved, model: Model) -> tuple[str, ...]:
+    """What is assumed of sequences longer than the model is made for, once recipe and length can be.
+
+    Raises:
+        SpecError, UnknownNameError: they cannot be, on whatever machine.
+    """
+    limits = workload.source.constraints
+    found, _ = recipes(workload, model, stack(limits.stack or STACKS[workload.source.task][0]).name)
+    if limits.schedule is not None:
+        schedule_code(limits.schedule)
+    first = found[0]
+    split_model(model, first.frozen)
+    if first.lora is not None:
+        trainable_parameters(model, first.lora)
+    if model.stacks[0].tokens_per_sample is not None:
+        return ()
+    try:
+        return check_length(model, int(first.seq_len))
+    except SpecError as error:
+        raise SpecError(f"data.seq_len: {error}") from None
+
+
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
 ) -> Answer:
@@ -50,6 +76,7 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     answer = Answer()
+    answer.assumptions += check_training(workload, model)
     options = _options(workload, model, _by_stack(workload, facts, answer, alone=alone), answer, advance, facts.folder)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []

@@ -105,13 +105,18 @@ def check_context(job: ServeJob) -> tuple[str, ...]:
     Raises:
         SpecError: it is longer than the model can be asked for.
     """
-    if job.model.stacks[0].tokens_per_sample is not None:
+    return check_request(job.model, job.input_tokens, job.output_tokens)
+
+
+def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[str, ...]:
+    """As `check_context`, of a request alone."""
+    if model.stacks[0].tokens_per_sample is not None:
         return ()
-    asked = prompt(job.model, job.input_tokens)
-    answer = job.output_tokens if job.decodes else 0
+    asked = prompt(model, input_tokens)
+    answer = output_tokens if generates(model) else 0
     if asked.own == 1 and asked.encoder:  # text on either side
-        return check_length(job.model, max(job.input_tokens, answer), what="an input or an answer")
-    return check_length(job.model, job.input_tokens + answer, what="a request" if answer else "an input")
+        return check_length(model, max(input_tokens, answer), what="an input or an answer")
+    return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
 
 
 def runner(job: ServeJob) -> Runner:
