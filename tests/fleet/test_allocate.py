@@ -130,9 +130,11 @@ def test_a_service_all_month_needs_a_whole_reserved_machine() -> None:
 
 def test_backup_stands_with_another_provider() -> None:
     choices = [choice(0, "aws", 100, 8), choice(0, "gcp", 150, 8)]
-    found = allocate(choices, [demand("s", split=True, backup=True)], RULES)
+    found = allocate(choices, [demand("s", backup=True)], RULES)
     roles = {(t.role, t.choice.provider): t.count for t in found.taken}
     assert roles == {("primary", "aws"): 8, ("backup", "gcp"): 2}
+    split = allocate(choices, [demand("s", split=True, backup=True)], RULES)
+    assert {(t.role, t.choice.provider): t.count for t in split.taken} == {("primary", "aws"): 6, ("primary", "gcp"): 2}
     assert found.usd == pytest.approx(8 * 100 + 2 * 150)
 
 
@@ -169,3 +171,23 @@ def test_contradicting_policies_are_named() -> None:
     rules = replace(RULES, providers={"aws": 0.5, "gcp": 0.5})
     with pytest.raises(InfeasibleError, match="the 50 % aws share and the 50 % gcp share together"):
         allocate([choice(0, "aws", 100)], [demand("s")], rules)
+
+
+def test_a_split_workload_is_its_own_backup() -> None:
+    """8 machines with aws at 10 or with gcp at 11: shares of 60 and 40 % leave 40 % of it if aws is lost."""
+    choices = [choice(0, "aws", 10, 8), choice(0, "gcp", 11, 8)]
+    shares = replace(RULES, providers={"aws": 0.6, "gcp": 0.4}, share_tolerance=0.1)
+    backed = allocate(choices, [demand("s", split=True, backup=True)], shares, gap=0.0)
+    assert {t.role for t in backed.taken} == {"primary"}
+    assert backed.usd == allocate(choices, [demand("s", split=True)], shares, gap=0.0).usd
+
+
+def test_a_small_part_elsewhere_counts_towards_the_backup() -> None:
+    """One of 10 machines is with gcp: of the nine of aws a third are asked for, two more than it."""
+    choices = [choice(0, "aws", 10, 10), choice(0, "gcp", 50, 10)]
+    caps = (Cap(most=9, provider="aws", instance=None),)
+    third = replace(RULES, backup_share=1 / 3, backup_on=False, backup_hours=73, caps=caps)
+    found = allocate(choices, [demand("s", split=True, backup=True)], third, gap=0.0)
+    counted = {(t.role, t.choice.provider): t.count for t in found.taken}
+    assert counted == {("primary", "aws"): 9, ("primary", "gcp"): 1, ("backup", "gcp"): 2}
+    assert found.usd == pytest.approx(9 * 10 + 50 + 2 * 50 * 0.1)

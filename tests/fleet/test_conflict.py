@@ -116,3 +116,23 @@ def test_it_is_said_in_time() -> None:
     except InfeasibleError as error:
         assert error.reasons  # noqa: PT017 - it may be met, too
     assert time.monotonic() - started < 10
+
+
+def test_a_backup_that_stands_against_shares_is_named() -> None:
+    """All of a bill with `a` within 5 %: what stands by with `b` is 11 % of it, and without it the shares are held."""
+    choices = [choice(0, "a", 10, 8), choice(0, "b", 2.5, 4)]
+    whole = replace(RULES, providers={"a": 1.0}, backup_share=1.0)
+    error = refused(choices, [demand("s", backup=True)], whole)
+    assert "backup" in str(error) or "capacity in a second provider" in str(error)
+    assert "do not divide" not in str(error)
+    assert allocate(choices, [demand("s")], whole).usd == 80
+
+
+def test_a_backup_that_leaves_no_whole_machines_for_shares_is_named() -> None:
+    """Half of a machine at 100 would stand by within the shares, a whole one does not; without it they hold."""
+    choices = [choice(0, "a", 50, 1), choice(1, "b", 50, 1), choice(2, "a", 100, 1), choice(2, "b", 5, 1)]
+    half = replace(RULES, providers={"a": 0.5, "b": 0.5}, backup_share=0.5, share_tolerance=0.15)
+    assert allocate(choices, [demand("s"), demand("t"), demand("u")], half).usd == 105
+    error = refused(choices, [demand("s"), demand("t"), demand("u", backup=True)], half)
+    assert "the backup of u" in str(error)
+    assert "do not divide" not in str(error)

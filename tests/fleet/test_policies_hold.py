@@ -51,16 +51,23 @@ def primaries(choices: list[Choice], demand: Demand) -> Iterator[Counts]:
 
 
 def backups(choices: list[Choice], demand: Demand, taken: Counts, rules: Rules) -> Iterator[Counts]:
-    """All ways to have enough stand by, and not more, on demand, with providers that carry nothing."""
+    """All ways that leave a share of what any provider carries to the others: theirs, or standing by on demand."""
     if not demand.backup:
         yield ()
         return
-    used = {c.provider for c, _ in taken}
-    if len(used) > 1:
-        return
-    ready = [c for c in choices if c.purchase == "on_demand" and c.provider not in used]
+    carried = dict.fromkeys({c.provider for c in choices}, 0.0)
+    for c, n in taken:
+        carried[c.provider] += n / c.instances
+    ready = [c for c in choices if c.purchase == "on_demand"]
     for counts in product(*(range(math.ceil(rules.backup_share * c.instances) + 1) for c in ready)):
-        if sum(n / c.instances for n, c in zip(counts, ready, strict=True)) >= rules.backup_share - EDGE:
+        spare = dict.fromkeys(carried, 0.0)
+        for n, c in zip(counts, ready, strict=True):
+            spare[c.provider] += n / c.instances
+        if all(
+            sum(spare[q] + carried[q] for q in carried if q != lost)
+            >= rules.backup_share * (1 - sum(carried[q] for q in carried if q != lost)) - EDGE
+            for lost in carried
+        ):
             yield tuple((c, n) for n, c in zip(counts, ready, strict=True) if n)
 
 

@@ -142,3 +142,27 @@ def test_policies_that_stand_in_for_one_another_cost_something_together(facts: F
     both = {row.constraint: row.usd_per_month for row in bindings(made, found)}
     assert both["all policies"] == pytest.approx(found.usd - 4 * 0.5 * MONTH)
     assert both["all shares"] == pytest.approx(found.usd - (3 * 0.5 + 0.6) * MONTH)
+
+
+@pytest.mark.parametrize("price", [0.45, 0.6, 0.9])
+@pytest.mark.parametrize("counts", [(4, 3), (5, 5, 2), (7, 2, 2, 1)])
+def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_same_machines(
+    facts: Facts, price: float, counts: tuple[int, ...]
+) -> None:
+    """Shares are of the bill at the prices before: what held them still does, and nothing else comes to hold them."""
+    dear = replace(facts, offers=(facts.offers[0], replace(facts.offers[1], on_demand_usd_per_hour=price)))
+    jobs = [desks(name=f"d{n}", machines={"count": c, "gpus": ["T4", "L4"]}) for n, c in enumerate(counts)]
+    shares: dict[str, Any] = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "8%"}
+    platform, made = solvable(dear, *jobs, **shares)
+    found = made.solved(gap=0.0)
+    row = whatifs(platform, made, found)[0]
+    first = max(found.by_provider, key=lambda p: found.by_provider[p])
+    assert row.name == f"prices of {first} rise 20 %"
+    assert row.change_usd is not None
+    assert 0 <= row.change_usd <= 0.2 * found.by_provider[first] + 1e-6
+    assert "held at the prices before" in row.text
+    a, g = 0.5 * (1.2 if first == "aws" else 1), price * (1.2 if first == "gcp" else 1)
+    whole = sum(counts)
+    allowed = [n for n in range(whole + 1) if abs(0.5 * n / (0.5 * n + price * (whole - n)) - 0.6) <= 0.08]
+    assert found.usd == pytest.approx(min(0.5 * n + price * (whole - n) for n in allowed) * MONTH)
+    assert row.usd_per_month == pytest.approx(min(a * n + g * (whole - n) for n in allowed) * MONTH)

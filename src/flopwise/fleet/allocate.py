@@ -155,10 +155,13 @@ def allocate(
     gap: float = 1e-3,
     seconds: float = 10.0,
     start: Allocation | None = None,
+    risen: Mapping[str, float] | None = None,
 ) -> Allocation:
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
 
     `start`: an allocation of the same choices under more policies, or other prices, to begin from.
+
+    `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
 
     `without`: constraints to leave out: `budget`, `share of PROVIDER`, `quota N`, `spot share`, `backup`,
     `own INSTANCE` (how many machines of one's own there can be: more of them cost what the last does).
@@ -171,7 +174,7 @@ def allocate(
     Raises: InfeasibleError: a workload has no choice, or the constraints contradict one another; says which.
     """
     _check_choices(choices, demands)
-    made = Formulation(undominated(choices, rules), demands, rules, without)
+    made = Formulation(undominated(choices, rules), demands, rules, without, risen)
     begun = None if start is None else start.columns
     fits = begun is not None and len(begun) == len(made.program.costs)
     found = solved(made.program, gap, seconds, begun if fits else None)

@@ -93,7 +93,7 @@ def nearest(made: Formulation, seconds: float) -> Array:
 
 
 def _again(made: Formulation, without: frozenset[str]) -> Formulation:
-    return Formulation(made.choices, made.demands, made.rules, without)
+    return Formulation(made.choices, made.demands, made.rules, without, made.risen)
 
 
 def _check_budget(made: Formulation, budget: float, seconds: float) -> None:
@@ -132,10 +132,24 @@ def _explained(made: Formulation, gives: dict[str, float], columns: Array, secon
     elif seconds is not None:
         what = f"no allocation that holds all policies was found within {seconds:g} s"
     elif all(name.startswith("share of") for name in names):
-        what = f"the shares of the providers cannot be held: the workloads do not divide so{WIDEN}"
+        beside = _in_the_way(made)
+        what = f"the shares of the providers cannot be held{beside or ': the workloads do not divide so'}{WIDEN}"
     else:
         what = f"no allocation holds all policies: whole machines do not fit {said(names[0], made.rules)}"
     return InfeasibleError(f"{what}. The nearest has: {'; '.join(told)}", told)
+
+
+def _in_the_way(made: Formulation) -> str:
+    """That the shares could be held without backups, where that is so; else nothing."""
+    backed = [d.name for d in made.demands if d.backup]
+    if not backed or "backup" in made.without:
+        return ""
+    trial = _again(made, made.without | {"backup"})
+    elastic = Elastic(trial)
+    found = solved(trial.program, NEAREST_GAP, OPPOSED_S)
+    if found.columns is None or elastic.gives(found.columns):
+        return ""
+    return f" with capacity in a second provider (the backup of {_listed(backed, 4)}), only without it"
 
 
 def _gives(made: Formulation, name: str, columns: Array) -> str:
@@ -153,11 +167,12 @@ def _gives(made: Formulation, name: str, columns: Array) -> str:
     if name == "budget":
         return f"{words} of ${rules.budget_per_month:,.0f}: ${whole:,.0f} are needed"
     if name == "backup":
-        return f"{words}: {_listed(_without_backup(made, columns), 4)} can have too little of it"
+        return f"{words}: {_listed(made.unready(columns), 4)} can have too little of it"
     if name == "spot share":
-        mine = made.money(lambda paid: paid.purchase == "spot")
+        whole = sum(columns[column] * usd for column, usd in made.agreed().items())
+        mine = made.agreed(lambda paid: paid.purchase == "spot")
     else:
-        mine = made.money(lambda paid: paid.provider == name.removeprefix("share of "))
+        mine = made.agreed(lambda paid: paid.provider == name.removeprefix("share of "))
         whole = sum(columns[column] * usd for column, usd in made.divided().items())
     part = 100 * sum(columns[column] * usd for column, usd in mine.items()) / max(whole, NOTHING)
     tolerance = "" if name == "spot share" else f" (within {100 * rules.share_tolerance:g} %)"
@@ -183,13 +198,3 @@ def _listed(words: list[str], most: int = 9) -> str:
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
     return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
-
-
-def _without_backup(made: Formulation, columns: Array) -> list[str]:
-    """Workloads whose backup is smaller than asked."""
-    ready: dict[int, float] = defaultdict(float)
-    for i, column in made.spare.items():
-        choice = made.choices[i]
-        ready[choice.workload] += columns[column] / choice.instances
-    least = made.rules.backup_share * (1 - NOTHING)
-    return [d.name for n, d in enumerate(made.demands) if d.backup and ready[n] < least]

@@ -7,7 +7,7 @@ two workloads could share them: both make the relaxation close to the answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -44,7 +44,10 @@ class Paid:
 
 
 class Formulation:
-    """The program of one fleet; `without` names policies to leave out."""
+    """The program of one fleet; `without` names policies to leave out.
+
+    `risen`: providers whose prices have risen so many times since the shares of the bill were agreed.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,9 @@ class Formulation:
         demands: Sequence[Demand],
         rules: Rules,
         without: frozenset[str] = frozenset(),
+        risen: Mapping[str, float] | None = None,
     ) -> None:
+        self.risen = risen or {}
         self.choices, self.demands, self.rules, self.without = choices, demands, rules, without
         self.program = Program()
         self.paid: list[Paid] = []
@@ -240,39 +245,57 @@ class Formulation:
         return not demand.flexible or sum(demand.slots or (1.0,)) < 1 - MARGIN
 
     def _backups(self) -> None:
-        """Workloads that ask for it have capacity with a provider that carries nothing of them."""
+        """If any one provider is lost, the others have a share of what it carried: primary, or standing by on demand.
+
+        What one provider has to carry is what the others do not, so that machines that are left over ask for nothing.
+        """
         rules = self.rules
         for number, demand in enumerate(self.demands):
             if not demand.backup:
                 continue
-            name, ready = f"backup of {demand.name}", dict[int, float]()
-            main: dict[int, float] = {}
-            for mine in self._by_provider(number).values():
-                here = self.program.column(0.0, 1)
-                main[here] = 1.0
-                terms = {self.own[i]: self.part(i) for i in mine}
-                over = max(terms.values()) if demand.splittable else 0.0
-                self.program.row(terms | {here: -(1.0 + over)}, -np.inf, 0.0, name)
-                away: dict[int, float] = {}
-                for i in mine:
-                    choice = self.choices[i]
-                    if choice.purchase != "on_demand":
-                        continue
-                    most = float(-(-round(rules.backup_share * choice.instances * 1e6) // 10**6))
-                    self.spare[i] = self._bought(backup_usd(choice, rules), most, choice)
-                    ready[self.spare[i]] = away[self.spare[i]] = 1.0 / choice.instances
-                if away:
-                    most = rules.backup_share + max(away.values())
-                    self.program.row(away | {here: most}, -np.inf, most, name)
-            self.program.row(main, 1.0, 1.0, name)
-            self.program.row(ready, rules.backup_share, np.inf, "backup")
+            by_provider = self._by_provider(number)
+            for i in (i for mine in by_provider.values() for i in mine if self.choices[i].purchase == "on_demand"):
+                most = float(-(-round(rules.backup_share * self.choices[i].instances * 1e6) // 10**6))
+                self.spare[i] = self._bought(backup_usd(self.choices[i], rules), most, self.choices[i])
+            for lost in by_provider:
+                others = [i for provider, mine in by_provider.items() if provider != lost for i in mine]
+                terms = {self.spare[i]: 1.0 / self.choices[i].instances for i in others if i in self.spare}
+                if demand.splittable:
+                    terms |= {self.own[i]: (1.0 + rules.backup_share) * self.part(i) for i in others}
+                    self.program.row(terms, rules.backup_share, np.inf, "backup")
+                else:
+                    terms |= {self.own[i]: -rules.backup_share * self.part(i) for i in by_provider[lost]}
+                    self.program.row(terms, 0.0, np.inf, "backup")
+
+    def unready(self, columns: Array) -> list[str]:
+        """Workloads of which the other providers have too little if one is lost."""
+        found = []
+        for number, demand in enumerate(self.demands):
+            primary, ready = dict[str, float](), dict[str, float]()
+            for provider, mine in self._by_provider(number).items():
+                primary[provider] = sum(columns[self.own[i]] * self.part(i) for i in mine)
+                spare = [columns[self.spare[i]] / self.choices[i].instances for i in mine if i in self.spare]
+                ready[provider] = primary[provider] + sum(spare)
+            for lost in primary if demand.backup else ():
+                needed = self.rules.backup_share * (1.0 - sum(primary.values()) + primary[lost])
+                if sum(ready.values()) - ready[lost] < needed - MARGIN:
+                    found.append(demand.name)
+                    break
+        return found
 
     def money(self, wanted: Callable[[Paid], bool] = lambda _paid: True) -> dict[int, float]:
         """USD a month of one unit of each column, of those `wanted`."""
+        return self._sums(wanted, {})
+
+    def agreed(self, wanted: Callable[[Paid], bool] = lambda _paid: True) -> dict[int, float]:
+        """The same at the prices that shares of the bill are agreed on: without what they have `risen` by since."""
+        return self._sums(wanted, self.risen)
+
+    def _sums(self, wanted: Callable[[Paid], bool], risen: Mapping[str, float]) -> dict[int, float]:
         found: dict[int, float] = {}
         for paid in self.paid:
             if paid.usd and wanted(paid):
-                found[paid.column] = found.get(paid.column, 0.0) + paid.usd
+                found[paid.column] = found.get(paid.column, 0.0) + paid.usd / risen.get(paid.provider, 1.0)
         return found
 
     def _policies(self) -> None:
@@ -281,13 +304,13 @@ class Formulation:
         if rules.budget_per_month is not None and "budget" not in without:
             self.program.row(whole, -np.inf, rules.budget_per_month, "budget")
         if rules.max_spot_share < 1 and "spot share" not in without:
-            spot = self.money(lambda paid: paid.purchase == "spot")
-            self.program.row(_less(spot, whole, rules.max_spot_share), -np.inf, 0.0, "spot share")
+            spot = self.agreed(lambda paid: paid.purchase == "spot")
+            self.program.row(_less(spot, self.agreed(), rules.max_spot_share), -np.inf, 0.0, "spot share")
         divided = self.divided()
         for name, share in rules.providers.items():
             if f"share of {name}" in without:
                 continue
-            mine = self.money(lambda paid, name=name: paid.provider == name)  # type: ignore[misc]  # a bound name
+            mine = self.agreed(lambda paid, name=name: paid.provider == name)  # type: ignore[misc]  # a bound name
             low, high = share - rules.share_tolerance, share + rules.share_tolerance
             if low > 0:
                 self.program.row(_less(mine, divided, low), 0.0, np.inf, f"share of {name}")
@@ -299,7 +322,7 @@ class Formulation:
 
     def divided(self) -> dict[int, float]:
         """The bill that providers have shares of: what is rented, and whatever else a share names."""
-        return self.money(lambda p: p.purchase not in {OWNED, API} or p.provider in self.rules.providers)
+        return self.agreed(lambda p: p.purchase not in {OWNED, API} or p.provider in self.rules.providers)
 
     def counted(self, cap: Cap) -> dict[int, float]:
         """Instances under a quota: of one's own, of shared machines once, and those that stand by."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flopwise.fleet.allocate import Allocation, Choice, Demand, Machine, Own, Taken, allocate, rented
@@ -43,6 +43,7 @@ class Problem:
     volumes: dict[tuple[int, str], VolumeBill]
     rules: Rules
     kept: int
+    risen: Mapping[str, float] = field(default_factory=dict)  # providers' prices, times those that shares are held at
 
     def solved(
         self,
@@ -53,7 +54,10 @@ class Problem:
         start: Allocation | None = None,
     ) -> Allocation:
         """The cheapest allocation. Raises as `allocate`."""
-        return allocate(self.choices, self.demands, self.rules, without=without, gap=gap, seconds=seconds, start=start)
+        return allocate(
+            self.choices, self.demands, self.rules, without=without, gap=gap, seconds=seconds, start=start,
+            risen=self.risen,
+        )  # fmt: skip
 
     def without(self, drop: Callable[[Way], bool]) -> Problem:
         """The problem without some ways."""
@@ -62,14 +66,17 @@ class Problem:
         choices = tuple(replace(self.choices[n], candidate=i) for i, n in enumerate(left))
         return replace(self, ways=ways, choices=choices)
 
-    def raised(self, providers: Container[str], factor: float) -> Problem:
-        """The problem with the prices of some providers, for machines and volumes, times `factor`."""
+    def raised(self, providers: Collection[str], factor: float) -> Problem:
+        """The problem with the prices of some providers, for machines and volumes, times `factor`.
+
+        Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
+        """
         choices = [replace(c, usd_each=c.usd_each * (factor if c.provider in providers else 1)) for c in self.choices]
         demands = [
             replace(d, volumes_usd={p: usd * (factor if p in providers else 1) for p, usd in d.volumes_usd.items()})
             for d in self.demands
         ]
-        return replace(self, choices=tuple(choices), demands=tuple(demands))
+        return replace(self, choices=tuple(choices), demands=tuple(demands), risen=dict.fromkeys(providers, factor))
 
 
 def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = None) -> Problem:

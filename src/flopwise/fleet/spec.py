@@ -249,10 +249,10 @@ class Quota(_Strict, frozen=True):
 
 
 class Backup(_Strict, frozen=True):
-    """Capacity in a second provider for the workloads that ask for it."""
+    """Capacity in a second provider for the workloads that ask for it: parts of them that it carries count."""
 
     share: Quantity = 0.25
-    """Of the primary's instances, at least one."""
+    """Of what any one provider carries: so much the others have if it is lost, on whole instances."""
     on: bool = False
     """It runs all the time; otherwise it is only reserved on paper, and costs when it is used."""
     hours: Quantity = 24

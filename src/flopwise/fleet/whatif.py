@@ -28,6 +28,8 @@ PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH
 """Of a month."""
 MONTHS = 12
+TOLD = 1e-3
+"""Of the bill: what other machines have to save for the machines to be chosen anew."""
 
 
 def whatifs(
@@ -38,12 +40,7 @@ def whatifs(
     free = replace(made, rules=replace(rules, budget_per_month=None))
     paid = sorted(found.by_provider, key=lambda p: -found.by_provider[p])
     clouds = [p for p in paid if any(t.choice.provider == p and rented(t.choice.purchase) for t in found.taken)]
-    asks: list[Callable[[], list[WhatIf]]] = [
-        partial(
-            _asked, f"prices of {p} rise {100 * PRICE_RISE:.0f} %", partial(free.raised, {p}, 1 + PRICE_RISE),
-            found, rules, seconds, "machines, storage and traffic, with machines chosen anew",
-        ) for p in clouds[:1]
-    ]  # fmt: skip
+    asks: list[Callable[[], list[WhatIf]]] = [partial(_dearer, free, p, found, rules, seconds) for p in clouds[:1]]
     asks.append(lambda: [_all_dearer(found, rules)])
     asks += [
         partial(
@@ -65,6 +62,26 @@ def _all_dearer(found: Allocation, rules: Rules) -> WhatIf:
         name=f"all prices rise {100 * PRICE_RISE:.0f} %", feasible=True, usd_per_month=usd,
         change_usd=usd - found.usd, text=_text(usd, found.usd, rules, how),
     )  # fmt: skip
+
+
+def _dearer(free: Problem, provider: str, found: Allocation, rules: Rules, seconds: float) -> list[WhatIf]:
+    """One provider's prices rise: its machines are kept, or chosen anew where that is cheaper.
+
+    The bill is no less than before: where the solver finds less, it had not found the best of today's prices.
+    """
+    usd = found.usd + PRICE_RISE * found.by_provider[provider]
+    how = "machines, storage and traffic, with "
+    try:
+        anew = free.raised({provider}, 1 + PRICE_RISE).solved(seconds=seconds, start=found).usd
+    except InfeasibleError:
+        anew = usd
+    how += "machines chosen anew" if anew < usd * (1 - TOLD) else "the same machines, which stay the cheapest"
+    if rules.providers or rules.max_spot_share < 1:
+        how += "; shares of the bill held at the prices before the rise"
+    usd = max(found.usd, min(usd, anew))
+    name = f"prices of {provider} rise {100 * PRICE_RISE:.0f} %"
+    text = _text(usd, found.usd, rules, how)
+    return [WhatIf(name=name, feasible=True, usd_per_month=usd, change_usd=usd - found.usd, text=text)]
 
 
 def _asked(
