@@ -62,6 +62,21 @@ def test_a_quota_that_is_used_up_is_a_risk() -> None:
     assert not of(again, "availability")
 
 
+def test_a_quota_is_used_by_what_is_on_at_the_same_time() -> None:
+    """Two desks on weekday mornings, three on Saturdays, one always: four at once, not six."""
+    hours = {"start": "08:00", "stop": "12:00"}
+    jobs = [
+        DESKS | {"hours": hours | {"days": "weekdays"}},
+        DESKS | {"name": "saturday", "machines": {"count": 3, "gpus": ["T4"]}, "hours": hours | {"days": ["sat"]}},
+        DESKS | {"name": "always", "machines": {"count": 1, "gpus": ["T4"]}, "hours": {"always": True}},
+    ]
+    policies = {"providers": {"aws": 1.0}, "quotas": [{"provider": "aws", "most": 6}]}
+    found = assess(fleet_from({"name": "f", "workloads": jobs, "policies": policies}), catalog(), scenarios=0)
+    (risk,) = of(found, "availability")
+    assert "4 of the quota of 6 x aws are taken, at the busiest time of the week" in risk.evidence
+    assert risk.score == pytest.approx(2 * 4 / 6 - 1)
+
+
 def test_scores_are_probabilities_in_order() -> None:
     scores = [r.score for r in answer().assessment.risks]
     assert scores == sorted(scores, reverse=True)

@@ -69,6 +69,12 @@ class Schedule:
                 found.append((0, start + length - WEEK_MIN))
         return tuple(sorted(found))
 
+    @property
+    def minutes_by_weekday(self) -> tuple[int, ...]:
+        """Minutes of each day of the week, from Monday, that its windows hold."""
+        days = [(day * DAY_MIN, (day + 1) * DAY_MIN) for day in ALL_DAYS]
+        return tuple(sum(max(0, min(b, end) - max(a, begin)) for a, b in self.windows) for begin, end in days)
+
     def __str__(self) -> str:
         """As people write it."""
         if self.always:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Alert, Allotment, MonthlyCost, Phase
-from flopwise.fleet.hours import DAYS_PER_MONTH
+from flopwise.fleet.hours import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH
+from flopwise.fleet.spec import OWNED
 from flopwise.search.serving import PREFILL_BUSY
 from flopwise.units import HOUR_S, format_count, format_seconds
 
@@ -37,11 +38,8 @@ def alerts(
     bill: MonthlyCost,
     folder: Path | None = None,
 ) -> list[Alert]:
-    """Thresholds: spend of a day or of a run, latency, memory, throughput, load of the replicas, interruptions."""
-    budget = platform.rules.budget_per_month
-    day = (budget if budget is not None else bill.high) / DAYS_PER_MONTH
-    why = "the budget, spread over the month" if budget is not None else "the upper end of the bill's interval"
-    found = [Alert(metric="spend per day", workload="", threshold=day, unit="USD", why=why)]
+    """Thresholds: spend of a day, month or run, latency, memory, throughput, load of the replicas, interruptions."""
+    found = list(_of_fleet(platform.rules.budget_per_month, chosen, rows, bill))
     paid: dict[str, list[Allotment]] = {}
     for row in rows:
         if row.role == "primary":
@@ -54,6 +52,65 @@ def alerts(
     return found
 
 
+def _of_fleet(
+    budget: float | None, chosen: Sequence[Chosen], rows: Sequence[Allotment], bill: MonthlyCost
+) -> Iterable[Alert]:
+    """The dearest day that is planned, and the month so far where there is a budget."""
+    days = days_of_week(chosen, rows, bill)
+    day = max(ALL_DAYS, key=lambda d: days[d][0])
+    usd, high = days[day]
+    threshold, slack = _with_slack(usd, high)
+    name = f"a {DAY_NAMES[day].capitalize()}" if usd > min(days)[0] * (1 + 1e-9) else "any day"
+    yield Alert(
+        metric="spend per day", workload="", threshold=threshold, unit="USD",
+        why=f"{slack}; ${usd:,.2f} is planned at most, on {name}",
+    )  # fmt: skip
+    if budget is not None:
+        early = bill.total <= budget - usd
+        why = "the budget less the dearest planned day, another of which could exceed it" if early else "the budget"
+        yield Alert(
+            metric="spend this month", workload="", threshold=budget - usd if early else budget, unit="USD",
+            why=f"{why}; ${bill.total:,.0f} is planned",
+        )  # fmt: skip
+
+
+def days_of_week(chosen: Sequence[Chosen], rows: Sequence[Allotment], bill: MonthlyCost) -> list[tuple[float, float]]:
+    """(planned, upper end of the interval) of what each day of the week may cost, from Monday, USD.
+
+    Assumes: machines that are paid all month, storage and traffic cost as much each day; a run may begin on any day of
+    its schedule, and all of it that fits into a day is paid on that day.
+    """
+    placed = {held.item.placed.name: held for held in chosen}
+    steady = (bill.storage + bill.traffic) / DAYS_PER_MONTH
+    days = [[steady, steady] for _ in ALL_DAYS]
+    for row in rows:
+        held = placed.get(row.workload)
+        paid = row.role != "primary" or row.purchase == OWNED or row.purchase.startswith("reserved")
+        shares = [1 / DAYS_PER_MONTH] * len(ALL_DAYS) if held is None or paid else _day_shares(held)
+        for day, share in zip(days, shares, strict=True):
+            day[0] += share * row.usd_per_month
+            day[1] += share * row.usd_high
+    return [(usd, high) for usd, high in days]
+
+
+def _day_shares(held: Chosen) -> list[float]:
+    """The share of a month's cost that each day of the week may bring."""
+    placed, minutes = held.item.placed, held.item.placed.schedule.minutes_by_weekday
+    times = placed.schedule.days_per_month
+    if not placed.ends:
+        return [m / (60 * placed.schedule.hours_per_day * times) for m in minutes]
+    runs, hours = placed.runs_per_month or 1.0, max(held.way.candidate.seconds / HOUR_S, 1e-9)
+    at_once = max(1, math.ceil(runs / times - 1e-6))
+    return [min(1.0, at_once / runs * min(1.0, 24 / hours)) if m else 0.0 for m in minutes]
+
+
+def _with_slack(usd: float, high: float) -> tuple[float, str]:
+    """(threshold, why) above what is planned."""
+    upper = high > SPEND_SLACK * usd
+    why = "the upper end of the interval" if upper else f"{100 * (SPEND_SLACK - 1):.0f} % above the plan"
+    return max(high, SPEND_SLACK * usd), why
+
+
 def _spend(placed: Placed, rows: Sequence[Allotment]) -> Iterable[Alert]:
     """Of one run, or of one day that the machines are on."""
     usd, high = sum(r.usd_per_month for r in rows), sum(r.usd_high for r in rows)
@@ -64,10 +121,9 @@ def _spend(placed: Placed, rows: Sequence[Allotment]) -> Iterable[Alert]:
     else:
         times = placed.schedule.days_per_month
         metric, of = "spend per day", f"{times:,.3g} days"
-    upper = high > SPEND_SLACK * usd
-    why = "the upper end of the interval" if upper else f"{100 * (SPEND_SLACK - 1):.0f} % above the plan"
+    threshold, why = _with_slack(usd, high)
     yield Alert(
-        metric=metric, workload=placed.name, threshold=max(high, SPEND_SLACK * usd) / times, unit="USD",
+        metric=metric, workload=placed.name, threshold=threshold / times, unit="USD",
         why=f"{why}; ${usd / times:,.2f} is planned, {of} a month",
     )  # fmt: skip
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.spec import API
+from flopwise.fleet.week import most_at_once, slots
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flopwise.fleet.file import Platform
+    from flopwise.fleet.file import Placed, Platform
+    from flopwise.fleet.hours import Schedule
     from flopwise.fleet.results import Chosen
 
 MONTHS_PER_YEAR = 12
@@ -123,19 +125,30 @@ def _machine_lost(held: Chosen, backup: bool) -> Iterable[Risk]:
 def _quotas(platform: Platform, chosen: Sequence[Chosen], rows: Sequence[Allotment]) -> Iterable[Risk]:
     """Quotas that are more than half used, now or after a year's growth."""
     growth = {c.item.placed.name: (1 + c.item.placed.growth_per_month) ** MONTHS_PER_YEAR for c in chosen}
+    placed = {c.item.placed.name: c.item.placed for c in chosen}
     for cap in platform.rules.caps:
         mine = [r for r in rows if _matches(cap.provider, r.provider) and _matches(cap.instance, r.instance)]
-        used = sum(r.count for r in mine)
-        if not used or not cap.most:
+        if not mine or not cap.most:
             continue
-        later = sum(r.count * growth.get(r.workload, 1.0) for r in mine)
+        week = slots([_may_run(r, placed) for r in mine])
+        used = most_at_once(week, [r.count for r in mine])
+        later = most_at_once(week, [r.count * growth.get(r.workload, 1.0) for r in mine])
         what = " ".join(part for part in (cap.provider, cap.instance) if part)
+        when = "if all run at once" if used == sum(r.count for r in mine) else "at the busiest time of the week"
         yield Risk(
             kind="availability", workload="", score=max(0.0, min(1.0, 2 * used / cap.most - 1)),
-            evidence=f"{used} of the quota of {cap.most} x {what} are taken, if all run at once"
+            evidence=f"{used:g} of the quota of {cap.most} x {what} are taken, {when}"
             + (f"; growth asks for {later:,.1f} after a year" if later > cap.most else ""),
             mitigation="ask for a higher quota now: large accelerators take weeks; or let runs follow one another",
         )  # fmt: skip
+
+
+def _may_run(row: Allotment, placed: Mapping[str, Placed]) -> Schedule | None:
+    """When machines of a row may be on: a backup at any time, and runs whose place in the week was not stated."""
+    held = placed.get(row.workload)
+    if held is None or row.role != "primary" or (held.ends and not held.schedule.fixed):
+        return None
+    return held.schedule
 
 
 def _matches(pattern: str | None, name: str) -> bool:

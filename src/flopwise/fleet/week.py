@@ -40,6 +40,13 @@ def slots(schedules: Sequence[Schedule | None], most: int = MOST_SLOTS) -> list[
     return [whole if s is None or s.always else own[s.windows] for s in schedules]
 
 
+def most_at_once(week: Sequence[tuple[float, ...]], counts: Sequence[float]) -> float:
+    """The greatest sum of the `counts` that are on in one slot of a `week` from `slots`."""
+    return max(
+        (sum(n for part, n in zip(parts, counts, strict=True) if part) for parts in zip(*week, strict=True)), default=0
+    )
+
+
 def _widened(windows: Windows, grid: int) -> Windows:
     """Windows from and to whole multiples of `grid` minutes, none narrower than before."""
     wide = [(start // grid * grid, min(-(-stop // grid) * grid, WEEK_MIN)) for start, stop in windows]

@@ -126,10 +126,11 @@ def monitoring(found: Assessment) -> Iterator[Block]:
     yield Table(
         ["workload", *columns],
         [(name, *("; ".join(own.get(c, [])) or "-" for c in columns)) for name, own in cells.items()],
-        "Spend: the budget spread over the month, for the fleet; else the upper end of the interval, at least a tenth "
-        "above the plan. Memory: the upper end of its interval, or 5 points above what the engine sets aside. Latency: "
-        "the target. Throughput: the lower end of its interval. Requests: what keeps the replicas from being too busy. "
-        "Interruptions: more than chance explains in 19 months of 20. The JSON has the reason for each.",
+        "Spend: the upper end of the interval, at least a tenth above the plan, for the fleet that of its dearest day "
+        "of the week; this month: what leaves one more such day to the budget. Memory: the upper end of its interval, "
+        "or 5 points above what the engine sets aside. Latency: the target. Throughput: the lower end of its interval. "
+        "Requests: what keeps the replicas from being too busy. Interruptions: more than chance explains in 19 months "
+        "of 20. The JSON has the reason for each.",
     )
 
 
@@ -140,7 +141,9 @@ def threshold(alert: Alert) -> str:
         return f"below {digits(value)} {alert.unit}"
     if alert.metric.startswith("interruptions"):
         return f"{value:,.0f} or more a month"
-    after = {"spend per run": " a run", "spend per day": " a day"}.get(alert.metric, "")
+    after = {"spend per run": " a run", "spend per day": " a day", "spend this month": " this month"}.get(
+        alert.metric, ""
+    )
     if alert.unit == "s":
         after = f" ({alert.metric})"
     match alert.unit:
