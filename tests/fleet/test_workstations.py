@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.candidates import Carried, carried
-from flopwise.fleet.file import fleet_from
+from flopwise.fleet.file import fleet_from, parse_fleet
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +89,19 @@ def test_what_nothing_on_offer_has_is_told_as_that(facts: Facts) -> None:
     job = {"name": "d", "task": "develop", "machines": {"count": 3, "memory": "9TB"}}
     [item] = carried(fleet_from({"name": "f", "workloads": [job]}), facts)
     assert item.reasons[0].startswith("no machine on offer has 1 accelerator of 9TB and a known price; the largest")
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ("targets: {budget: 5}", "targets"),
+        ("precision: fp8", "precision"),
+        ("traffic: {requests_per_s: 1}", "traffic"),
+        ("constraints: {gpus: [T4], min_gpus: 4}", r"constraints\.min_gpus"),
+        ("constraints: {engine: vllm}", r"constraints\.engine"),
+    ],
+)
+def test_what_machines_to_work_on_have_no_use_for_is_refused(more: str, where: str) -> None:
+    text = f"name: f\nworkloads:\n  - name: d\n    task: develop\n    machines: {{}}\n    {more}\n"
+    with pytest.raises(SpecError, match=rf"^f\.yaml:6: workloads\.0\.{where}: has no meaning for a develop workload"):
+        parse_fleet(text, "f.yaml")

@@ -26,6 +26,10 @@ MOST_SPREAD = 2.0
 MOST_GROWTH = 1.0
 """A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
 
+PLANNED = ("data", "method", "routing", "traffic", "techniques", "targets", "optimizer", "checkpoints", "precision")
+OF_RUNS = ("min_gpus", "precision", "weight_formats", "kv_dtype", "engine", "stack", "schedule", "shard")
+"""Keys, and constraints, of what is planned: machines that people work on have no use for them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
@@ -366,6 +370,12 @@ def _wanted(job: Job, where: str) -> Resolved | None:
             )
         if job.machines is None:
             raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
+        blank = Job(name=job.name, task=job.task)
+        given = [name for name in PLANNED if getattr(job, name) != getattr(blank, name)]
+        limits, kept = job.constraints, type(job.constraints)()
+        given += [f"constraints.{name}" for name in OF_RUNS if getattr(limits, name) != getattr(kept, name)]
+        if given:
+            raise SpecError(f"{where}.{given[0]}: has no meaning for a develop workload; leave it out")
         return None
     if job.machines is not None:
         raise SpecError(f"{where}.machines: only a develop workload names machines; constraints say what may be used")
