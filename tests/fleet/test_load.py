@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flopwise.fleet.assess import assess
 from flopwise.fleet.file import fleet_from
+from flopwise.fleet.forecast import _ends
 from flopwise.fleet.load import Load, filled_frac, needed, unit_of
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -77,6 +78,17 @@ def test_a_reserved_service_that_may_lack_machines_costs_more_at_the_high_end() 
     load = Load(count=3, usd=300.0, filled=1.0, time_high=5.9 / 4.3, time_low=0.8, paid=True, missing_usd=250.0)
     assert float(load.usd_at(load.time_high)) == 300 + 2 * 250
     assert float(load.usd_at(load.time_low)) == 300
+    assert load.strays_usd(1.0) == (0.0, 500.0)
+
+
+def test_an_interval_of_grown_load_counts_its_own_machines() -> None:
+    """Four machines, 0.8 full; 1.5 times the load needs five of 4.8; at 1.3 times the time 7, at 1 / 1.3 still four."""
+    load = Load(count=4, usd=400.0, filled=0.8, time_low=1 / 1.3, time_high=1.3)
+    assert load.strays_usd(1.5) == (-100.0, 200.0)
+    assert load.strays_usd(1.0) == (-100.0, 100.0), "3.2 of 4: three of 2.5, five of 4.2"
+    row = SimpleNamespace(usd_per_month=400.0, usd_low=300.0, usd_high=500.0)
+    assert _ends([(row, load)], 1.5, 5 / 4) == (500.0, 400.0, 700.0)  # type: ignore[list-item]
+    assert _ends([(row, None)], 1.5, 1.5) == (600.0, 450.0, 750.0)  # type: ignore[list-item]
 
 
 def test_spare_capacity_is_no_need() -> None:

@@ -269,7 +269,8 @@ def with_intervals(rows: Sequence[Allotment], chosen: Sequence[Chosen]) -> list[
 def _with_interval(row: Allotment, held: Chosen | None, load: Load | None) -> Allotment:
     told = None if held is None else held.figures
     if load is not None:
-        low, high = float(load.usd_at(load.time_low)), float(load.usd_at(load.time_high))
+        less, more = load.strays_usd(1.0)
+        low, high = row.usd_per_month + less, row.usd_per_month + more
     elif told is None or row.role == "backup" or row.purchase.startswith("reserved") or not rented(row.purchase):
         return row
     else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flopwise.fleet.assessment import Allotment, Month
+from flopwise.fleet.load import Load, loads_of
 from flopwise.fleet.months import month_after, months_between
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.way import way
@@ -47,23 +48,37 @@ def forecast(
     whole = min(MOST, max(begins) + AHEAD + 1)
     idle = sum(row.usd_per_month for row in rows if not row.workload)  # own machines that carry nothing
     sums = [[idle, idle, idle] for _ in range(whole)]
-    mine: dict[str, list[Allotment]] = {}
-    for row in rows:
-        mine.setdefault(row.workload, []).append(row)
+    mine: dict[str, list[tuple[Allotment, Load | None]]] = {}
+    for row, load in zip(rows, loads_of(rows, chosen), strict=True):
+        mine.setdefault(row.workload, []).append((row, load))
     for held, begin in zip(chosen, begins, strict=True):
         own = mine.get(held.item.placed.name, [])
         stored, sent = volumes.get(held.item.index, (0.0, 0.0))
         for number in range(begin, whole):
             grown = (1 + held.item.placed.growth_per_month) ** (number - begin)
             more = _machines(held, grown, folder)
-            for n, key in enumerate(("usd_per_month", "usd_low", "usd_high")):
-                sums[number][n] += sum(getattr(row, key) for row in own) * more + stored + sent * grown
+            for n, usd in enumerate(_ends(own, grown, more)):
+                sums[number][n] += usd + stored + sent * grown
     return [
         Month(
             month=month_after(first, n), usd=usd, low=low, high=high, workloads=sum(b <= n for b in begins)
         )
         for n, (usd, low, high) in enumerate(sums)
     ]  # fmt: skip
+
+
+def _ends(rows: Sequence[tuple[Allotment, Load | None]], grown: float, more: float) -> tuple[float, float, float]:
+    """(planned, low, high) of a workload's machines at `grown` times the load, which cost `more` times as much, USD."""
+    usd = low = high = 0.0
+    for row, load in rows:
+        planned = row.usd_per_month * more
+        usd += planned
+        if load is None:
+            low, high = low + row.usd_low * more, high + row.usd_high * more
+        else:
+            ends = load.strays_usd(grown)
+            low, high = low + planned + ends[0], high + planned + ends[1]
+    return usd, low, high
 
 
 def volumes_by_workload(made: Problem, found: Allocation) -> dict[int, tuple[float, float]]:

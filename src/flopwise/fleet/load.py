@@ -95,6 +95,15 @@ class Load:
             return self.usd * machines / self.count
         return np.asarray(self.usd + np.maximum(0.0, machines - self.count) * self.missing_usd)
 
+    def strays_usd(self, times: float) -> tuple[float, float]:
+        """USD less or more than planned for `times` the load, at the ends of the interval of what machines do."""
+        planned, each = needed(self.count, self.filled, self.unit, times), self.usd / self.count
+        low, high = (
+            float(needed(self.count, self.filled, self.unit, times * time) - planned)
+            for time in (min(1.0, self.time_low), max(1.0, self.time_high))
+        )
+        return (0.0, high * self.missing_usd) if self.paid else (low * each, high * each)
+
 
 def loads_of(rows: Sequence[Allotment], chosen: Sequence[Chosen]) -> list[Load | None]:
     """Of each row of the bill, in its order; None where it is no service's on machines.
