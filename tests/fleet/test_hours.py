@@ -4,21 +4,21 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.fleet.file import parse_fleet
-from flopwise.fleet.hours import hours_per_month, schedule
+from flopwise.fleet.hours import schedule
 from flopwise.fleet.spec import Hours
 
 
 def test_environments_have_their_usual_hours() -> None:
-    assert hours_per_month(None, "development", "w") == 176
-    assert hours_per_month(None, "staging", "w") == 88
-    assert hours_per_month(None, "production", "w") == 730
-    assert hours_per_month(None, "training", "w") == pytest.approx(730 / 7)
+    assert schedule(None, "development", "w").hours_per_month == 176
+    assert schedule(None, "staging", "w").hours_per_month == 88
+    assert schedule(None, "production", "w").hours_per_month == 730
+    assert schedule(None, "training", "w").hours_per_month == pytest.approx(730 / 7)
 
 
 def test_hours_of_a_workload_s_own() -> None:
-    assert hours_per_month(Hours(per_day=10, days=20), "production", "w") == 200
-    assert hours_per_month(Hours(per_day="6"), "production", "w") == 132
-    assert hours_per_month(Hours(always=True), "nowhere", "w") == 730
+    assert schedule(Hours(per_day=10, days=20), "production", "w").hours_per_month == 200
+    assert schedule(Hours(per_day="6"), "production", "w").hours_per_month == 132
+    assert schedule(Hours(always=True), "nowhere", "w").hours_per_month == 730
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_hours_of_a_workload_s_own() -> None:
 )
 def test_hours_that_cannot_be_are_refused(hours: Hours, why: str) -> None:
     with pytest.raises(SpecError, match=why):
-        hours_per_month(hours, "production", "workloads.0.hours")
+        schedule(hours, "production", "workloads.0.hours")
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_times_as_yaml_reads_them() -> None:
 
 def test_an_unknown_environment_is_named() -> None:
     with pytest.raises(SpecError, match="'qa' has no hours"):
-        hours_per_month(None, "qa", "w")
+        schedule(None, "qa", "w")

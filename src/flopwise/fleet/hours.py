@@ -154,15 +154,6 @@ def schedule(hours: Hours | None, environment: str, where: str) -> Schedule:
     )
 
 
-def hours_per_month(hours: Hours | None, environment: str, where: str) -> float:
-    """Hours a month of a workload with `hours` of its own, or of an environment by its usual name.
-
-    Raises:
-        SpecError: as `schedule`.
-    """
-    return schedule(hours, environment, where).hours_per_month
-
-
 def _span(hours: Hours, named: bool, where: str) -> tuple[int | None, float]:
     """(minute of the day that machines are turned on or None, hours a day)."""
     if hours.start is not None or hours.stop is not None:

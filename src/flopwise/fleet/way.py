@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.fleet.carbon import JOULES_PER_KWH
+from flopwise.cost.energy import DEFAULT_POWER
+from flopwise.facts.carbon import grid_record
+from flopwise.fleet.carbon import JOULES_PER_KWH, power_of
 from flopwise.fleet.load import filled_frac, needed, unit_of
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import effective
@@ -109,9 +111,18 @@ def way(
         paid_hours=price.billed_hours,
         usd_per_hour=price.usd_per_hour_list,
         usd_each=price.usd_per_month,
-        kwh=None if energy is None else energy / JOULES_PER_KWH,
+        kwh=None if energy is None else _metered_kwh(energy, offer, folder),
         notes=price.notes,
     )
+
+
+def _metered_kwh(joules: float, offer: Offer, folder: Path | None) -> float:
+    """Electricity at the meter of the buildings that an offer stands in; `joules` as the search has it.
+
+    Source: data/carbon.csv, what providers publish of their regions; the search's usual overhead where they do not.
+    """
+    there = power_of(grid_record(offer.provider, offer.region, folder))
+    return joules / JOULES_PER_KWH * there.pue / DEFAULT_POWER.pue
 
 
 def _own_way(
