@@ -241,3 +241,5 @@ def test_traffic_out_of_range_is_refused() -> None:
         Traffic(tokens_per_month=0.0)
     with pytest.raises(SpecError, match="growth_frac"):
         Traffic(tokens_per_month=1.0, growth_frac=-1.0)
+    with pytest.raises(SpecError, match=r"growth_frac: 1.5 is out of range; allowed: -0.99 to 1"):
+        Traffic(tokens_per_month=1.0, growth_frac=1.5)

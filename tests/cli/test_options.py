@@ -131,3 +131,14 @@ def test_values_that_stand_in_are_told_in_one_line() -> None:
     assert len(lines) == 4
     assert all(told.split(":")[0] in lines[3] for told in lent)
     assert assumption_list(["plain"]).splitlines()[1:] == ["  - plain"]
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("-2%", -0.02), ("0", 0.0), ("-0.5", -0.5), ("3", 3.0)])
+def test_a_change_has_a_sign_and_no_range_of_its_own(text: str, share: float) -> None:
+    assert options.CHANGE.convert(text, None, None) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["--5%", "much", "", "-"])
+def test_a_change_is_a_number(text: str) -> None:
+    with pytest.raises(SpecError):
+        options.CHANGE.convert(text, None, None)

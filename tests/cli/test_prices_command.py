@@ -145,3 +145,37 @@ def test_a_plan_on_old_prices_says_so_beside_its_answer(tmp_path: Path, capsys: 
     json.loads(out)
     assert "note: the price of aws p5.48xlarge in us-east-1 is" in err
     assert "days old (2019-01-01)" in err
+
+
+def test_an_import_takes_no_day_to_come_and_remarks_on_odd_prices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "aws.csv"
+    file.write_text(FILE.format(0.001), encoding="utf-8")
+    code, out, err = run(capsys, "prices", "import", str(file), "--date", "2999-01-01")
+    assert (code, out) == (2, "")
+    assert "--date: 2999-01-01 lies ahead; allowed: days up to" in err
+    code, out, err = run(capsys, "prices", "import", str(file), "--json")
+    assert code == 0
+    assert "note: aws p5.48xlarge in us-east-1, on demand: $0.001 an hour, known is $55.04" in err
+    assert len(json.loads(out)["notes"]) == 1
+
+
+def test_a_file_called_like_nobody_needs_its_provider_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sky.csv").write_text(FILE.format(50), encoding="utf-8")
+    code, out, err = run(capsys, "prices", "import", str(tmp_path / "sky.csv"))
+    assert (code, out) == (2, "")
+    assert "'sky' is no provider that is known" in err
+    code, _, err = run(capsys, "prices", "import", str(tmp_path / "sky.csv"), "--provider", "sky")
+    assert code == 0
+    assert "note: sky is a new provider" in err
+    assert run(capsys, "prices", "import", str(tmp_path / "sky.csv"), "--provider", "aws")[0] == 0
+
+
+def test_own_prices_say_how_old_what_they_rest_on_is(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "prices", "own", "--json")
+    assert code == 0
+    oldest = min(row["price_date"] for row in json.loads(out))
+    assert "note: the price of " in err
+    assert " to buy is " in err
+    assert f"days old ({oldest})" in err

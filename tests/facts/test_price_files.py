@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,11 +26,13 @@ def offers() -> dict[tuple[str, str, str], Offer]:
     return {offer.key: offer for offer in load_facts().offers}
 
 
-def imported(folder: Path, text: str, name: str = "aws.csv", *, skip: bool = False) -> price_layouts.Table:
+def imported(
+    folder: Path, text: str, name: str = "aws.csv", *, skip: bool = False, provider: str | None = None
+) -> price_layouts.Table:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip)
+    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip, provider=provider)
     price_files.write_prices("mine", table.rows)
     return table
 
@@ -126,7 +129,7 @@ def test_machines_of_skypilot_s_google_are_added_up_with_their_accelerators(tmp_
     ],
 )  # fmt: skip
 def test_accelerators_of_instances_that_are_not_known_are_recognised(tmp_path: Path, line: str, name: str) -> None:
-    imported(tmp_path, SKYPILOT + line, "somebody/vms.csv")
+    imported(tmp_path, SKYPILOT + line, "somebody/vms.csv", provider="somebody")
     [held] = [offer for offer in load_facts().offers if offer.provider == "somebody"]
     assert held.accelerator == name
     assert held.spot_usd_per_hour in (None, 0.8), "0 is how some catalogs say that there is no spot price"
@@ -167,7 +170,7 @@ def test_gpus_attached_to_n1_are_the_offers_that_are_known(tmp_path: Path) -> No
 
 
 def test_a_part_of_a_gpu_is_a_share(tmp_path: Path) -> None:
-    imported(tmp_path, GPUHUNT + "small,x,0.5,4,15,1,A10,8,False,\n", "somebody.csv")
+    imported(tmp_path, GPUHUNT + "small,x,0.5,4,15,1,A10,8,False,\n", "cheap.csv", provider="somebody")
     share = offers()["somebody", "small", "x"].accelerator_share
     assert share == pytest.approx(1 / 3, abs=0.03)
 
@@ -293,3 +296,39 @@ def test_ages_are_counted_in_days() -> None:
     assert rows["aws"].stale == sum(days_old(o.price_date, today) > 180 for o in priced)
     notes = age_notes([("a", "2026-11-01"), ("b", "2026-01-01"), ("b", "2026-01-01"), ("c", "2025-01-01")], today)
     assert [note.split(" is ")[0] for note in notes] == ["the price of c", "the price of b"]
+
+
+@pytest.mark.parametrize("text", [GPUHUNT + GOOD, SKYPILOT + "1x_A100,A100,1,12,85,1.5,us,,\n"])
+def test_a_file_s_name_makes_no_provider(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SpecError, match=r"'awss' is no provider that is known \(nearest: aws.*; give --provider"):
+        imported(tmp_path, text, "awss.csv")
+    assert imported(tmp_path, text, "awss.csv", provider="Aws").rows[0]["provider"] == "aws"
+
+
+def test_prices_to_come_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2036-01-01,s\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"row 2, column price_date: got '2036-01-01'; .*days up to 2026-11-21"):
+        price_layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21")
+    path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-11-21,s\n", encoding="utf-8")
+    assert price_layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21").rows
+
+
+@pytest.mark.parametrize(
+    ("usd", "odd"),
+    [(55.04, False), (55.04 / 3.99, False), (55.04 * 3.99, False), (55.04 / 4.01, True), (55.04 * 4.01, True)],
+)
+def test_a_price_is_odd_beyond_four_times_the_one_known(usd: float, odd: bool) -> None:
+    row = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", "on_demand_usd_per_hour": usd}
+    told = price_layouts.odd_prices([row, {**row, "on_demand_usd_per_hour": "unknown"}], load_facts())
+    assert told == ([f"aws p5.48xlarge in us-east-1, on demand: ${usd:g} an hour, known is $55.04: is it right?"] * odd)
+    elsewhere = price_layouts.odd_prices([{**row, "region": "moon"}], load_facts())
+    same = [o.on_demand_usd_per_hour for o in load_facts().offers if o.instance == "p5.48xlarge"]
+    middle = statistics.median(price for price in same if price is not None)
+    assert bool(elsewhere) is not (middle / 4 <= usd <= middle * 4)
+
+
+def test_a_new_provider_is_remarked_on_with_those_like_it() -> None:
+    row = {"provider": "awss", "instance": "x", "region": "y", "on_demand_usd_per_hour": 1.0}
+    [told] = price_layouts.odd_prices([row, row], load_facts())
+    assert told.startswith("awss is a new provider; known and near: aws")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int, int], None]
 GIVEN = "given by the user"
+GROWTH = (-0.99, 1.0)
+"""A month, for both the library and the command: from nearly all that goes to twice as much."""
 WAYS: tuple[Kind, ...] = ("api", "open", "finetune", "pretrain")
 
 
@@ -38,7 +40,7 @@ class Traffic:
         """Refuse what is out of range."""
         allowed = {
             "tokens_per_month": (1.0, 1e18), "input_tokens": (1.0, 1e8), "output_tokens": (1.0, 1e8),
-            "growth_frac": (-0.99, 10.0), "peak": (1.0, 1e4),
+            "growth_frac": GROWTH, "peak": (1.0, 1e4),
         }  # fmt: skip
         for name, (low, high) in allowed.items():
             value = getattr(self, name)

@@ -16,6 +16,7 @@ from flopwise.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.compare_ways import Comparison
+    from flopwise.api.own_prices import OwnPrice
     from flopwise.facts.catalog import Facts
     from flopwise.facts.foreign_prices import Quote
     from flopwise.facts.price_age import Age
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import did: offers `new` to the catalog and those whose prices it `changed`; rows left out, and why."""
+    """What an import did: offers `new` to the catalog and those whose prices it `changed`; rows left out, and why.
+
+    `notes`: providers that are new, and prices far from those that are known.
+    """
 
     name: str
     layout: str
@@ -35,6 +39,7 @@ class Imported:
     new: int
     changed: int
     skipped: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,11 @@ class Ages:
 def today() -> dt.date:
     """The day by this machine's clock, UTC."""
     return dt.datetime.now(tz=dt.UTC).date()
+
+
+def _latest() -> dt.date:
+    """The latest day that is today anywhere: a price cannot be of a later one."""
+    return (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()
 
 
 def prices(*, most_days: float | None = None, facts: str | Path | None = None, day: dt.date | None = None) -> Ages:
@@ -123,6 +133,14 @@ def stale_ways(found: Comparison, *, most_days: float | None = None, day: dt.dat
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
 
+def stale_own(found: Sequence[OwnPrice], *, most_days: float | None = None, day: dt.date | None = None) -> list[str]:
+    """A sentence for each price of buying an accelerator that is older than `most_days` (180), oldest first."""
+    from flopwise.facts.price_age import MOST_DAYS, age_notes
+
+    priced = [(f"{row.accelerator} to buy", row.price_date) for row in found]
+    return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
+
+
 def import_prices(
     file: str | Path,
     *,
@@ -135,6 +153,9 @@ def import_prices(
     """Lay the prices of a file (gpuhunt's CSV, SkyPilot's catalog CSV, our own table) over the shipped ones.
 
     Nothing changes where anything in it is wrong. `day`: the date of prices that have none, the file's own by default.
+    `provider`: whose they are where no column says it, else the name of file or folder, which must be a known provider;
+    one that a column or the argument names may be new. The answer's `notes` name new providers and prices far from
+    those that are known.
 
     Raises:
         SpecError: with file, row and column, what was given and what is allowed.
@@ -146,7 +167,14 @@ def import_prices(
     path, known = Path(file), load_facts(facts)
     called = _name(path) if name is None else name
     price_file(called)  # before the work: is it a name?
-    table = read_prices(path, known, day=_day(path, day), provider=provider, skip_unknown=skip_unknown)
+    table = read_prices(
+        path,
+        known,
+        day=_day(path, day),
+        provider=provider,
+        skip_unknown=skip_unknown,
+        latest=_latest().isoformat(),
+    )
     return _written(called, table, known)
 
 
@@ -281,7 +309,9 @@ def _quote(item: Any) -> Quote | None:
 
 def _written(name: str, table: Table, known: Facts) -> Imported:
     from flopwise.facts.price_files import write_prices
+    from flopwise.facts.price_layouts import odd_prices
 
+    notes = odd_prices(table.rows, known)
     path = write_prices(name, table.rows)
     keys = {offer.key for offer in known.offers}
     new = sum((row["provider"], row["instance"], row["region"]) not in keys for row in table.rows)
@@ -294,6 +324,7 @@ def _written(name: str, table: Table, known: Facts) -> Imported:
         new=new,
         changed=len(table.rows) - new,
         skipped=dict(table.skipped),
+        notes=tuple(notes),
     )
 
 
@@ -317,9 +348,11 @@ def _day(path: Path, given: str | None) -> str:
             changed = path.stat().st_mtime
         except (OSError, ValueError):
             return today().isoformat()  # reading it says what is wrong
-        return dt.datetime.fromtimestamp(changed, tz=dt.UTC).date().isoformat()
+        return min(dt.datetime.fromtimestamp(changed, tz=dt.UTC).date(), today()).isoformat()
     try:
-        dt.date.fromisoformat(tables.date(given))
+        on = dt.date.fromisoformat(tables.date(given))
     except ValueError:
         raise SpecError(f"--date: {given[:40]!r} is no day; allowed: a day as YYYY-MM-DD") from None
+    if on > _latest():
+        raise SpecError(f"--date: {given} lies ahead; allowed: days up to {_latest().isoformat()}")
     return given

@@ -41,6 +41,17 @@ class Quantity(_ParamType):
         return number
 
 
+class Change(_ParamType):
+    """A share that something grows by, `5%` or `-0.02`; what takes it says which are allowed."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number and its sign; SpecError where it is none."""
+        del ctx
+        return _fraction(value, spelling(param))
+
+
 class Whole(_ParamType):
     """A whole number within [low, high]; `8k` and `1e6` are fine."""
 
@@ -121,6 +132,7 @@ USD = Quantity("usd", units.parse_usd, high=1e15)
 USD_OR_ZERO = Quantity("usd", units.parse_usd, high=1e15, zero=True)
 FRACTION = Quantity("share", _fraction, high=1.0)
 FRACTION_OR_ZERO = Quantity("share", _fraction, high=1.0, zero=True)
+CHANGE = Change()
 WHOLE = Whole()
 WHOLE_OR_ZERO = Whole(low=0)
 BATCH = Whole(high=10**7)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,12 +65,13 @@ class Quote:
     line: int = 0
 
 
-def gpuhunt_quotes(path: Path, provider: str | None, skipped: Counter[str]) -> Iterator[Quote]:
+def gpuhunt_quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]) -> Iterator[Quote]:
     """Quotes of gpuhunt's layout: a line is one price, on demand or spot.
 
     Raises:
         SpecError: with file, row and column.
     """
+    known = {offer.provider for offer in facts.offers}
     for at in (Line(path, row) for row in each_row(path, GPUHUNT)):
         spot = at.cell("spot").lower()
         if spot not in ("true", "false"):
@@ -79,7 +80,7 @@ def gpuhunt_quotes(path: Path, provider: str | None, skipped: Counter[str]) -> I
         if usd is None:
             skipped["no price"] += 1
             continue
-        whose = provider_of(path, at.cell("provider") or provider)
+        whose = provider_of(path, at.cell("provider") or provider, known)
         yield Quote(
             provider=whose, instance=at.text("instance_name"), region=region(whose, at.text("location")),
             gpu=at.cell("gpu_name") or None,
@@ -95,7 +96,7 @@ def skypilot_quotes(path: Path, provider: str | None, facts: Facts, skipped: Cou
     Raises:
         SpecError: with file, row and column.
     """
-    whose = provider_of(path, provider)
+    whose = provider_of(path, provider, {offer.provider for offer in facts.offers})
     types: dict[str, Offer] = {offer.instance: offer for offer in facts.offers if offer.provider == whose}
     parts = _Parts(Line(path, row) for row in (each_row(path, SKYPILOT) if whose == "gcp" else ()))
     for at in (Line(path, row) for row in each_row(path, SKYPILOT)):
@@ -247,15 +248,23 @@ class Line:
         return int(found) if found is not None and found == int(found) else None
 
 
-def provider_of(path: Path, given: str | None) -> str:
-    """Whose prices a file has: as given, else its own name, else its folder's (SkyPilot's aws/vms.csv)."""
-    name = (given or (path.parent.name if path.stem.lower() in ("vms", "instances") else path.stem)).strip().lower()
+def provider_of(path: Path, given: str | None, known: Collection[str]) -> str:
+    """Whose prices a file has: as given, else its own name, else its folder's (SkyPilot's aws/vms.csv).
+
+    A provider that is `given`, by a column of the file or the user, may be a new one; a file's name must be known.
+
+    Raises:
+        SpecError: it is no name of a provider, or a file is called like none that is known.
+    """
+    place = path.parent.name if path.stem.lower() in ("vms", "instances") else path.stem
+    name = (given or place).strip().lower()
     name = PROVIDERS.get(name, name)
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
-        near = nearest_names(name, PROVIDERS)
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name) or (not given and name not in {*known, *PROVIDERS.values()}):
+        near = nearest_names(name, [*sorted(known), *PROVIDERS])
         hint = f" (nearest: {', '.join(near)})" if near else ""
         raise SpecError(
-            f"{path}: whose prices are these? {name[:40]!r} is no provider{hint}; give --provider, such as aws"
+            f"{path}: whose prices are these? {name[:40]!r} is no provider{'' if given else ' that is known'}{hint}; "
+            "give --provider, such as aws, or any name for a new one"
         )
     return name
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.errors import SpecError, UnknownNameError, nearest_names
 from flopwise.facts import offers as offer_rows
 from flopwise.facts import tables
 from flopwise.facts.foreign_prices import GIB, GPUHUNT, SKYPILOT, Quote, gpuhunt_quotes, skypilot_quotes
@@ -29,6 +30,8 @@ SPECIFICATION = (
     "accelerator", "count", "accelerator_share", "vcpus", "ram_bytes", "local_disk_bytes", "network_bytes_per_s",
     "intra_link",
 )  # fmt: skip
+ODD = 4.0
+"""Times a known price, up or down, beyond which an import asks whether it is right."""
 _PART = 0.8
 """Share of a GPU's memory below which an instance has a part of one."""
 Key = tuple[str, str, str]
@@ -62,21 +65,22 @@ def layout_of(path: Path) -> str:
 
 
 def read_prices(
-    path: Path, facts: Facts, *, day: str, provider: str | None = None, skip_unknown: bool = False
+    path: Path, facts: Facts, *, day: str, provider: str | None = None, skip_unknown: bool = False, latest: str = ""
 ) -> Table:
     """The rows of our own layout that a file gives; `day` is the date of its prices where it has none of its own.
 
     `provider`: whose prices they are, where the file does not say; else taken from the names of file or folder.
+    `latest`: the last day that prices may be of, where given.
 
     Raises:
         SpecError: with file, row and column, what was given and what is allowed.
     """
     layout = layout_of(path)
     if layout == "flopwise":
-        return Table(layout, _own_rows(path, facts))
+        return Table(layout, _own_rows(path, facts, latest))
     skipped: Counter[str] = Counter()
     if layout == "gpuhunt":
-        quotes = gpuhunt_quotes(path, provider, skipped)
+        quotes = gpuhunt_quotes(path, provider, facts, skipped)
     else:
         quotes = skypilot_quotes(path, provider, facts, skipped)
     found = quotes_table(quotes, facts, f"{layout} file {path.name}", day, skip_unknown)
@@ -163,7 +167,7 @@ def _resolved(quote: Quote, facts: Facts) -> str:
     return facts.accelerator(quote.gpu).name
 
 
-def _own_rows(path: Path, facts: Facts) -> list[dict[str, Any]]:
+def _own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
     """The rows of a table of offers, checked against what is known."""
     known, seen, rows = {offer.key: offer for offer in facts.offers}, set[Key](), []
     for row in tables.read_table(path, offer_rows.COLUMNS, keys=offer_rows.KEYS):
@@ -171,6 +175,8 @@ def _own_rows(path: Path, facts: Facts) -> list[dict[str, Any]]:
         if key in seen:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
         seen.add(key)
+        if latest and row.values["price_date"] > latest:
+            raise row.error("price_date", row.values["price_date"], f"it lies ahead; allowed: days up to {latest}")
         if not any(row.values.get(f"{way}_usd_per_hour") for way in offer_rows.PURCHASES):
             raise row.error("on_demand_usd_per_hour", "", "a row of prices needs at least one price")
         offer = offer_rows.offer_from_row(row, known.get(key))
@@ -190,3 +196,44 @@ def _fault(quote: Quote, column: str, given: object, allowed: str) -> SpecError:
     return tables.Row({}, quote.file, quote.line).error(
         column, given, f"{allowed}; `--skip-unknown` leaves such rows out, a facts folder adds the accelerator"
     )
+
+
+def odd_prices(rows: Iterable[Mapping[str, Any]], facts: Facts) -> list[str]:
+    """A sentence for each new provider, then for each price beyond ODD times the known one or below 1/ODD of it.
+
+    The known price is that of the same machine in the same region, else the median of its other regions; the farthest
+    off comes first.
+    """
+    known, elsewhere = _known_prices(facts)
+    providers, fresh, odd = {offer.provider for offer in facts.offers}, dict[str, None](), list[tuple[float, str]]()
+    for row in rows:
+        provider, instance, region = row["provider"], row["instance"], row["region"]
+        if provider not in providers:
+            fresh[provider] = None
+        for way in offer_rows.PURCHASES:
+            usd = row.get(f"{way}_usd_per_hour")
+            before = known.get((provider, instance, region, way))
+            if before is None:
+                before = median(elsewhere.get((provider, instance, way), [0.0]))
+            if isinstance(usd, int | float) and before and not before / ODD <= usd <= before * ODD:
+                told = f"{provider} {instance} in {region}, {way.replace('_', ' ')}: ${usd:g} an hour"
+                odd.append((max(usd / before, before / usd), f"{told}, known is ${before:g}: is it right?"))
+    news = []
+    for name in fresh:
+        near = nearest_names(name, sorted(providers), 3)
+        news.append(f"{name} is a new provider" + (f"; known and near: {', '.join(near)}" if near else ""))
+    return news + [told for _, told in sorted(odd, key=lambda entry: -entry[0])]
+
+
+def _known_prices(
+    facts: Facts,
+) -> tuple[dict[tuple[str, str, str, str], float], dict[tuple[str, str, str], list[float]]]:
+    """Prices by provider, instance, region and way to buy; and those of all regions."""
+    known, elsewhere = dict[tuple[str, str, str, str], float](), dict[tuple[str, str, str], list[float]]()
+    for offer in facts.offers:
+        for way in offer_rows.PURCHASES:
+            usd = getattr(offer, f"{way}_usd_per_hour")
+            if usd is not None:
+                known[*offer.key, way] = usd
+                elsewhere.setdefault((offer.provider, offer.instance, way), []).append(usd)
+    return known, elsewhere

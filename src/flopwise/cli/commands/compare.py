@@ -68,7 +68,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
 )
 @click.option("--input", "input_tokens", type=options.TOKENS, help=f"Tokens of a prompt [{PROMPT}].")
 @click.option("--output", "output_tokens", type=options.TOKENS, help=f"Tokens of an answer [{ANSWER}].")
-@click.option("--growth", type=options.FRACTION_OR_ZERO, help="Traffic that each month adds, such as 5% [0].")
+@click.option("--growth", type=options.CHANGE, help="Traffic that each month adds, such as 5% [0]; from -0.99 to 1.")
 @click.option("--peak", type=float, default=1.0, show_default=True, help="Highest rate over the mean rate.")
 @click.option("--months", type=options.Whole(high=120), default=12, show_default=True, help="How far to look.")
 @click.option(

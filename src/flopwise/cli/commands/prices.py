@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.api.prices import Ages, Held, Imported
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
+SAID = 5
 TAKES = {"import": "FILE", "remove": "NAME"}
 MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
 
@@ -32,7 +33,8 @@ MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
 @click.option("--name", type=options.Name("name"), help="import: what to call these prices [the file's name].")
 @click.option(
     "--provider", type=options.Name("provider"), multiple=True,
-    help="import: whose prices, where the file does not say; refresh: only these, may be repeated.",
+    help="import: whose prices, where no column says it, new or known [file or folder, if known]; refresh: only these, "
+    "may be repeated.",
 )  # fmt: skip
 @click.option("--date", "day", type=options.Name("date"), help="import: the day of prices without one [the file's].")
 @click.option("--skip-unknown", is_flag=True, help="import: leave out rows of accelerators that are not known.")
@@ -82,9 +84,11 @@ def command(
         whose = provider[0] if provider else None
         done = api.import_prices(target, name=name, provider=whose, day=day, skip_unknown=skip_unknown, facts=facts)
         options.answer(lambda: done, lambda paper: _imported(done, paper))
+        _say(done.notes)
     elif action == "refresh":
         fresh = api.refresh_prices(providers=provider, facts=facts)
         options.answer(lambda: fresh, lambda paper: _imported(fresh, paper))
+        _say(fresh.notes)
     elif action == "remove":
         assert target is not None
         path = api.remove_prices(target)
@@ -116,12 +120,22 @@ def _check(
         usage_error(f"{', '.join(beside) or '--provider'} says nothing to {action}")
 
 
+def _say(notes: Sequence[str]) -> None:
+    """The first few on stderr, and how many more there are."""
+    for note in notes[:SAID]:
+        click.echo(f"note: {note}", err=True)
+    if len(notes) > SAID:
+        click.echo(f"note: {len(notes) - SAID:,} more like these", err=True)
+
+
 def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts: Path | None) -> None:
     from flopwise.api.own_prices import own_prices
+    from flopwise.api.prices import stale_own
     from flopwise.cli.views import own_prices as view
 
     found = own_prices(gpu, utilisation=0.6 if utilisation is None else utilisation, facts=facts, **site)
     options.answer(lambda: found, lambda paper: view.blocks(found, paper))
+    options.say_age(stale_own(found))
 
 
 def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
