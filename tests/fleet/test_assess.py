@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.offers import Offer
+from flopwise.fleet import searches
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.candidates import carried, scaled
@@ -147,12 +150,47 @@ def test_spot_only_where_it_may_be_interrupted(facts: Facts) -> None:
     assert {r.purchase for r in assess(fleet, facts, scenarios=0).allocation} == {"on_demand"}
 
 
-def test_promising_machines_are_of_every_provider() -> None:
+def kinds_of(offers: Sequence[Offer]) -> dict[str, set[tuple[str, int, float]]]:
+    found: dict[str, set[tuple[str, int, float]]] = {}
+    for o in offers:
+        found.setdefault(o.provider, set()).add((o.accelerator, o.count, o.accelerator_share))
+    return found
+
+
+def test_promising_machines_are_of_several_providers() -> None:
+    """No provider has more than a third of them."""
+    kinds = kinds_of(promising(load_facts(None), 9, ["on_demand", "spot"]))
+    assert sum(map(len, kinds.values())) == 9
+    assert max(map(len, kinds.values())) <= 3
+
+
+def test_promising_machines_are_of_every_provider_with_a_share() -> None:
+    kinds = kinds_of(promising(load_facts(None), 4, ["on_demand"], ["aws", "GCP"]))
+    assert min(len(kinds["aws"]), len(kinds["gcp"])) >= 3
+
+
+def test_promising_machines_can_be_bought_as_allowed() -> None:
+    """A spot price that nothing else comes near does not count for what may not be interrupted."""
     whole = load_facts(None)
-    few = promising(whole, 24)
-    kinds = {(o.provider, o.accelerator, o.count, o.accelerator_share) for o in few}
-    assert len(kinds) == max(24, len({o.provider for o in whole.offers}))
-    assert {o.provider for o in few if o.cheapest()} >= {"aws", "gcp", "azure"}
+    cheap = replace(whole, offers=tuple(replace(o, spot_usd_per_hour=1e-6 * n) for n, o in enumerate(whole.offers, 1)))
+    steady, plain = (promising(f, 8, ["on_demand"]) for f in (cheap, whole))
+    assert [o.key for o in steady] == [o.key for o in plain]
+    assert all(any(o.on_demand_usd_per_hour for o in steady if o.provider == p) for p in kinds_of(steady))
+
+
+def test_more_machines_are_searched_before_shares_are_refused(monkeypatch: pytest.MonkeyPatch, facts: Facts) -> None:
+    """As if the fleet were large: the refusal comes after a wider search, and says how many kinds it saw."""
+    monkeypatch.setattr(searches, "MANY", 0)
+    monkeypatch.setattr(searches, "KINDS_IN_ALL", 1)
+    monkeypatch.setattr(searches, "LEAST_KINDS", 2)
+    shares = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "1%"}
+    seen: list[str] = []
+    with pytest.raises(InfeasibleError, match="among the 18 kinds of machines that were searched"):
+        assess(
+            fleet_from({"name": "f", "workloads": [TUNE], "policies": shares}), facts, scenarios=0,
+            advance=lambda stage, done, whole: seen.append(stage) if done == whole else None,
+        )  # fmt: skip
+    assert len(seen) == 2
 
 
 def test_the_example_is_a_fleet() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import rented
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.binding import bindings
@@ -96,17 +97,37 @@ def assessed(
     told = advance or (lambda _stage, _done, _whole: None)
     facts = checked(platform, facts)
     platform = spelled(platform, facts)
-    items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole))
-    unmet(items)
-    made = problem(platform, items, facts.folder)
-    told(STAGES[1], 0, 1)
-    found = made.solved()
-    told(STAGES[1], 1, 1)
+    made, found = _allocated(platform, facts, told)
+    items = made.items
     chosen = tuple(chosen_ways(made, found, facts))
     rows = tuple(with_intervals(allotments(made, found), chosen))
     solved = Solved(platform=platform, facts=facts, items=items, made=made, found=found, chosen=chosen, rows=rows)
     answer = _composed(solved, told, scenarios, seed, today, started)
     return Assessed(assessment=answer, plans=plans_of(chosen))
+
+
+WIDER = 3
+"""Times the kinds of machines that are searched of a large fleet before shares of the bill are refused."""
+
+
+def _allocated(platform: Platform, facts: Facts, told: Advance, times: int = 1) -> tuple[Problem, Allocation]:
+    """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
+    items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole), times=times)
+    unmet(items)
+    made = problem(platform, items, facts.folder)
+    told(STAGES[1], 0, 1)
+    try:
+        found = made.solved()
+    except InfeasibleError as error:
+        few = [item.few for item in items if item.few is not None]
+        if not few:
+            raise
+        if platform.rules.providers and times == 1:
+            return _allocated(platform, facts, told, WIDER)
+        seen = f"among the {min(few)} kinds of machines that were searched for each workload of this large fleet"
+        raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
+    told(STAGES[1], 1, 1)
+    return made, found
 
 
 def _composed(

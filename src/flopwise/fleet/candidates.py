@@ -49,6 +49,7 @@ class Carried:
     ways: tuple[Way, ...]
     reasons: tuple[str, ...]  # where nothing carries it
     notes: tuple[str, ...] = ()
+    few: int | None = None  # kinds of machines that were searched, of more
 
     @property
     def splittable(self) -> bool:
@@ -61,8 +62,10 @@ def splittable(placed: Placed) -> bool:
     return placed.job.task not in {"pretrain", "finetune"}
 
 
-def carried(platform: Platform, facts: Facts, advance: Advance | None = None) -> tuple[Carried, ...]:
+def carried(platform: Platform, facts: Facts, advance: Advance | None = None, *, times: int = 1) -> tuple[Carried, ...]:
     """Every workload with its ways; `advance(done, whole)` is called as workloads are searched.
+
+    `times`: so many times the kinds of machines that are searched for each workload of a large fleet.
 
     Raises:
         SpecError, UnknownNameError: a workload names what does not exist.
@@ -72,7 +75,7 @@ def carried(platform: Platform, facts: Facts, advance: Advance | None = None) ->
     _check(platform, facts)
     places = _Places(platform, facts)
     keys = [_asked(number, platform, places, asked) for number in range(len(platform.workloads))]
-    answers = searched(asked, advance or (lambda _done, _whole: None))
+    answers = searched(asked, advance or (lambda _done, _whole: None), tuple(platform.rules.providers), times)
     return tuple(
         _one(index, placed, places, [(asked[key].wanted, answers[key]) for key in mine])
         for index, (placed, mine) in enumerate(zip(platform.workloads, keys, strict=True))
@@ -237,6 +240,7 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
         ways=tuple(sorted(ways, key=lambda w: w.usd)),
         reasons=tuple(reasons),
         notes=tuple(told),
+        few=min((answer.few for _, answer in found if answer.few is not None), default=None),
     )
 
 
