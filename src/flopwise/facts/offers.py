@@ -92,7 +92,7 @@ class Offer:
 def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
     """Every region, or pattern of regions, that offers name, in lower case and their order."""
     parts = (part for offer in offers for part in offer.region.lower().split("/"))
-    return tuple(dict.fromkeys(part for part in parts if part != "any"))
+    return tuple(dict.fromkeys(parts))
 
 
 def known_region(asked: str, names: Iterable[str]) -> bool:
