@@ -25,7 +25,7 @@ MANY = 40
 """Searches beyond which each looks at fewer kinds of machines."""
 KINDS_IN_ALL = 1600
 """Kinds of machines that all searches of a large fleet look at together: what keeps it under a minute."""
-LEAST_KINDS = 8
+LEAST_KINDS = 12
 OF_SHARE = 3
 """Kinds of machines at least of each provider that has a share of the bill."""
 OF_ONE = 3
