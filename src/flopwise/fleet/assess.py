@@ -235,6 +235,8 @@ def assumptions(solved: Solved, drawn: bool, today: str | None = None) -> list[s
             f"%, others by {100 * strays.list_price:.3g} % (standard deviations; policies.scenarios sets them), an "
             f"interruption costs {strays.rework_hours:g} h, predictions vary by their measured errors"
         )
+    if solved.platform.rules.carbon_usd_per_kg:
+        told.append("machines of unknown power count in the choice as the workload's way that emits most")
     told += _of_schedules(solved, today)
     told += dict.fromkeys(note for item in solved.items for note in item.notes)
     if solved.made.kept < KEPT:

@@ -87,7 +87,7 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
         most = max(1, most // 2)
         few = [chosen_few(item, most) for item in items]
     ways = tuple(w for group in few for w in group)
-    choices = tuple(_choice(n, w, folder) for n, w in enumerate(ways))
+    choices = tuple(_choice(n, w, kg) for n, (w, kg) in enumerate(zip(ways, carbon_weighed(ways, folder), strict=True)))
     providers = [{w.offer.provider: rented(w.purchase) for w in group} for group in few]
     volumes = volume_bills([item.placed for item in items], providers, folder)
     week = slots([_schedule(item) for item in items])
@@ -101,9 +101,20 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
     )  # fmt: skip
 
 
-def _choice(number: int, found: Way, folder: Path | None) -> Choice:
-    kg, offer = carbon_of(found.kwh, found.offer, folder), found.offer
-    own = None
+def carbon_weighed(ways: Sequence[Way], folder: Path | None = None) -> list[float]:
+    """What each way emits in the choice, kg of CO2 a month; one that is not known counts as its workload's worst.
+
+    Assumes: what nobody measured is no cleaner than the others; where none of a workload's is known, none counts.
+    """
+    known = [carbon_of(w.kwh, w.offer, folder) for w in ways]
+    worst: dict[int, float] = {}
+    for way, kg in zip(ways, known, strict=True):
+        worst[way.workload] = max(worst.get(way.workload, 0.0), kg or 0.0)
+    return [worst[way.workload] if kg is None else kg for way, kg in zip(ways, known, strict=True)]
+
+
+def _choice(number: int, found: Way, kg: float) -> Choice:
+    offer, own = found.offer, None
     if isinstance(offer, OwnOffer):
         own = Own(tiers=offer.tiers, off_usd=offer.off, hours=offer.month.available_hours)
     return Choice(
@@ -115,7 +126,7 @@ def _choice(number: int, found: Way, folder: Path | None) -> Choice:
         instances=found.instances,
         usd_each=found.usd_each,
         busy_hours=found.busy_hours,
-        kg_each=(kg or 0.0) / found.instances,
+        kg_each=kg / found.instances,
         candidate=number,
         unit=found.unit,
         usd_running=found.usd_running,
