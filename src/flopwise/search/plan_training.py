@@ -136,7 +136,8 @@ def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) 
     if not groups:
         raise nothing_left(answer.ruled_out)
     if asked is None:
-        first, *others = sorted(groups, key=STACKS[workload.source.task].index)
+        groups = {name: groups[name] for name in STACKS[workload.source.task] if name in groups}  # the usual one first
+        first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
         answer.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
     return groups
@@ -158,6 +159,7 @@ def _options(
     answer.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
+    best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
         job = searched(
             model,
@@ -173,11 +175,10 @@ def _options(
         known: Known = {}
         away = Offloads(job)
         margin = rank.memory_band(recipe).quantile(workload.confidence)
-        cheapest = float("inf")
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
                 advance(before + done, steps)
-            if floor_usd > HOPELESS * cheapest:
+            if floor_usd > HOPELESS * best[recipe.precision]:
                 name = f"{node.cluster.accelerator.name} ({node.name})"
                 answer.ruled_out.add(
                     f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
@@ -194,7 +195,7 @@ def _options(
                     found = [
                         Option(chosen, node, interrupted(chosen, node, times, p, folder), p, band) for p in node.priced
                     ]
-                    cheapest = min(cheapest, float(found[0].cost_usd.min()))
+                    best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
     return options
