@@ -151,8 +151,8 @@ class OwnWays:
         self.begun[kind] = begun
         monthly, (least, most) = self.paid(kind, goal.months), self.paid_ends(kind, goal.months)
         paid = ways.cumulative_usd(begun.usd, monthly)
-        served = (ways.cumulative_usd(0.0, months) for months in (monthly, least, most))
-        paid_low, paid_high = ways.summed_ends(paid, begun.ends, tuple(served))  # type: ignore[arg-type]
+        served, served_low, served_high = (ways.cumulative_usd(0.0, months) for months in (monthly, least, most))
+        paid_low, paid_high = ways.summed_ends(paid, begun.ends, (served, served_low, served_high))
         volumes = self.volumes(goal.months)
         each = 1e6 / float(volumes.sum())
         _, upfront_low, upfront_high = begun.ends

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError
-from flopwise.facts.software import engine
+from flopwise.facts.software import engine, of_family
 
 if TYPE_CHECKING:
     from flopwise.facts.formats import Format
@@ -71,8 +71,4 @@ def support(name: str) -> Support:
     Raises:
         UnknownNameError: no such engine.
     """
-    known, rows = engine(name).name, _rows()
-    family = max((own for own in rows if known == own or known.startswith(f"{own}-")), key=len, default=None)
-    if family is None:
-        raise SpecError(f"{FILE} has no row for the engine {known}")
-    return rows[family]
+    return of_family(_rows(), engine(name).name, FILE)

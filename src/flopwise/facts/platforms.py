@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError
+from flopwise.facts.software import of_family
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -67,11 +68,7 @@ def support(name: str) -> Support:
     Raises:
         SpecError: there is none.
     """
-    rows = _rows()
-    family = max((own for own in rows if name == own or name.startswith(f"{own}-")), key=len, default=None)
-    if family is None:
-        raise SpecError(f"{FILE} has no row for {name}")
-    return rows[family]
+    return of_family(_rows(), name, FILE)
 
 
 def platform(accelerator: Accelerator) -> str | None:

@@ -7,7 +7,7 @@ stand in `flopwise.training` and `flopwise.serving`. Columns are documented on t
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -162,6 +162,7 @@ FITTED_OF_ENGINES = {
 """Columns of data/engines.csv that `benchmarks/fit_serving.py` fits, one value for engines that are alike; meanings."""
 
 Row = TypeVar("Row", Optimizer, Stack, Engine)
+Kept = TypeVar("Kept")
 
 
 def _value(text: str, kind: str, where: str) -> Any:
@@ -222,6 +223,18 @@ def _named(table: tuple[dict[str, Row], dict[str, str]], kind: str, name: str) -
     if found is None:
         raise UnknownNameError(kind, name, rows, f"allowed: {', '.join(rows)}")
     return rows[found]
+
+
+def of_family(rows: Mapping[str, Kept], name: str, file: str) -> Kept:
+    """The row of that name, or of the longest name that it begins with (`megatron` for `megatron-te`).
+
+    Raises:
+        SpecError: `file` has none.
+    """
+    family = max((own for own in rows if name == own or name.startswith(f"{own}-")), key=len, default=None)
+    if family is None:
+        raise SpecError(f"{file} has no row for {name}")
+    return rows[family]
 
 
 def optimizer(name: str) -> Optimizer:

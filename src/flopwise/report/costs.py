@@ -108,9 +108,11 @@ def _told(found: Assessment) -> str:
 
 
 def _footprint(w: WorkloadResult | None) -> tuple[str, str]:
-    if w is None:
-        return "-", "-"
-    return tuple("-" if v is None else digits(v) for v in (w.energy_kwh_per_month, w.carbon_kg_per_month))  # type: ignore[return-value]
+    return ("-", "-") if w is None else (_digits(w.energy_kwh_per_month), _digits(w.carbon_kg_per_month))
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else digits(value)
 
 
 def allocation(found: Assessment) -> Iterator[Block]:
