@@ -12,15 +12,16 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import model_from_config
-from flopwise.ops.weights import weight_bytes
-from flopwise.serving.memory import (
-    ServingLayout,
+from flopwise.serving.memory import ServingLayout
+from named import (
     kv_capacity_tokens,
     max_concurrency,
+    runnable_formats,
     serving_memory,
+    serving_remedies,
+    weight_bytes,
     weights_per_gpu,
 )
-from flopwise.serving.remedies import runnable_formats, serving_remedies
 
 
 def model_of(model_type: str = "llama", **config: Any) -> Model:

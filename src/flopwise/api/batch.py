@@ -17,6 +17,7 @@ from flopwise.units import DAY_S, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.catalog import Facts
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.result import ServeEstimate
     from flopwise.serving.sim.batch import BatchOutcome, BatchQueue
@@ -149,7 +150,7 @@ def batch(
         found = estimate(job)
     prices = _prices(asked, place, job)
     spot, why = _interruptions(asked, prices.spot_machines, place)
-    work = _queue(asked, found, spot, prices)
+    work = _queue(asked, found, spot, prices, place.known_facts)
     outcome, row = _worked(work, found, asked, asked.trials, report)
     fewest = _fewest(work, found)
     return BatchAnswer(
@@ -208,14 +209,12 @@ def _job(
         model=found,
         cluster=cluster,
         layout=how.layout(),
-        weights=how.weights or "bf16",
-        kv_dtype=how.kv_dtype or "bf16",
-        engine=how.engine,
+        **how.software(place.known_facts),
         input_tokens=max(1, round(inputs)),
         output_tokens=max(1, round(outputs)),
         concurrency=how.concurrency,
         memory_frac=how.memory_frac,
-        techniques=features.techniques(found, how, cluster.accelerator, place.facts, **names),
+        techniques=features.techniques(found, how, cluster.accelerator, place.known_facts, **names),
     )
     return job, (*native, *found.notes, *told_of_techniques(job))
 
@@ -234,18 +233,15 @@ def _interruptions(asked: Batch, cheap: Cluster, place: Machines) -> tuple[float
     Raises:
         MissingFactError: it is not given, and neither is a provider.
     """
-    from flopwise.facts.reliability import spot_record
-
     if asked.interruptions_per_s is not None:
         return asked.interruptions_per_s, ()
     provider = cheap.offer.provider if cheap.offer is not None else place.provider
-    folder = Path(place.facts) if place.facts is not None else None
     if provider is None:
         raise MissingFactError(
             "how often spot instances of machines without a --provider are taken back is not known; give "
             "--spot-interruptions, such as 0.1/day (0: never), or a --provider"
         )
-    record = spot_record(provider, cheap.accelerator.name, folder)
+    record = place.known_facts.spot(provider, cheap.accelerator.name)
     return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
 
 
@@ -254,6 +250,7 @@ def _queue(
     found: ServeEstimate,
     rate: float,
     prices: Prices,
+    facts: Facts,
 ) -> BatchQueue:
     """The queue; a worker over several instances goes with any of them, workers of one instance go together."""
     from flopwise.serving.sim.batch import BatchQueue
@@ -263,7 +260,7 @@ def _queue(
         requests=asked.requests,
         requests_per_s=found.requests_per_s,
         workers=asked.workers,
-        boot_s=replica_start_s(found.job) if asked.boot_s is None else asked.boot_s,
+        boot_s=replica_start_s(found.job, facts) if asked.boot_s is None else asked.boot_s,
         in_flight=found.concurrency,
         interruptions_per_s=rate * -(-gpus // node),
         workers_per_instance=min(max(node // gpus, 1), asked.workers),
@@ -360,7 +357,7 @@ def _settings(job: ServeJob, work: BatchQueue, asked: Batch, prices: Prices) -> 
     saved = work.checkpoint_every_s
     return (
         ("workers", f"{work.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
-        ("weights", f"{job.weights}; KV cache {job.kv_dtype}; engine {job.engine}"),
+        ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}; engine {job.engine.name}"),
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
         ("a worker", f"{work.requests_per_s:,.3g} requests/s with {work.in_flight:,.0f} in flight"),

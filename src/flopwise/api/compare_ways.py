@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flopwise.api.own_ways import OwnWays
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.facts.hosted_prices import HostedPrice
+    from flopwise.facts.price_book import HostedPrice
 
 Advance = Callable[[int, int], None]
 GIVEN = "given by the user"
@@ -125,11 +125,10 @@ def compare(
     """
     from flopwise.api.own_ways import OwnWays, assumed
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.models import load_model
 
     known = load_facts(facts)
-    held = load_model(model, facts_folder=known.folder, assume_family=assume_family)
-    scratch = load_model(pretrain_model, facts_folder=known.folder) if pretrain_model else held
+    held = known.model(model, assume_family=assume_family)
+    scratch = known.model(pretrain_model) if pretrain_model else held
     _check(months, runs, upkeep_usd_per_month, finetune_tokens, pretrain_tokens)
     for one in (held, scratch):
         if not one.stacks:
@@ -154,7 +153,6 @@ def _answer(
 ) -> Comparison:
     """All ways, cheapest first, and where own ones meet the APIs."""
     from flopwise.api.ways_verdict import verdict
-    from flopwise.facts.grades import grade_remarks
 
     found = [*(_api_way(goal, *one) for one in priced), *own.ways()]
     if not any(way.feasible for way in found):
@@ -171,7 +169,7 @@ def _answer(
         break_even=crossings,
         cheapest=found[0].name,
         verdict=verdict(found, crossings, own),
-        assumptions=[*assumptions, *grade_remarks(_devices(found), own.folder)],
+        assumptions=[*assumptions, *own.known.grade_remarks(_devices(found))],
     )
 
 
@@ -219,7 +217,7 @@ def _apis(
     names: Sequence[str], prices: Sequence[tuple[float, float]], model: Model, traffic: Traffic, known: Facts
 ) -> tuple[list[tuple[str, HostedPrice, float]], list[str]]:
     """(name, price, USD a token of the mix) of each API asked for; what there is to say of them."""
-    from flopwise.facts.hosted_prices import HostedPrice, hosted_for
+    from flopwise.facts.price_book import HostedPrice
     from flopwise.fleet.hosted import api_usd
 
     def mean(price: HostedPrice) -> float:
@@ -228,7 +226,7 @@ def _apis(
 
     found = [min(_named(name, known), key=mean) for name in names]
     if not names and not prices:
-        found = sorted(hosted_for(model.name, known.folder), key=mean)[:1]
+        found = sorted(known.hosted_for(model.name), key=mean)[:1]
     for number, (paid_in, paid_out) in enumerate(prices, 1):
         for value in (paid_in, paid_out):
             if not 0 <= value < 1e6:
@@ -254,14 +252,13 @@ def _named(name: str, known: Facts) -> Sequence[HostedPrice]:
         UnknownNameError: nobody hosts it, as far as is known.
     """
     from flopwise.errors import UnknownNameError
-    from flopwise.facts.hosted_prices import hosted_for, hosted_prices
 
-    found = hosted_for(name, known.folder)
+    found = known.hosted_for(name)
     if not found:
         provider, slash, rest = name.partition("/")
-        found = tuple(p for p in hosted_for(rest, known.folder) if slash and p.provider == provider.lower())
+        found = tuple(p for p in known.hosted_for(rest) if slash and p.provider == provider.lower())
     if not found:
-        whole = hosted_prices(known.folder)
+        whole = known.hosted_prices
         names = dict.fromkeys(
             [*(p.model or p.name for p in whole), *(f"{p.provider}/{p.model or p.name}" for p in whole)]
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from flopwise.api.machines import Machines
 from flopwise.api.memory import Deployment, overridden
 from flopwise.api.response_cache import Front, fewest_replicas, has_objective
 from flopwise.api.simulate import Asked, Scheduling, SimulateAnswer, answered, played, understood
@@ -13,6 +14,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.units import HOUR_S, format_seconds
 
 if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.caching import ResponseCache
@@ -61,7 +63,7 @@ def _usd_per_hour(asked: Asked) -> float | None:
     return None if each is None else each * int(job.layout.num_gpus)
 
 
-def replica_start_s(job: ServeJob) -> float:
+def replica_start_s(job: ServeJob, facts: Facts) -> float:
     """From the wish for a replica to its first request: a machine is found and booted, then the engine starts.
 
     Source: `flopwise.serving.startup.cold_start`, weights read from the default storage.
@@ -70,7 +72,7 @@ def replica_start_s(job: ServeJob) -> float:
     from flopwise.api.features import Features
     from flopwise.serving.startup import cold_start
 
-    return MACHINE_S + cold_start(job, Features().kind_of_storage(None)).seconds
+    return MACHINE_S + cold_start(job, Features().kind_of_storage(facts)).seconds
 
 
 def _checked(asked: Asked) -> None:
@@ -129,7 +131,8 @@ def autoscale(
     asked = understood(model, **question)
     _checked(asked)
     if rule.cold_start_s is None:
-        rule = replace(rule, cold_start_s=replica_start_s(asked.made.job))
+        place = question.get("machines") or Machines(facts=question.get("facts"))
+        rule = replace(rule, cold_start_s=replica_start_s(asked.made.job, place.known_facts))
     front = Front.of(asked, cache)
     found = scaled(asked, rule, front, on_compile=on_compile, report=report)
     mine = _elastic_row("autoscaler", found, front, goal, _usd_per_hour(asked))

@@ -159,7 +159,7 @@ def workload(
         MissingFactError: the FLOP or the bytes of a sample are not known.
     """
     from flopwise.api.memory import default_seq
-    from flopwise.facts.samples import sample
+    from flopwise.facts.catalog import load_facts
     from flopwise.training.samples import Workload, renamed, workload_of_model, workload_of_sample
 
     if model is None:
@@ -169,15 +169,16 @@ def workload(
             name="workload", sample="given", flops_per_sample=1.0, sample_bytes=1.0, source="given by the user"
         )
         return renamed(plain, **own)
-    row = sample(model) if isinstance(model, str) else None
+    known = load_facts(facts)
+    row = known.sample(model) if isinstance(model, str) else None
     found = loaded(model if row is None else row.model, assume_family=assume_family, offline=offline, facts=facts)
     if row is not None:
-        return renamed(workload_of_sample(row, found, seq=seq), **own)
+        return renamed(workload_of_sample(row, found, known, seq=seq), **own)
     if not found.stacks and None not in own.values():
         named = Workload(name=found.name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source="given")
         return renamed(named, **own)
     length = default_seq(found, seq) if found.stacks else None
-    return renamed(workload_of_model(found, seq=length, token_bytes=token_bytes), **own)
+    return renamed(workload_of_model(found, known, seq=length, token_bytes=token_bytes), **own)
 
 
 def _rate(
@@ -196,8 +197,8 @@ def _rate(
         return Rate(samples_per_s=each, peak_flops_per_s=peak, precision=given.precision, origin="given"), None, ()
     if work.model is not None and work.model.stacks:
         return _trained(work, work.model, cluster, place, gpus, asked)
-    found = device_rate(work, cluster, batch=asked.batch, precision=asked.precision)
-    band = error_band("io")
+    found = device_rate(work, cluster, place.known_facts, batch=asked.batch, precision=asked.precision)
+    band = error_band("io", place.known_facts.calibration)
     if found.origin == "published share":
         band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
     notes = ("replicas exchange gradients behind the backward pass",) if gpus > 1 else ()
@@ -248,7 +249,7 @@ def _answered(
     here = min(gpus, cluster.gpus_per_node)
     nodes = -(-gpus // cluster.gpus_per_node)
     hits, hit_notes = later_hits(how, nodes)
-    saved = checkpoints(work, how)
+    saved = checkpoints(work, how, place.known_facts)
     weights = weights_of(work)
     low, high = (None, None) if band is None else band.interval(per_gpu)
     demand = Demand(node_bytes_per_s=per_gpu * here, hit_frac=hits, nodes=nodes, cluster=cluster)

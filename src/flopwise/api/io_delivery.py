@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.api.machines import Machines
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.storage import Storage
     from flopwise.training.samples import Workload
 
@@ -72,7 +73,7 @@ class Reading:
     checkpoint_stall_frac: float = STALL_FRAC
     restore_within_s: float | None = None
     load_within_s: float | None = None
-    optimizer: str = "adamw"
+    optimizer: str = defaults.OPTIMIZER
 
     def check(self) -> None:
         """Refuse what cannot be.
@@ -108,17 +109,15 @@ class Demand:
     cluster: Cluster
 
 
-def storages(how: Reading, facts: Path | None) -> tuple[Storage, ...]:
+def storages(how: Reading, facts: Facts) -> tuple[Storage, ...]:
     """The kinds that are compared with.
 
     Raises:
         UnknownNameError: there is no such kind; names the nearest.
     """
-    from flopwise.facts.storage import storage, storage_kinds
-
     if how.storage:
-        return tuple(storage(name, facts) for name in how.storage)
-    return () if how.storage_bytes_per_s is not None else tuple(storage_kinds(facts).values())
+        return tuple(facts.storage(name) for name in how.storage)
+    return () if how.storage_bytes_per_s is not None else tuple(facts.storage_kinds.values())
 
 
 def later_hits(how: Reading, nodes: int) -> tuple[float, tuple[str, ...]]:
@@ -149,7 +148,7 @@ def weights_of(work: Workload) -> float | None:
     return None if count is None else 2.0 * count
 
 
-def checkpoints(work: Workload, how: Reading) -> Checkpoints | None:
+def checkpoints(work: Workload, how: Reading, facts: Facts) -> Checkpoints | None:
     """What checkpoints ask for; None where the parameters are not known.
 
     Raises:
@@ -162,7 +161,7 @@ def checkpoints(work: Workload, how: Reading) -> Checkpoints | None:
         if how.checkpoint_interval_s is not None or how.restore_within_s is not None:
             raise SpecError(f"{work.name}: its parameters are not known, so its checkpoints aren't either")
         return None
-    nbytes, origin = _checkpoint(work, how, count)
+    nbytes, origin = _checkpoint(work, how, count, facts)
     written, restored = None, None
     if how.checkpoint_interval_s is not None:
         written = float(checkpoint_bytes_per_s(nbytes, how.checkpoint_interval_s, how.checkpoint_stall_frac))
@@ -179,19 +178,17 @@ def checkpoints(work: Workload, how: Reading) -> Checkpoints | None:
     )
 
 
-def _checkpoint(work: Workload, how: Reading, count: float) -> tuple[float, str]:
+def _checkpoint(work: Workload, how: Reading, count: float, facts: Facts) -> tuple[float, str]:
     """Bytes of a checkpoint to resume from, and how they come about."""
-    from flopwise.facts.software import optimizer
-
-    row = optimizer(how.optimizer)
+    row = facts.optimizer(how.optimizer)
     if work.model is not None and work.model.stacks:
         from flopwise.training.checkpoint import checkpoint_bytes
         from flopwise.training.layout import Recipe
         from flopwise.training.table import MemoryTable
 
-        recipe = Recipe(seq_len=1, optimizer=row.name)
+        recipe = Recipe(seq_len=1, optimizer=row, stack=facts.stack(defaults.STACK))
         nbytes = float(checkpoint_bytes(MemoryTable(work.model, recipe)))
-        return nbytes, f"weights, master weights and {row.name}'s states as {recipe.stack} keeps them"
+        return nbytes, f"weights, master weights and {row.name}'s states as {recipe.stack.name} keeps them"
     states = 4.0 * row.states + row.packed_bytes
     return count * (4.0 + states), f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
 
@@ -205,13 +202,9 @@ def deliveries(
         UnknownNameError: there is no such kind.
         SpecError: a row of the facts folder is wrong.
     """
-    from flopwise.facts.catalog import load_facts
-
     offer = demand.cluster.offer if place.named else None
     network = offer.network_bytes_per_s if offer is not None else None
-    found = [
-        _delivery(kind, demand, how, network, saved, weights) for kind in storages(how, load_facts(place.facts).folder)
-    ]
+    found = [_delivery(kind, demand, how, network, saved, weights) for kind in storages(how, place.known_facts)]
     found.sort(key=lambda d: -d.read_bytes_per_s)
     if how.storage_bytes_per_s is not None:
         rate = how.storage_bytes_per_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,17 +70,12 @@ class OwnWays:
         assume_family: str | None,
         advance: Callable[[int, int], None] | None,
     ) -> None:
-        self.goal, self._known, self._kinds, self._family = goal, known, kinds, assume_family
+        self.goal, self.known, self._kinds, self._family = goal, known, kinds, assume_family
         self._offers = {offer.key: offer for offer in known.offers}
         self._advance, self._done = advance, 0
         self._whole = 2 * len({self._spec(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
         self._menus: dict[str, Menu | list[str]] = {}
         self.begun: dict[Kind, Begun] = {}
-
-    @property
-    def folder(self) -> Path | None:
-        """Where facts of one's own are."""
-        return self._known.folder
 
     def ways(self) -> list[Way]:
         """Each way, in the order in which the kinds were given."""
@@ -128,7 +122,7 @@ class OwnWays:
 
         try:
             wanted = workload_from(task, "compare")
-            found = plan(wanted, self._known, assume_family=self._family)
+            found = plan(wanted, self.known, assume_family=self._family)
         except InfeasibleError as failure:
             return [str(failure), *failure.reasons[:REASONS]]
         finally:
@@ -190,7 +184,7 @@ class OwnWays:
             return chosen.num_instances * self._billed(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
-        band = training_band(candidate_job(wanted, model, self._known, self._offer(best), best))
+        band = training_band(candidate_job(wanted, model, self.known, self._offer(best), best))
         method = str(goal.method.get("kind", "full")) if kind == "finetune" else "from scratch"
         run = TrainingRun(
             tokens=tokens, method=method, provider=best.provider, region=best.region, instance=best.instance,
@@ -205,7 +199,7 @@ class OwnWays:
     def _billed(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
         """What an instance of a training plan costs, `longer` times as long as planned."""
         hours = chosen.seconds * longer / HOUR_S
-        found = run_usd(self._offer(chosen), chosen.purchase, hours, folder=self._known.folder)
+        found = run_usd(self._offer(chosen), chosen.purchase, hours, self.known)
         assert found is not None, "plans are made of what is sold"
         return found
 
@@ -230,11 +224,11 @@ class OwnWays:
             volume, held = times * traffic.tokens_per_month, chosen.layout
             gpus = int(held["tp"]) * int(held["pp"]) * int(held["dp"])
             together = -(-gpus // max(1, chosen.num_gpus // chosen.num_instances))
-            price = effective(offer, chosen.purchase, HOURS_PER_MONTH, instances=together, folder=self._known.folder)
+            price = effective(offer, chosen.purchase, HOURS_PER_MONTH, self.known, instances=together)
             assert price is not None, "plans are made of what is sold"
             rows.append(ways.unit_of(chosen, traffic.tokens_per_request, traffic.peak, volume, price.usd_per_month))
             prices.append(price)
-            bands.append(serving_band(candidate_job(wanted, model, self._known, offer, chosen), "throughput"))
+            bands.append(serving_band(candidate_job(wanted, model, self.known, offer, chosen), "throughput"))
         return Menu(
             Machines(
                 usd_per_month=np.array([row[0] for row in rows]),

@@ -122,15 +122,13 @@ def prepared(
         model=found,
         cluster=cluster,
         layout=asked.layout(),
-        weights=asked.weights or "bf16",
-        kv_dtype=asked.kv_dtype or "bf16",
-        engine=asked.engine,
+        **asked.software(place.known_facts),
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
         output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
         memory_frac=asked.memory_frac,
         max_batch=scheduling.max_batch,
         techniques=replace(features, prefill_gpus=None).techniques(
-            found, asked, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
+            found, asked, cluster.accelerator, place.known_facts, assume_family=assume_family, offline=offline
         ),
     )
     built = replica(
@@ -384,8 +382,8 @@ def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -
     return (
         ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
         ("layout", layout),
-        ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
-        ("engine", f"{job.engine}; {how.policy}, {how.balancer}"),
+        ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
+        ("engine", f"{job.engine.name}; {how.policy}, {how.balancer}"),
         *technique_settings(job),
         ("requests", f"{len(trace):,} {source}, {rate}"),
         ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),

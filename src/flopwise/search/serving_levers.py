@@ -33,9 +33,9 @@ def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
     found: list[Lever] = []
     if not answers_in_one_pass(best.model, workload):
         for change, weights in FORMATS:
-            if weights != best.found.weights:
+            if weights != best.found.weights.name:
                 found.append(_lever(change, best, chosen, weights=weights))
-        if best.kv_dtype != "fp8":
+        if best.kv_dtype.name != "fp8":
             found.append(_lever("KV cache fp8", best, chosen, kv_dtype="fp8"))
     held = chosen.layout
     for change, other in (
@@ -85,9 +85,11 @@ def _lever(
     layout: dict[str, Any] | None = None,
 ) -> Lever:
     """One change; the layout stays unless another is given."""
-    asked, cache = workload or best.workload, kv_dtype or best.kv_dtype
+    asked, facts = workload or best.workload, best.workload.facts
+    cache = best.kv_dtype if kv_dtype is None else facts.cache_format(kv_dtype)
+    form = best.found.weights if weights is None else facts.weight_format(weights)
     try:
-        found = deployments(best.model, asked, best.node, weights or best.found.weights, cache)
+        found = deployments(best.model, asked, best.node, form, cache)
     except FlopwiseError as error:
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:

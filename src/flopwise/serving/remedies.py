@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Model
-from flopwise.facts.formats import cache_elem_bytes, weight_format
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.precision import product_path
@@ -20,12 +22,12 @@ LOWER_WEIGHTS = ("fp8", "awq", "nvfp4", "Q4_K_M")
 _LOWER_CACHE = ("fp8", "q4_0")
 
 
-def runnable_formats(model: Model, rates: Rates) -> tuple[str, ...]:
+def runnable_formats(model: Model, rates: Rates, facts: Facts) -> tuple[str, ...]:
     """Those of `LOWER_WEIGHTS` that a device has kernels for."""
 
     def runs(name: str) -> bool:
         try:
-            product_path(model, name, rates)
+            product_path(model, facts.weight_format(name), rates)
         except MissingFactError:
             return False
         return True
@@ -46,13 +48,14 @@ class Remedy:
 def serving_remedies(
     model: Model,
     layout: ServingLayout,
+    facts: Facts,
     *,
     concurrency: int,
     context: int,
     hbm_bytes: float | None,
-    weights: str = "bf16",
-    kv_dtype: str = "bf16",
-    engine_name: str = "vllm",
+    weights: WeightFormat = BF16,
+    kv_dtype: CacheFormat = BF16_CACHE,
+    engine: Engine,
     weight_formats: Sequence[str] = LOWER_WEIGHTS,
     **how: Any,
 ) -> list[Remedy]:
@@ -62,18 +65,19 @@ def serving_remedies(
     """
     asked: dict[str, Any] = {
         "layout": layout, "concurrency": concurrency, "context": context, "weights": weights, "kv_dtype": kv_dtype,
-        "engine_name": engine_name, "hbm_bytes": hbm_bytes, **how,
+        "engine": engine, "hbm_bytes": hbm_bytes, **how,
     }  # fmt: skip
     changes: list[tuple[str, dict[str, Any]]] = []
     size = weight_bytes(model, weights)
-    for name in weight_formats:
-        gguf = weight_format(name).kind == "gguf"
-        if gguf == (engine_name == "llama.cpp") and weight_bytes(model, name) < size:
-            changes.append((f"weights in {name}", {"weights": name}))
     changes += [
-        (f"KV cache in {name}", {"kv_dtype": name})
-        for name in _LOWER_CACHE
-        if cache_elem_bytes(name) < cache_elem_bytes(kv_dtype) and (name == "fp8" or engine_name == "llama.cpp")
+        (f"weights in {form.name}", {"weights": form})
+        for form in map(facts.weight_format, weight_formats)
+        if (form.kind == "gguf") == (engine.name == "llama.cpp") and weight_bytes(model, form) < size
+    ]
+    changes += [
+        (f"KV cache in {form.name}", {"kv_dtype": form})
+        for form in map(facts.cache_format, _LOWER_CACHE)
+        if form.elem_bytes < kv_dtype.elem_bytes and (form.name == "fp8" or engine.name == "llama.cpp")
     ]
     if layout.tp < 8:
         changes.append((f"tp {2 * layout.tp}", {"layout": replace(layout, tp=2 * layout.tp)}))

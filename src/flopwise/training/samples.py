@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Linear, Model
-from flopwise.facts.samples import Convolution, Sample, convolutions, sample_of_model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.samples import ConvolutionLayer, Sample
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Precision, Recipe
@@ -45,7 +47,7 @@ class Workload:
     tokens: int | None = None
     batch: int | None = None
     precision: str | None = None
-    layers: tuple[Convolution, ...] | None = None
+    layers: tuple[ConvolutionLayer, ...] | None = None
     achieved_frac: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -63,7 +65,7 @@ class Rate:
     notes: tuple[str, ...] = ()
 
 
-def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> Workload:
+def workload_of_sample(row: Sample, model: Model, facts: Facts, *, seq: int | None = None) -> Workload:
     """The benchmark workload in `row`, which trains `model`.
 
     Raises:
@@ -93,13 +95,15 @@ def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> 
         tokens=tokens if model.stacks else None,
         batch=row.batch,
         precision=row.precision,
-        layers=convolutions(model.name),
+        layers=facts.convolutions(model.name),
         achieved_frac=row.achieved_frac,
         notes=notes,
     )
 
 
-def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: float | None = None) -> Workload:
+def workload_of_model(
+    model: Model, facts: Facts, *, seq: int | None = None, token_bytes: float | None = None
+) -> Workload:
     """What training `model` reads and does for each sample: a sequence of `seq` tokens, an image, or as published.
 
     Raises:
@@ -113,7 +117,7 @@ def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: floa
         raise MissingFactError(f"{model.name}: the FLOP of a sample are not known; give --flops-per-sample")
     if held.sample_bytes is None:
         raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
-    row = sample_of_model(model.name)
+    row = facts.sample_of_model(model.name)
     return Workload(
         name=model.name,
         sample=held.sample,
@@ -124,7 +128,7 @@ def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: floa
         model=model,
         batch=row.batch if row else None,
         precision=row.precision if row else None,
-        layers=convolutions(model.name),
+        layers=facts.convolutions(model.name),
         achieved_frac=row.achieved_frac if row else None,
     )
 
@@ -178,7 +182,9 @@ def _layered(model: Model, seq: int | None, token_bytes: float | None) -> Worklo
     )
 
 
-def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, precision: str | None = None) -> Rate:
+def device_rate(
+    work: Workload, cluster: Cluster, facts: Facts, *, batch: int | None = None, precision: str | None = None
+) -> Rate:
     """How fast one device trains on `work` when nothing keeps it waiting, `batch` samples a step.
 
     Raises:
@@ -201,14 +207,20 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
             parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
         )
     if work.model is not None and work.model.stacks:
-        return _estimated(work, work.model, cluster, size, dtype)
+        return _estimated(work, work.model, cluster, facts, size, dtype)
     return share_rate(work, cluster, dtype)
 
 
-def _estimated(work: Workload, model: Model, cluster: Cluster, batch: int, precision: str) -> Rate:
+def _estimated(work: Workload, model: Model, cluster: Cluster, facts: Facts, batch: int, precision: str) -> Rate:
     assert work.tokens is not None
     named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
-    recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
+    recipe = Recipe(
+        seq_len=work.tokens,
+        global_batch=batch,
+        precision=named,
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(REFERENCE_STACK),
+    )
     found = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return Rate(
         samples_per_s=batch / found.step_s,
