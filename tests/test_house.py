@@ -15,9 +15,9 @@ WRITTEN = sorted(
     if path.suffix in {".py", ".md", ".toml", ".csv", ".json", ".yaml"}
 )
 MOST = {
-    "circles": 11,
+    "circles": 10,
     "repeated classes": 36,
-    "far helpers": 190,
+    "far helpers": 195,
     "borrowed privates": 1,
     "pass-through modules": 1,
     "odd names": 168,
