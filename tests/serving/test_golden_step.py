@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from plain_machine import (
     BYTES_PER_S,
+    CHIP,
     DIM,
     ENGINE,
     FFN,
@@ -22,6 +23,7 @@ from plain_machine import (
     LAYERS,
     LINK_BYTES_PER_S,
     NETWORK_BYTES_PER_S,
+    TOKEN_BYTES,
     VOCAB,
     WIDTH,
     decode_attention_s,
@@ -36,6 +38,7 @@ from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.models import load_model
 from flopwise.serving.iteration import Load, StepTime
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.sim.engine import replica
 
 ONE = ServingLayout()
 
@@ -329,3 +332,23 @@ def test_engines_kernels_draw_what_a_core_can() -> None:
     assert machine.own_rates.value["dram_frac"] * BYTES_PER_S == pytest.approx(6.0 * 100 * 1e9)
     assert machine.own_rates.value["matmul_frac.bf16"] * FLOPS_PER_S == pytest.approx(100e12)
     assert math.isclose(machine.own_rates.value["matmul_frac.fp8"] * FP8_PER_S, 100e12)
+
+
+# ---- the simulator's tables
+
+
+def test_the_simulator_takes_the_same_steps() -> None:
+    """Its blocks are what 0.9 of the card leaves beside 8.03e9 weights, activations of a chunk and whole contexts."""
+    found = replica(plain_job(), max_tokens=16_384)
+    for batch, context, chunk, before in ((1, 1000, 0, 0), (64, 3000, 0, 0), (0, 0, 2048, 0), (32, 1500, 1024, 3072)):
+        seconds = found.cost.seconds(batch=batch, cached=batch * context, chunk=chunk, start=before)
+        assert seconds == pytest.approx(step_s(batch, context, chunk, before + chunk), rel=1e-3)
+    assert found.cost.request_ps == round(ENGINE.request_s * 1e12)
+    weights = LAYERS * (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 3 * WIDTH * FFN + 2 * WIDTH) + 2 * VOCAB * WIDTH + WIDTH
+    standing = 2 * weights + ENGINE.graph_bytes + ENGINE.context_bytes + ENGINE.workspace_bytes
+    room = 0.9 * CHIP.hbm_bytes - standing - ENGINE.prefill_tokens * (2 * FFN + 2 * WIDTH) * 2
+    sequences = math.floor(room / (1280 * TOKEN_BYTES + 6 * VOCAB))
+    tokens = (room - sequences * 6 * VOCAB) / TOKEN_BYTES
+    assert found.limits.num_blocks == math.floor(tokens) // 16
+    assert (found.limits.max_batch, found.limits.step_tokens) == (ENGINE.max_batch, ENGINE.prefill_tokens)
+    assert found.limits.swap_ps_per_block == pytest.approx(16 * TOKEN_BYTES / 63e9 * 1e12, rel=1e-4)
