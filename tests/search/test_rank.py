@@ -81,6 +81,7 @@ def test_a_run_is_all_tokens_at_its_pace_and_its_gpu_hours_follow() -> None:
     for one in shown(planned(TRAIN))[::5]:
         step_s, rate = one.figures["step_s"], one.figures["tokens_per_s"]
         assert step_s is not None
+        assert rate is not None
         assert rate == pytest.approx(64 * 1024 / step_s)
         assert one.figures["tokens_per_s_per_gpu"] == pytest.approx(64 * 1024 / step_s / one.num_gpus)
         assert one.seconds > 20e9 / rate  # interruptions and checkpoints come on top
