@@ -15,7 +15,7 @@ from flopwise.cost.sustained import clock_frac, grouped_kernel, training_rates
 from named import FACTS
 
 H100 = rates(FACTS.accelerator("H100-SXM-80"))
-H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 @given(watts=st.floats(50, 2000), more=st.floats(1, 4))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,7 +23,7 @@ LLAMA, MIXTRAL = load_model("Llama-3.1-8B"), load_model("Mixtral-8x7B")
 
 
 def _job(**changes: object) -> ServeJob:
-    return replace(serve_job_with(model=LLAMA, cluster=H100, input_tokens=512, output_tokens=256), **changes)  # type: ignore[arg-type]
+    return serve_job_with(**{"model": LLAMA, "cluster": H100, "input_tokens": 512, "output_tokens": 256, **changes})
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 4}, {"tp": 4, "ep": 4}, {"tp": 4, "ep": 2}])

@@ -124,7 +124,7 @@ def test_jobs_that_cannot_be(change: dict[str, object], says: str) -> None:
 
 def test_caches_that_grow_hold_more_sequences_than_reserved_ones() -> None:
     def most(engine: str, **how: object) -> int:
-        job = replace(JOB, engine=engine, concurrency=None, input_tokens=500, output_tokens=8000, **how)  # type: ignore[arg-type]
+        job = replace(JOB, engine=FACTS.engine(engine), concurrency=None, input_tokens=500, output_tokens=8000, **how)  # type: ignore[arg-type]
         return estimate(job).max_concurrency
 
     one = (500 + 8000) / (500 + 4000)

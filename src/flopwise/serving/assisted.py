@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.host import pcie_bytes_per_s
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
