@@ -11,7 +11,6 @@ from flopwise.api.elasticity import replica_start_s
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
-from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.units import DAY_S, format_seconds, format_usd
 
@@ -190,7 +189,7 @@ def _job(
     offline: bool,
 ) -> tuple[ServeJob, tuple[str, ...]]:
     """One worker with as many requests in flight as its memory holds."""
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.estimate import ServeJob, check_layout
     from flopwise.serving.memory import generates
     from flopwise.serving.technique_rules import told_of_techniques
 
@@ -198,9 +197,7 @@ def _job(
     if not generates(found):
         raise SpecError(f"{found.name} answers in one pass; a queue is worked off by models that generate")
     how, native = in_its_format(found, deployment)
-    check_tensor_parallel(found, how.tp)
-    check_expert_parallel(found, how.ep)
-    check_pipeline(found, how.pp)
+    check_layout(found, how.layout())
     inputs, outputs = asked.means()
     cluster = place.cluster(how.tp * how.pp * how.dp + (features.prefill_gpus or 0))
     names: dict[str, Any] = {"assume_family": family, "offline": offline}

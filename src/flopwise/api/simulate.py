@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
-from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.api.traffic import Traffic
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
@@ -162,6 +161,7 @@ def _served(
     offline: bool,
 ) -> tuple[Model, Deployment, tuple[str, ...]]:
     """The model, the deployment in its format, and what was assumed of it; refuses what cannot be simulated."""
+    from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import generates
 
     for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
@@ -173,9 +173,7 @@ def _served(
             f"{found.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
         )
     asked, native = in_its_format(found, deployment)
-    check_tensor_parallel(found, asked.tp)
-    check_expert_parallel(found, asked.ep)
-    check_pipeline(found, asked.pp)
+    check_layout(found, asked.layout())
     return found, asked, native
 
 
