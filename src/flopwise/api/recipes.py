@@ -258,11 +258,8 @@ def divisors(number: int) -> str:
 
 def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
     """Attention heads and routed experts of the model's first stack; None where it has none."""
-    from flopwise.facts.architecture import Attend, Experts
-
-    items = [item for kind in model.stacks[0].kinds for item in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=None)
-    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=None)
+    stack = model.stacks[0]
+    return stack.fewest_heads, None if stack.largest_experts is None else stack.largest_experts.experts
 
 
 def check_tensor_parallel(model: Model, tp: int) -> None:
