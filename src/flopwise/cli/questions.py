@@ -323,9 +323,9 @@ def signed_percent(fraction: float | None) -> str | None:
 
 def assumption_list(assumptions: Iterable[str]) -> str:
     """What was assumed, one a line; values that stand in for others, in one line together."""
-    from flopwise.cost.rates import folded
+    from flopwise.cost.rates import fold_assumptions
 
-    lines = [f"  - {sentence}" for sentence in folded(dict.fromkeys(assumptions))]
+    lines = [f"  - {sentence}" for sentence in fold_assumptions(dict.fromkeys(assumptions))]
     return "\n".join(["Assumptions", *lines]) if lines else ""
 
 

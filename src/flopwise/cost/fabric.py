@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.rates import CLOCK_HZ, families, resolved
+from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, load_calibration
 
@@ -17,6 +17,10 @@ UNKNOWN_NETWORK = "network between nodes is not known"
 """How the assumption begins that only jobs of several nodes rest on."""
 UNBOUNDED = 2**40
 """Devices on the outermost level: as many as are asked for."""
+
+
+PINNED_FRAC = 0.76
+"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ def _level(
         "link_exchange",
         "link_multicast",
     )
-    value, told = resolved(calibration, names, scopes, f"{kind} link")
+    value, told = resolve_parameters(calibration, names, scopes, f"{kind} link")
     cycles = CLOCK_HZ / clock_hz if clock_hz else 1.0  # a launch inside a node is instructions of the devices' cores
     level = Level(
         kind=kind,
@@ -173,3 +177,15 @@ def fabric(
         told += (f"{UNKNOWN_NETWORK}; {8e-9 * node_bytes_per_s:.0f} Gbit/s per device assumed",)
     level, notes = _level(node_kind, UNBOUNDED, float(node_bytes_per_s), table)
     return Fabric(levels=(*levels, level), assumptions=told + notes)
+
+
+def pcie_bytes_per_s(rates: Rates) -> float:
+    """What transfers between device and host sustain, one direction.
+
+    Source: `PINNED_FRAC` of the datasheet's rate.
+    Assumes: pinned memory; the device has its lanes for itself.
+    Raises: MissingFactError: the device's link to its host is not known.
+    """
+    if not rates.pcie_bytes_per_s:
+        raise MissingFactError(f"{rates.name}: its PCIe bandwidth is not known, which offloading needs; add it")
+    return PINNED_FRAC * rates.pcie_bytes_per_s
