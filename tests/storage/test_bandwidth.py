@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from formulas import is_arithmetic, recomputed
 
 import flopwise
 from flopwise.api.machines import Machines
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError, UnknownNameError
 from flopwise.provenance import walk
 from flopwise.storage.figures import storage_figure
+from formulas import is_arithmetic, recomputed
 
 V100 = Machines(gpu="v100")
 GOLDEN: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
