@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
@@ -15,6 +16,7 @@ from flopwise.serving.estimate import ServeJob
 from flopwise.training import remedies as training
 from flopwise.training.layout import Layout, Lora, Recipe
 
+Record = TypeVar("Record", Recipe, ServeJob)
 FACTS = load_facts()
 """The shipped facts, before any test sets the environment."""
 FOUND_BY: dict[str, Callable[[str], Any]] = {
@@ -30,6 +32,11 @@ FOUND_BY: dict[str, Callable[[str], Any]] = {
 def records(how: dict[str, Any]) -> dict[str, Any]:
     """`how` with records in the place of names."""
     return {k: FOUND_BY[k](v) if k in FOUND_BY and isinstance(v, str) else v for k, v in how.items()}
+
+
+def changed(record: Record, **how: Any) -> Record:
+    """`dataclasses.replace`, with records by their names."""
+    return replace(record, **records(how))
 
 
 def recipe_with(**how: Any) -> Recipe:
@@ -67,9 +74,10 @@ def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> 
     return remedies.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
 
 
-def runnable_formats(model: Model, rates: Any) -> tuple[str, ...]:
-    """`flopwise.serving.remedies.runnable_formats`."""
-    return remedies.runnable_formats(model, rates, FACTS)
+def runnable_formats(model: Model, engine: str, rates: Any, names: Sequence[str] = remedies.LOWER_WEIGHTS) -> list[str]:
+    """The names that `flopwise.serving.remedies.runnable_formats` leaves of `names`."""
+    forms = tuple(map(FACTS.weight_format, names))
+    return [form.name for form in remedies.runnable_formats(model, FACTS.engine(engine), rates, forms)]
 
 
 def training_remedies(

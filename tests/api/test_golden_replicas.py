@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flopwise.api.batch import batch
-from flopwise.api.elasticity import autoscale, replica_start_s, vertical
 from flopwise.api.serve import serve
-from flopwise.api.simulate import simulate
+from flopwise.api.simulate import autoscale, batch, simulate, vertical
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache
+from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.result import Slo
 from named import FACTS
 
@@ -31,7 +30,7 @@ def test_a_replica_starts_a_minute_after_the_wish_and_as_its_engine_does() -> No
     layers_s = 32 * (row.compile_s_per_layer + row.capture_s_per_layer)
     expected = 60 + row.bootstrap_s + weights_s + layers_s + row.warmup_s
     job = serve(MODEL, gpu="h100", input_tokens=1000, output_tokens=200).estimate.job
-    assert replica_start_s(job, FACTS) == pytest.approx(expected, rel=1e-9)
+    assert replica_start_s(job, FACTS.storage("nvme")) == pytest.approx(expected, rel=1e-9)
     assert batch(MODEL, 1_000_000, **SPOT).queue.boot_s == pytest.approx(expected, rel=1e-9)
 
 

@@ -24,8 +24,6 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "flopwise"
 PEAKS = {f"{dtype}_flops_per_s" for dtype in DTYPES}
 """Columns that become one field, the peaks by dtype."""
-NOT_YET = {"end_states", "flops_per_param", "newton_schulz_steps"}
-"""Of optimizers, until their steps are timed."""
 
 
 @cache
@@ -57,7 +55,7 @@ def in_file(table: FactTable[Any]) -> set[str]:
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
 def test_every_column_of_every_table_is_used(table: FactTable[Any]) -> None:
     assert in_file(table) <= set(table.columns)
-    unused = in_file(table) - PEAKS - NOT_YET - attributes()
+    unused = in_file(table) - PEAKS - attributes()
     assert not unused, f"{table.file}: no code reads {', '.join(sorted(unused))}"
 
 

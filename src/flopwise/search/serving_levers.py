@@ -11,13 +11,18 @@ import numpy as np
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.remedies import allows, runnable_formats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.search.outcome import Answer
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
 
-FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16", "bf16"))
+FORMATS = {"fp8": "weights fp8", "awq": "weights int4 (AWQ)", "bf16": "weights bf16"}
 WITHOUT = {
     "without drafts": ("draft", "draft_tokens", "acceptance", "draft_weights"),
     "without cached prefixes": ("shared_prefix", "prefix_hit"),
@@ -29,31 +34,41 @@ OTHER_GPUS = 3
 
 def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    workload = best.workload
-    found: list[Lever] = []
+    own = (*_other_formats(best, chosen), *_other_loads(best, chosen, best.workload))
+    return [*own, *_other_devices(answer, answer.plans[0])]
+
+
+def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
+    """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
+    workload, rates = best.workload, best.node.cluster.rates
     if not answers_in_one_pass(best.model, workload):
-        for change, weights in FORMATS:
-            if weights != best.found.weights.name:
-                found.append(_lever(change, best, chosen, weights=weights))
+        forms = map(workload.facts.weight_format, FORMATS)
+        for form in runnable_formats(best.model, workload.engine, rates, tuple(forms)):
+            if form is not best.found.weights:
+                yield _lever(FORMATS[form.name], best, chosen, weights=form)
         if best.kv_dtype.name != "fp8":
-            found.append(_lever("KV cache fp8", best, chosen, kv_dtype="fp8"))
+            yield _lever("KV cache fp8", best, chosen, kv_dtype=workload.facts.cache_format("fp8"))
     held = chosen.layout
     for change, other in (
         ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
         ("half the batch", {"max_batch": max(1, held["max_batch"] // 2)}),
         ("twice the tp", {"tp": 2 * held["tp"]}),
     ):
-        found.append(_lever(change, best, chosen, layout={**held, **other}))
+        layout = {**held, **other}
+        if allows(best.model, ServingLayout(**{axis: layout[axis] for axis in ("tp", "pp", "ep", "dp")})):
+            yield _lever(change, best, chosen, layout=layout)
+
+
+def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+    """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
             plain = replace(workload.techniques, **dict.fromkeys(names))
-            asked = msgspec.structs.replace(workload, techniques=plain)
-            found.append(_lever(change, best, chosen, workload=asked))
+            yield _lever(change, best, chosen, workload=msgspec.structs.replace(workload, techniques=plain))
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
-            found.append(_lever(change, best, chosen, workload=asked))
-    return found + _other_devices(answer, answer.plans[0])
+            yield _lever(change, best, chosen, workload=asked)
 
 
 def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
@@ -79,17 +94,15 @@ def _lever(
     best: Option,
     chosen: Candidate,
     *,
-    weights: str | None = None,
-    kv_dtype: str | None = None,
+    weights: WeightFormat | None = None,
+    kv_dtype: CacheFormat | None = None,
     workload: Resolved | None = None,
     layout: dict[str, Any] | None = None,
 ) -> Lever:
     """One change; the layout stays unless another is given."""
-    asked, facts = workload or best.workload, best.workload.facts
-    cache = best.kv_dtype if kv_dtype is None else facts.cache_format(kv_dtype)
-    form = best.found.weights if weights is None else facts.weight_format(weights)
+    asked, cache = workload or best.workload, kv_dtype or best.kv_dtype
     try:
-        found = deployments(best.model, asked, best.node, form, cache)
+        found = deployments(best.model, asked, best.node, weights or best.found.weights, cache)
     except FlopwiseError as error:
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
