@@ -24,7 +24,9 @@ def check_tensor_parallel(model: Model, tp: int) -> None:
     """
     heads, _ = heads_and_experts(model)
     if heads is not None and heads % tp:
-        raise SpecError(f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisor_list(heads)}")
+        raise SpecError(
+            f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisor_list(heads)}"
+        )
 
 
 def check_expert_parallel(model: Model, ep: int) -> None:
