@@ -47,9 +47,10 @@ def advise(
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
     """
     from flopwise.api.memory import default_seq
-    from flopwise.api.recipes import Method, check_expert_parallel
+    from flopwise.api.recipes import Method
     from flopwise.facts.formats import weight_format
     from flopwise.facts.software import engine as engine_row
+    from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes import answer, decoding, training
 
     if task not in DEFAULT_BATCH:

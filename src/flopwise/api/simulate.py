@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
-from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.estimate import ServeJob, check_layout
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -218,9 +217,7 @@ def _replica_job(
     """One replica of a deployment, without its load, and what was assumed of the model and its format."""
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     base, native = in_its_format(found, base)
-    check_tensor_parallel(found, base.tp)
-    check_expert_parallel(found, base.ep)
-    check_pipeline(found, base.pp)
+    check_layout(found, base.layout())
     cluster = place.cluster(base.tp * base.pp * base.dp + (features.prefill_gpus or 0))
     techniques = features.techniques(
         found, base, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.architecture import Attend, Experts
+from flopwise.ops.degrees import heads_and_experts
 from flopwise.search.space import powers_of_two
 
 if TYPE_CHECKING:
@@ -34,16 +34,6 @@ class Grid(NamedTuple):
         return Grid(*(column[rows] for column in self))
 
 
-def heads_and_experts(model: Model) -> tuple[int, int]:
-    """Fewest attention heads of a layer of the first stack, and the most routed experts; 1 and 0 where there are none.
-
-    Source and assumptions: the model's table of layers.
-    """
-    items = [i for kind in model.stacks[0].kinds for i in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=1)
-    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=0)
-
-
 def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> Grid:
     """Replicas worth asking about, in columns.
 
@@ -51,6 +41,7 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
     (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
     """
     heads, experts = heads_and_experts(model)
+    heads, experts = heads or 1, experts or 0
     inside = min(node.count, MAX_TP)
     most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
     tp = powers_of_two(inside)
