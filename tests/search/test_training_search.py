@@ -549,7 +549,7 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
 def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_in_ten() -> None:
     """The band of memory estimates is lognormal on either side of its median: measured over predicted."""
     model, recipe = load_model("Llama-3.1-8B"), Recipe(seq_len=8192, global_batch=512)
-    built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+    built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
     hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe)
     job = searched(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
     found = fastest(model, recipe, built, 64, recompute=None, micro_batch=None)
