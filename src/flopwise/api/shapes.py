@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -48,8 +49,6 @@ def advise(
     """
     from flopwise.api.memory import default_seq
     from flopwise.api.recipes import Method
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.software import engine as engine_row
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes import answer, decoding, training
 
@@ -66,15 +65,17 @@ def advise(
     place = machines or Machines(gpu=gpu, facts=facts)
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     cluster, sequences = place.cluster(tp), DEFAULT_BATCH[task] if batch is None else batch
+    known = place.known_facts
     if task == "train":
         tokens = default_seq(found, seq)
         check_expert_parallel(found, ep or 1)
         how = Method(precision=precision or "bf16", stack=stack, attention=attention or "flash", ep=ep or 1)
-        recipe = how.recipe(tokens, sequences)
+        recipe = how.recipe(tokens, sequences, known)
         return answer.training_shapes(
             training.TrainingClock(
                 model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload
-            )
+            ),
+            tuple(map(known.stack, answer.COMPARED)),
         )
     if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
         raise MissingFactError(
@@ -82,7 +83,8 @@ def advise(
         )
     return answer.decoding_shapes(
         decoding.DecodeClock(
-            model=found, cluster=cluster, weights=weight_format(weights or "bf16").name, kv_dtype=kv_dtype or "bf16",
-            engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=default_seq(found, seq),
+            model=found, cluster=cluster, weights=known.weight_format(weights or "bf16"),
+            kv_dtype=known.cache_format(kv_dtype or "bf16"), engine=known.engine(engine or defaults.ENGINE), tp=tp,
+            batch=sequences, seq=default_seq(found, seq),
         )
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from flopwise.cost.fabric import fabric
-from flopwise.facts.software import stack as software_row
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.shapes.decoding import DecodeClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
@@ -72,20 +72,22 @@ class ShapeAnswer:
         return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
 
 
-def training_shapes(clock: TrainingClock) -> ShapeAnswer:
+def training_shapes(clock: TrainingClock, compared: tuple[TrainingStack, ...]) -> ShapeAnswer:
     """The kernels of a micro-batch, and what to change in shapes, stack, attention, links and transfers.
+
+    `compared`: the stacks that it is timed on besides its own.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     recipe, case = clock.recipe, _case(clock)
-    stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
+    stacks = tuple(_stack_times(clock, compared)) if recipe.lora is None else ()
     more = [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
     more += _transfer_findings(case, clock)
     settings = (
         ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
         ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}" + f", ep {clock.ep}" * (clock.ep > 1)),
-        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
+        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}"),
     )
     return _answer(case, more, stacks, settings)
 
@@ -95,7 +97,7 @@ def decoding_shapes(clock: DecodeClock) -> ShapeAnswer:
     settings = (
         ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
         ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}"),
-        ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
+        ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}"),
     )
     case = _case(clock)
     return _answer(case, _link_findings(case), (), settings)
@@ -123,17 +125,17 @@ def _answer(
     )
 
 
-def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
+def _stack_times(clock: TrainingClock, compared: tuple[TrainingStack, ...]) -> Iterator[StackTime]:
     """The micro-batch under the stack asked for and under those that fuse less or more."""
-    for name in dict.fromkeys((clock.recipe.stack, *COMPARED)):
-        seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=name)).lines()
+    for name, stack in {stack.name: stack for stack in (clock.recipe.stack, *compared)}.items():
+        seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=stack)).lines()
         yield StackTime(name, scalar(seconds), scalar(memory) / scalar(seconds))
 
 
 def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Finding]:
     """What another stack's fused kernels would save in memory-bound operations and launches.
 
-    Source: `data/stacks.csv`: what each stack fuses.
+    Source: `data/stacks.json`: what each stack fuses.
     """
     if not stacks:
         return
@@ -189,7 +191,7 @@ def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
     chip = clock.cluster.accelerator
     if not clock.offload or not chip.pcie_bytes_per_s:
         return
-    dtype = resident_grad_dtype(clock.recipe, software_row(clock.recipe.stack))
+    dtype = resident_grad_dtype(clock.recipe, clock.recipe.stack)
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     count = scalar(sharded_parameters(items, clock.tp, clock.ep))
     nbytes = count * DTYPE_BYTES[dtype] + count * ACT_BYTES

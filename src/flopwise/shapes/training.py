@@ -11,7 +11,6 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import stack as software_row
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.types import Array, Ints
 from flopwise.ops.work import Shape, Split
@@ -99,7 +98,7 @@ class TrainingClock:
 
     def context(self, tokens: int, batch: Array, tp: Array) -> BlockContext:
         """What all blocks of a micro-batch over sequences of `tokens` share."""
-        software, one = software_row(self.recipe.stack), np.ones(len(batch), dtype=np.int64)
+        software, one = self.recipe.stack, np.ones(len(batch), dtype=np.int64)
         return BlockContext(
             recipe=replace(self.recipe, seq_len=tokens, global_batch=batch),
             software=software,
@@ -112,7 +111,7 @@ class TrainingClock:
     def table(self, model: Model, tokens: int, batch: Array, tp: Array) -> StepTable:
         """The step table of the first stack of `model` over sequences of `tokens`; one micro-batch a step."""
         shared = self.context(tokens, batch, tp)
-        key = (tokens, batch.tobytes(), tp.tobytes(), self.recipe.stack, self.recipe.attention)
+        key = (tokens, batch.tobytes(), tp.tobytes(), shared.software.name, self.recipe.attention)
         kernels = []
         for items, _, inside in block_list(model):
             place = (key, inside, items)
