@@ -105,7 +105,7 @@ def model(
         MissingFactError: a shape is given and the model's operations are not known.
     """
     from flopwise.facts.models import load_model
-    from flopwise.ops.model_card import model_card
+    from flopwise.ops.model_card import ModelCard
 
     found = load_model(spec, facts_folder=facts, assume_family=assume_family, offline=offline)
-    return model_card(found, batch, seq)
+    return ModelCard.of(found, batch, seq)

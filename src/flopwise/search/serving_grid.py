@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.ops.degrees import heads_and_experts
 from flopwise.search.space import powers_of_two
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
     tp stays inside a node; pp crosses nodes where they are networked, and so do attention replicas that share experts
     (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
     """
-    heads, experts = heads_and_experts(model)
-    heads, experts = heads or 1, experts or 0
+    stack = model.stacks[0]
+    heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
     inside = min(node.count, MAX_TP)
     most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
     tp = powers_of_two(inside)
