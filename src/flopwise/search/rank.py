@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 from flopwise.search.pareto import pareto_front
 from flopwise.search.training import Searched, Timed
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE
+from flopwise.training.memory import memory_band
 from flopwise.training.schedules import NAMES
 
 if TYPE_CHECKING:
@@ -65,17 +66,13 @@ def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
     return np.asarray(1.0 - option.band.probability_at_most(1.0, run_s / limit_s))
 
 
-def memory_band(recipe: Recipe) -> ErrorBand:
-    """The error band of the memory of a training step."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
-
-
 def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
     """Probability, for each target and row, that it is met."""
     run_s = option.result.run_s
     held = option.result.memory_bytes
     capacity = float(option.node.cluster.accelerator.hbm_bytes)
-    fits: Floats = np.asarray(memory_band(option.job.recipe).probability_at_most(held, capacity))
+    band = memory_band(option.job.recipe, option.node.cluster.accelerator.calibration)
+    fits: Floats = np.asarray(band.probability_at_most(held, capacity))
     found: dict[str, Floats] = {"memory": fits}
     if workload.deadline_s is not None:
         found["deadline"] = at_most(option, run_s, workload.deadline_s)
@@ -182,8 +179,9 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
             **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
             "schedule": NAMES[int(layout.schedule)],
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
-            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
-            "optimizer": job.recipe.optimizer,
+            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len),
+            "stack": job.recipe.stack.name,
+            "optimizer": job.recipe.optimizer.name,
             **({"offload": list(job.space.offload)} if job.space.offload else {}),
         },
         seconds=float(result.run_s[row]),

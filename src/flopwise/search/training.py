@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
-from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.incumbents import Incumbents, Piece
@@ -39,7 +38,7 @@ from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import recipe_passes, step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.stages import FULL
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
 from flopwise.training.table import MemoryTable
@@ -59,7 +58,7 @@ class Searched:
 
     model: Model
     recipe: Recipe
-    software: Software
+    software: TrainingStack
     space: Space
     allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
     checkpoint_bytes: float  # whatever the layout
@@ -108,7 +107,7 @@ def searched(
     if micro_batch is not None:
         kept = inner.micro_batch == micro_batch
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
-    software = stack(recipe.stack)
+    software = recipe.stack
     pipelines = Pipelines.of(software, schedule)
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines, shard=shard
@@ -331,7 +330,11 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
 def fastest(
     model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
 ) -> tuple[Layout, int, int] | None:
-    """(layout, layouts, those that fit): the fastest that fits, else the one that needs least; None without layouts."""
+    """The layout of the least step time among those that fit with a probability of `FITS_WITH`, and how it was found.
+
+    Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
+    number of layouts and how many of them are so sure to fit, or None if there is no layout.
+    """
     job = searched(
         model,
         recipe,
@@ -345,7 +348,7 @@ def fastest(
     )
     if not job.space.size:
         return None
-    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    capacity = _confident_tensor_bytes(job, built)
     held = job.allocated_bytes
     fitting = sum(int((m <= capacity).sum()) for m in held)
     if fitting:
@@ -359,12 +362,18 @@ def fastest(
     return layout, job.space.size, fitting
 
 
+def _confident_tensor_bytes(job: Searched, built: Cluster) -> float:
+    """The most bytes of tensors that are sure enough to fit a device of the cluster."""
+    most = confident_capacity_bytes(job.recipe, built.accelerator)
+    return tensor_bytes(most, job.software, built.accelerator.kind)
+
+
 def with_fewer_again(job: Searched, layout: Layout, built: Cluster) -> Layout:
-    """`layout`, with full recompute of as few blocks as still fit: never slower, as less is computed again."""
+    """`layout`, with full recompute of as few blocks as surely fit: never slower, as less is computed again."""
     if int(layout.recompute) != FULL:
         return layout
     table = MemoryTable(job.model, job.recipe)
-    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    capacity = _confident_tensor_bytes(job, built)
     for blocks in range(1, -(-job.model.stacks[0].num_layers // (int(layout.pp) * int(layout.interleave)))):
         fewer = replace(layout, recompute_first=blocks)
         if allocated_and_states(table, fewer)[0] <= capacity:
