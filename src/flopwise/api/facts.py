@@ -102,6 +102,6 @@ def model(
         SpecError: no such model, or its configuration cannot be read.
         MissingFactError: a shape is given and the model's operations are not known.
     """
-    from flopwise.ops.model_card import model_card
+    from flopwise.ops.model_card import ModelCard
 
-    return model_card(load_facts(facts).model(spec, assume_family=assume_family, offline=offline), batch, seq)
+    return ModelCard.of(load_facts(facts).model(spec, assume_family=assume_family, offline=offline), batch, seq)
