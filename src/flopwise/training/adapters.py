@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Item, Linear, Model, Table
+from flopwise.facts.architecture import Embedding, Item, Linear, Model
 from flopwise.facts.formats import Role, tensor_role
 from flopwise.ops.backward import adapter_items
 from flopwise.ops.tensors import item_parameters, sharded_parameters
@@ -85,7 +85,7 @@ def extra_items(model: Model, lora: Lora) -> list[Item]:
     stack = model.stacks[0]
     picked: list[Item] = []
     if "embedding" in lora.extra_trainable:
-        picked += [i for i in stack.before if isinstance(i, Table) and tensor_role(i) == "embedding"]
+        picked += [i for i in stack.before if isinstance(i, Embedding) and tensor_role(i) == "embedding"]
     if "head" in lora.extra_trainable:
         picked += [i for i in stack.after if isinstance(i, Linear) and not i.tied]
     return picked

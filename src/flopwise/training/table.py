@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Experts, Item, Layer, Linear, Model, Stack, Table
+from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Model, Stack
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.activations import fine_bytes, layer_activation_bytes
 from flopwise.ops.columns import distinct
@@ -303,8 +303,8 @@ class MemoryTable:
             expert = others = [zero for _ in stack.kinds]
             tower_matrices = 0.0
             extra = extra_items(self.model, lora)
-            before = elements(i for i in extra if isinstance(i, Table))
-            after = elements(i for i in extra if not isinstance(i, Table))
+            before = elements(i for i in extra if isinstance(i, Embedding))
+            after = elements(i for i in extra if not isinstance(i, Embedding))
         kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
         modes = [running(each) for each in kept]
         for some in partials:
