@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flopwise.facts.price_age import Age
-    from flopwise.facts.price_import import ImportedFile, PriceImport
     from flopwise.fleet.own_hour import OwnPrice
+    from flopwise.prices.age import PriceAge
+    from flopwise.prices.imports import ImportedFile, PriceImport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class PriceAges:
 
     today: str
     most_days: float
-    providers: tuple[Age, ...]
+    providers: tuple[PriceAge, ...]
     imported: tuple[ImportedFile, ...]
-    book: tuple[Age, ...] = ()
+    book: tuple[PriceAge, ...] = ()
 
 
 def today() -> dt.date:
@@ -37,7 +37,7 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         SpecError: a file of facts or prices is broken.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.price_age import MOST_DAYS, age_of, ages
+    from flopwise.prices.age import MOST_DAYS, age_of, ages
 
     on, limit, known = day or today(), MOST_DAYS if most_days is None else most_days, load_facts(facts)
     book = {
@@ -59,7 +59,7 @@ def stale_notes(
     priced: Iterable[tuple[str, str]], *, most_days: float | None = None, day: dt.date | None = None
 ) -> list[str]:
     """A sentence for each (what is priced, day of the price) that is older than `most_days` (180), oldest first."""
-    from flopwise.facts.price_age import MOST_DAYS, age_notes
+    from flopwise.prices.age import MOST_DAYS, age_notes
 
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
@@ -84,10 +84,10 @@ def import_prices(
         SpecError: with file, row and column, what was given and what is allowed.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.price_import import import_price_file
+    from flopwise.prices.imports import import_file
 
     latest = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()  # the latest day that is today anywhere
-    return import_price_file(
+    return import_file(
         Path(file), load_facts(facts), name=name, provider=provider, day=day, skip_unknown=skip_unknown, today=today(),
         latest=latest,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def list_prices() -> list[ImportedFile]:
     Raises:
         SpecError: the folder cannot be read.
     """
-    from flopwise.facts.price_import import imported_files
+    from flopwise.prices.imports import imported_files
 
     return imported_files()
 
@@ -110,9 +110,9 @@ def remove_prices(name: str) -> str:
     Raises:
         UnknownNameError: there are none of that name.
     """
-    from flopwise.facts import price_files
+    from flopwise.prices import imports
 
-    return str(price_files.remove_prices(name))
+    return str(imports.remove_prices(name))
 
 
 def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = None) -> PriceImport:
@@ -122,9 +122,9 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.price_import import import_gpuhunt
+    from flopwise.prices.imports import import_fetched
 
-    return import_gpuhunt(providers, load_facts(facts), today())
+    return import_fetched(providers, load_facts(facts), today())
 
 
 def own_prices(
