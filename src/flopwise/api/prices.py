@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flopwise.fleet.own_hour import OwnPrice
-    from flopwise.prices.age import PriceAge
-    from flopwise.prices.imports import ImportedFile, PriceImport
+    from flopwise.price_import.age import PriceAge
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         SpecError: a file of facts or prices is broken.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.prices.age import MOST_DAYS, age_of, ages
+    from flopwise.price_import.age import MOST_DAYS, age_of, ages
 
     on, limit, known = day or today(), MOST_DAYS if most_days is None else most_days, load_facts(facts)
     book = {
@@ -59,7 +59,7 @@ def stale_notes(
     priced: Iterable[tuple[str, str]], *, most_days: float | None = None, day: dt.date | None = None
 ) -> list[str]:
     """A sentence for each (what is priced, day of the price) that is older than `most_days` (180), oldest first."""
-    from flopwise.prices.age import MOST_DAYS, age_notes
+    from flopwise.price_import.age import MOST_DAYS, age_notes
 
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
@@ -84,7 +84,7 @@ def import_prices(
         SpecError: with file, row and column, what was given and what is allowed.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.prices.imports import import_file
+    from flopwise.price_import.imports import import_file
 
     latest = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()  # the latest day that is today anywhere
     return import_file(
@@ -99,7 +99,7 @@ def list_prices() -> list[ImportedFile]:
     Raises:
         SpecError: the folder cannot be read.
     """
-    from flopwise.prices.imports import imported_files
+    from flopwise.price_import.imports import imported_files
 
     return imported_files()
 
@@ -110,7 +110,7 @@ def remove_prices(name: str) -> str:
     Raises:
         UnknownNameError: there are none of that name.
     """
-    from flopwise.prices import imports
+    from flopwise.price_import import imports
 
     return str(imports.remove_prices(name))
 
@@ -122,7 +122,7 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.prices.imports import import_fetched
+    from flopwise.price_import.imports import import_fetched
 
     return import_fetched(providers, load_facts(facts), today())
 

@@ -19,9 +19,9 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, neares
 from flopwise.facts import tables
 from flopwise.facts.offers import OFFERS, PURCHASES
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
-from flopwise.prices.gpuhunt import fetched_quotes
-from flopwise.prices.layouts import read_prices
-from flopwise.prices.rows import PriceRows, rows_of_quotes
+from flopwise.price_import.gpuhunt import fetched_quotes
+from flopwise.price_import.layouts import read_prices
+from flopwise.price_import.rows import PriceRows, rows_of_quotes
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -109,9 +109,7 @@ def import_fetched(providers: Sequence[str], facts: Facts, today: dt.date) -> Pr
     """
     quotes, complaints = fetched_quotes(providers)
     usable = (quote for quote in quotes if quote is not None)
-    prices = rows_of_quotes(
-        usable, facts, layout=FETCHED, source=FETCHED, day=today.isoformat(), skip_unknown=True
-    )
+    prices = rows_of_quotes(usable, facts, layout=FETCHED, source=FETCHED, day=today.isoformat(), skip_unknown=True)
     prices.skipped.update(complaints)
     if not prices.rows:
         reasons = [f"gpuhunt brought {len(quotes):,} items, no price of use", *complaints[:5]]

@@ -15,7 +15,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.api.prices import PriceAges
-    from flopwise.prices.imports import ImportedFile, PriceImport
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
