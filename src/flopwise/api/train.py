@@ -224,8 +224,8 @@ def answered(
 ) -> TrainAnswer:
     """The answer for one layout."""
     from flopwise.training.estimate import TrainJob, estimate
-    from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.rules_of_thumb import step_rules
+    from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent
 
