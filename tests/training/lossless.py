@@ -46,7 +46,7 @@ def machine(*, node: int = NODE, network: float = NETWORK, launch_s: float = 0.0
 
     `launch_s`: fixed time of a message; `rates`: calibrated values other than those of LOSSLESS.
     """
-    plain = cluster(H100, gpus_per_node=NODE, node_bytes_per_s=network, usd_per_gpu_hour=2.0)
+    plain = cluster(H100, gpus_per_node=NODE, network_bytes_per_s_per_gpu=network, usd_per_gpu_hour=2.0)
     levels = (link("nvlink", node, NVLINK, launch_s), link("network", UNBOUNDED, network, launch_s))
     lossless = replace(plain.rates, value={**plain.rates.value, **LOSSLESS, **rates})
     return replace(plain, rates=lossless, fabric=Fabric(levels=levels[node == 1 :]))

@@ -104,6 +104,11 @@ class Rates:
             return next((k for k in (kind, *SIXTEEN_BIT, "fp32") if k in self.peak), kind)
         return kind
 
+    def substitution_note(self, dtype: str) -> str | None:
+        """That another precision stands in for a 16-bit one that the device has no units for; None where none does."""
+        other = self.peak_dtype(dtype) if dtype in SIXTEEN_BIT else dtype
+        return None if other == dtype else f"{self.name} has no {dtype} units: products run in {other}, at its rate"
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """Datasheet rate of a `PRECISIONS` entry.
 
@@ -168,7 +173,7 @@ def lent(scope: str, scopes: Sequence[str]) -> bool:
     return scope not in (scopes[0], VARIANTS.get(scopes[0]))
 
 
-def resolved(
+def resolve_parameters(
     calibration: Calibration, names: Iterable[str], scopes: Sequence[str], who: str
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first.
@@ -188,7 +193,7 @@ def resolved(
     return values, told
 
 
-def folded(assumptions: Iterable[str]) -> list[str]:
+def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
     """The same sentences, those on measurements that stand in for others drawn together into one, at the end.
 
     Source: the sentences of `resolved`. Assumes: their wording, `LENT`.
@@ -218,7 +223,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     """
     table = calibration or accelerator.calibration or load_calibration()
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
-    value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
+    value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
     cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms

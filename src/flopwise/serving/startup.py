@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.host import PINNED_FRAC
+from flopwise.cost.fabric import PINNED_FRAC
 from flopwise.facts.engine_support import support
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
     from flopwise.serving.estimate import ServeJob
 
+DEFAULT_STORAGE = "nvme-gen4"
+"""Kind of storage that weights are read from where none is named."""
 CONNECTIONS = 16
 """Connections that a loader opens to an object store."""
 CACHED = "page-cache"

@@ -208,8 +208,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
 
 def training_band(job: TrainJob) -> ErrorBand:
     """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
-    moe = any(item.__class__.__name__ == "Experts" for kind in job.model.stacks[0].kinds for item in kind.items)
-    band = error_band("training.moe" if moe else "training.dense")
+    band = error_band("training.moe" if job.model.has_experts else "training.dense")
     if job.cluster.ambiguous:
         band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
     if job.cluster.accelerator.vendor != "NVIDIA":
@@ -248,9 +247,14 @@ def counted_passes(job: TrainJob) -> float:
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; of frozen parts `training_passes`.
     Assumes: adapters cost nothing, and no weight of the base has a gradient.
     """
-    if job.recipe.frozen is not None:
-        return training_passes(job.model, job.recipe.frozen, *counted_batch(job))
-    return 3.0 if job.recipe.lora is None else 2.0
+    return recipe_passes(job.model, job.recipe, *counted_batch(job))
+
+
+def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float:
+    """As `counted_passes`, of `batch` sequences of `seq` tokens. Source and assumptions: as there."""
+    if recipe.frozen is not None:
+        return training_passes(model, recipe.frozen, batch, seq)
+    return 3.0 if recipe.lora is None else 2.0
 
 
 def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
