@@ -172,7 +172,7 @@ class OwnWays:
 
     def _begun(self, kind: Kind, spec: str, model: Model) -> Begun | list[str]:
         """The training run that costs the least, as it is billed."""
-        from flopwise.search.plan_training import candidate_job
+        from flopwise.search.training_option import candidate_job
         from flopwise.training.estimate import training_band
 
         goal = self.goal
@@ -211,7 +211,7 @@ class OwnWays:
 
     def _menu(self, spec: str, model: Model) -> Menu | list[str]:
         """What can be rented to serve: the plans for the traffic as it is, and for much more of it."""
-        from flopwise.search.plan_serving import candidate_job
+        from flopwise.search.serving_option import candidate_job
         from flopwise.serving.bands import serving_band
 
         first = self._serve(spec, 1.0, simulate=self.goal.simulate)

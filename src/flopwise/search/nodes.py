@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
 from flopwise.facts.platforms import runs_on
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -46,7 +46,7 @@ class NodeKind:
         return self.priced[0].offer.instance
 
 
-def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut, *, alone: bool = True) -> list[NodeKind]:
+def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alone: bool = True) -> list[NodeKind]:
     """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
 
     Not `alone`, as in `plan`: `facts` are some of a catalog's offers, and a region is known that only others name.
@@ -87,14 +87,14 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut, *, alone: 
     return kinds
 
 
-def nothing_left(ruled_out: RuledOut) -> InfeasibleError:
+def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
     """The error of a search that has no offer to look at."""
     return InfeasibleError(
         "no offer satisfies the constraints", [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
     )
 
 
-def running(kinds: list[NodeKind], software: str, ruled_out: RuledOut) -> list[NodeKind]:
+def running(kinds: list[NodeKind], software: str, ruled_out: RejectionLog) -> list[NodeKind]:
     """Those on which an inference engine runs; the others are counted in `ruled_out`.
 
     Raises:
@@ -112,7 +112,7 @@ def running(kinds: list[NodeKind], software: str, ruled_out: RuledOut) -> list[N
     return kept
 
 
-def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RuledOut) -> NodeKind | None:
+def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RejectionLog) -> NodeKind | None:
     priced = sorted(priced, key=lambda p: p.usd_per_hour)
     offer = priced[0].offer
     try:

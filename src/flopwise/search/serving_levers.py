@@ -13,8 +13,8 @@ from flopwise.search.answer import Candidate, Lever
 from flopwise.search.serving import answers_in_one_pass, deployments
 
 if TYPE_CHECKING:
-    from flopwise.search.outcome import Answer
-    from flopwise.search.serving_option import Option
+    from flopwise.search.plan_draft import PlanDraft
+    from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
 FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16", "bf16"))
@@ -27,7 +27,7 @@ WITHOUT = {
 OTHER_GPUS = 3
 
 
-def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
+def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
     workload = best.workload
     found: list[Lever] = []
@@ -53,14 +53,14 @@ def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
             found.append(_lever(change, best, chosen, workload=asked))
-    return found + _other_devices(answer, answer.plans[0])
+    return found + _other_devices(draft, draft.plans[0])
 
 
-def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
+def _other_devices(draft: PlanDraft, chosen: Candidate) -> list[Lever]:
     """The best plans on other devices, against the chosen one."""
     found: list[Lever] = []
     seen = {chosen.gpu}
-    for plan in answer.plans[1:]:
+    for plan in draft.plans[1:]:
         if plan.gpu in seen or len(seen) > OTHER_GPUS:
             continue
         seen.add(plan.gpu)
@@ -76,7 +76,7 @@ def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
 
 def _lever(
     change: str,
-    best: Option,
+    best: ServingOption,
     chosen: Candidate,
     *,
     weights: str | None = None,
@@ -94,7 +94,7 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
     option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
     met = option.odds()
-    rows = np.flatnonzero(option.allowed(met))
+    rows = option.allowed(met)
     held = layout or chosen.layout
     same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
     if not same.size:
