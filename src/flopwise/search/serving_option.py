@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from flopwise.cost.cluster import cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import Floats, Odds, Option, Pick, Shortfalls, candidates, front
 from flopwise.search.serving import Deployments, answers_in_one_pass
 from flopwise.search.serving_grid import Column
@@ -208,12 +208,7 @@ def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
     """The job of one replica that a candidate of a plan stands for, from its `layout_document`."""
     document = chosen.layout
-    built = cluster(
-        facts.offered_accelerator(offer),
-        offer=offer,
-        purchase=chosen.purchase,
-        node_bytes_per_s=workload.inter_node_bytes_per_s,
-    )
+    built = offer_cluster(workload, facts, offer, chosen.purchase)
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     return replace(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.facts.reliability import spot_record
 from flopwise.search.defaults import recipes
+from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import Floats, Index, Odds, Option
 from flopwise.search.training import Searched, Timed
 from flopwise.training.estimate import TrainJob
@@ -200,12 +200,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         model=model,
         recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
         layout=Layout(**degrees),
-        cluster=cluster(
-            facts.offered_accelerator(offer),
-            offer=offer,
-            purchase=chosen.purchase,
-            node_bytes_per_s=workload.inter_node_bytes_per_s,
-        ),
+        cluster=offer_cluster(workload, facts, offer, chosen.purchase),
         tokens=run_tokens(workload),
         conditions=conditions(
             chosen.purchase,
