@@ -18,7 +18,7 @@ from flopwise.search.rank import Pick
 from flopwise.search.serving import deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
 from flopwise.search.serving_grid import replica_grid
-from flopwise.search.serving_option import ServingOption
+from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.serving_targets import stepped
 from flopwise.search.simulator import Simulator, batch_requests
 from flopwise.search.verify import simulated_odds, verified
@@ -54,10 +54,7 @@ def options(workload: Resolved) -> list[ServingOption]:
     for node in node_kinds(workload, FACTS, RejectionLog()):
         made = deployments(model, workload, node, "bf16", "bf16")
         if made is not None and made.batch.size:
-            found += [
-                ServingOption(workload=workload, model=model, node=node, found=made, priced=priced, kv_dtype="bf16")
-                for priced in node.priced
-            ]
+            found += serving_options(workload, model, node, made, "bf16", node.priced)
     return found
 
 
@@ -345,4 +342,4 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
         assert found[name] == pytest.approx(at_most(limit / value, band), abs=1e-6)
         assert 0.001 < found[name] < 0.999
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
-    assert simulated_odds(replace(option, workload=hopeless), row, run) == {"ttft": 0.0}
+    assert simulated_odds(option.estimated_as(option.found, hopeless), row, run) == {"ttft": 0.0}

@@ -16,7 +16,7 @@ from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.serving import Deployments, deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, message_s, weights_read_s
-from flopwise.search.serving_option import ServingOption
+from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 
@@ -52,8 +52,7 @@ def rows(workload: Resolved) -> Deployments:
 
 
 def option_of(workload: Resolved, kind: NodeKind, found: Deployments) -> ServingOption:
-    model = load_model(workload.source.model)
-    return ServingOption(workload=workload, model=model, node=kind, found=found, priced=kind.priced[0], kv_dtype="bf16")
+    return serving_options(workload, load_model(workload.source.model), kind, found, "bf16", kind.priced[:1])[0]
 
 
 def test_replicas_spend_at_most_85_percent_of_their_time_on_the_arrivals() -> None:

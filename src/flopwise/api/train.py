@@ -175,11 +175,11 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    from flopwise.search.training import fastest
+    from flopwise.search.layout_search import fastest_layout
     from flopwise.training.layout import RECOMPUTE
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
-    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    found = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,7 +17,14 @@ from flopwise.search.rank import NEAREST_MISSES, Index, Pick, cheaper_misses
 from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import DEGREES, ServingOption, cost_front, front_nodes, latency_fronts
+from flopwise.search.serving_option import (
+    DEGREES,
+    ServingOption,
+    cost_front,
+    front_nodes,
+    latency_fronts,
+    serving_options,
+)  # fmt: skip
 from flopwise.search.serving_targets import stepped, target_costs
 from flopwise.search.serving_techniques import tokens_a_step, told, with_draft
 from flopwise.search.verify import MOST_RUNS, verified_plans
@@ -273,14 +280,8 @@ def _options(
                     f"{device.name} ({node.name}): {weights} weights take at least "
                     f"{format_bytes(found.smallest_bytes)} of {format_bytes(device.hbm_bytes)}",
                 )
-            memo: dict[Any, Any] = {}
             if found.batch.size:
-                options += [
-                    ServingOption(
-                        workload=workload, model=model, node=node, found=found, priced=priced, kv_dtype=kv_dtype,
-                        memo=memo,
-                    ) for priced in node.priced
-                ]  # fmt: skip
+                options += serving_options(workload, model, node, found, kv_dtype, node.priced)
     return options
 
 

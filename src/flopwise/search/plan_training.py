@@ -16,16 +16,24 @@ from flopwise.facts.reliability import spot_record
 from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
+from flopwise.search.layout_search import (
+    LayoutSearch,
+    StepTables,
+    TimedLayouts,
+    floor_flops,
+    floor_gpu_s,
+    layout_search,
+    timed_layouts,
+)
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
-from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
-from flopwise.search.training_option import TrainingOption, conditions, memory_band, reliability, run_tokens
+from flopwise.search.training_option import TrainingOption, memory_band, reliability, run_tokens, training_options
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, training_band
+from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.frozen import split_model
-from flopwise.training.layout import Layout, Lora
+from flopwise.training.layout import Lora
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
@@ -160,7 +168,7 @@ def _options(
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
-        job = searched(
+        job = layout_search(
             model,
             recipe,
             most=workload.max_gpus,
@@ -171,7 +179,7 @@ def _options(
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
-        known: Known = {}
+        tables: StepTables = {}
         away = Offloads(job)
         margin = memory_band(recipe).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
@@ -183,23 +191,14 @@ def _options(
                     f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
                 )
                 continue
-            result = timed(job, node, tokens, known, margin=margin)
+            result = timed_layouts(job, node, tokens, tables, margin=margin)
             draft.evaluated += result.considered
             _count_unfit(job, node, result, draft)
-            clock = partial(timed, node=node, tokens=tokens, known=known, margin=margin)
+            clock = partial(timed_layouts, node=node, tokens=tokens, tables=tables, margin=margin)
             for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
                 draft.evaluated += times.considered if chosen is not job else 0
                 if times.rows.size:
-                    band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
-                    found = [
-                        TrainingOption(
-                            workload=workload, node=node, priced=priced, search=chosen, layouts=times, band=band,
-                            conditions=conditions(
-                                priced.purchase, priced.offer.provider, node.cluster.accelerator.name, node.count,
-                                folder, chosen.reliability,
-                            ),
-                        ) for priced in node.priced
-                    ]  # fmt: skip
+                    found = training_options(workload, node, chosen, times, folder)
                     best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
@@ -207,7 +206,7 @@ def _options(
 
 
 def _by_floor(
-    job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
+    job: LayoutSearch, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
 ) -> list[tuple[float, NodeKind]]:
     """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
@@ -233,7 +232,7 @@ def _by_floor(
     return sorted(kept, key=lambda entry: entry[0])
 
 
-def _count_unfit(job: Searched, node: NodeKind, result: Timed, draft: PlanDraft) -> None:
+def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:
     device = node.cluster.accelerator
     if result.fitting < result.considered:
         needs, has = format_bytes(result.smallest_bytes), format_bytes(device.hbm_bytes)

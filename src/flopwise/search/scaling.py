@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.software import stack
-from flopwise.search.space import Limits, powers_of_two
-from flopwise.search.training import fastest
+from flopwise.search.layout_search import fastest_layout
+from flopwise.search.space import LayoutLimits, powers_of_two
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import peak_bytes
 from flopwise.training.step import Inner, step_parts, step_table
@@ -133,7 +133,7 @@ def comparison(
     )
 
 
-def ruled_out(strategy: str, count: int, limits: Limits, batch: int) -> str:
+def ruled_out(strategy: str, count: int, limits: LayoutLimits, batch: int) -> str:
     """Why `strategy` cannot use `count` GPUs; empty where it can."""
     replicas = {
         f"the batch is exhausted: {batch:,} sequences for {count:,} replicas": count > batch,
@@ -147,7 +147,7 @@ def ruled_out(strategy: str, count: int, limits: Limits, batch: int) -> str:
     return next((reason for reason, holds in others.get(strategy, replicas).items() if holds), "")
 
 
-def _degrees(strategy: str, count: int, limits: Limits) -> dict[str, int]:
+def _degrees(strategy: str, count: int, limits: LayoutLimits) -> dict[str, int]:
     """The degrees of `strategy` on `count` GPUs."""
     zero = {"zero-1": 1, "fsdp": 3, "expert": 1}.get(strategy, 0) if count > 1 else 0
     if strategy in ("tensor", "pipeline", "context"):
@@ -161,7 +161,7 @@ def _candidates(
 ) -> tuple[tuple[Layout, tuple[str, ...]] | None, list[tuple[str, str]]]:
     """Candidates of all strategies as one layout of columns, whose each is; and (strategy, reason) of those without."""
     batch = int(recipe.global_batch)
-    limits = Limits.of(model, int(recipe.seq_len), batch)
+    limits = LayoutLimits.of(model, int(recipe.seq_len), batch)
     rows: list[dict[str, int]] = []
     names: list[str] = []
     ruled: list[tuple[str, str]] = []
@@ -182,7 +182,7 @@ def _candidates(
                 found = {**base, "micro_batch": micro, "interleave": chunks}
                 rows += [{**found, "recompute": mode} for mode in range(3)]
                 names += [strategy] * 3
-    best = fastest(model, recipe, cluster, count, recompute=None, micro_batch=micro_batch)
+    best = fastest_layout(model, recipe, cluster, count, recompute=None, micro_batch=micro_batch)
     if best is None:
         ruled.append(("hybrid", f"no layout of {count:,} GPUs divides {batch:,} sequences"))
     else:

@@ -92,7 +92,7 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
+    option = best.estimated_as(found, asked, cache)
     met = option.odds()
     rows = option.allowed(met)
     held = layout or chosen.layout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,7 +106,7 @@ def _anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingO
                 made[key] = None
         other = made[key]
         if other is not None and other.batch.size:
-            found.append(replace(option, memo={}, workload=workload, found=other))
+            found.append(option.estimated_as(other, workload))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,10 @@ import numpy as np
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.facts.reliability import spot_record
 from flopwise.search.defaults import recipes
+from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import Floats, Index, Odds, Option
-from flopwise.search.training import Searched, Timed
-from flopwise.training.estimate import TrainJob
+from flopwise.search.rank import ByTarget, Floats, Index, Option
+from flopwise.training.estimate import TrainJob, training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
+    from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
 
 
@@ -34,51 +34,10 @@ if TYPE_CHECKING:
 class TrainingOption(Option):
     """The fastest layouts of a recipe for each number of GPUs."""
 
-    search: Searched
-    layouts: Timed
+    search: LayoutSearch
+    layouts: TimedLayouts
     band: ErrorBand
     conditions: Conditions
-
-    @cached_property
-    def instances(self) -> Floats:
-        """Instances of each row."""
-        return np.asarray(self.layouts.num_gpus // self.node.count)
-
-    @cached_property
-    def seconds(self) -> Floats:
-        """Run time of each row; interruptions of spot instances make it longer.
-
-        What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
-        """
-        if self.priced.purchase != "spot":
-            return self.layouts.run_s
-        gpus, nbytes = self.layouts.num_gpus, self.search.checkpoint_bytes
-        undisturbed = goodput_frac(gpus, nbytes, self.search.reliability)
-        longer: Floats = self.layouts.run_s * (undisturbed / goodput_frac(gpus, nbytes, self.conditions.reliability))
-        return longer
-
-    @cached_property
-    def cost_usd(self) -> Floats:
-        """Cost of each row's run."""
-        cost: Floats = self.seconds / 3600 * self.usd_per_hour
-        return cost
-
-    @cached_property
-    def energy_joules(self) -> Floats:
-        """Energy of each row's run at the meter; infinite where the device's power limit is not known."""
-        energy: Floats = self.seconds * self.layouts.watts
-        return energy
-
-    @property
-    def memory_bytes(self) -> Floats:
-        """Memory of each row's fullest device."""
-        return self.layouts.memory_bytes
-
-    @property
-    def tokens_per_s(self) -> Floats:
-        """Useful tokens of each row a second."""
-        rate: Floats = self.search.recipe.useful_tokens / self.layouts.step_s
-        return rate
 
     @property
     def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -86,14 +45,14 @@ class TrainingOption(Option):
         known = np.minimum(self.energy_joules, np.finfo(float).max)
         return self.cost_usd, self.seconds, self.num_gpus.astype(float), known
 
-    def odds(self, workload: Resolved | None = None) -> Odds:
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met.
 
         The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
         """
         workload = workload or self.workload
         band, capacity = memory_band(self.search.recipe), float(self.node.cluster.accelerator.hbm_bytes)
-        odds: Odds = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
+        odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
         for name, value, limit in (
             ("deadline", self.seconds, workload.deadline_s),
             ("budget", self.cost_usd, workload.budget_usd),
@@ -146,6 +105,45 @@ class TrainingOption(Option):
             "tokens_per_s_per_gpu": rate / gpus,
             "gpu_hours": float(self.seconds[row]) / 3600 * gpus,
         }
+
+
+def training_options(
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, folder: Path | None = None
+) -> list[TrainingOption]:
+    """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
+
+    What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
+    """
+    gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
+    band = training_band(TrainJob(model=search.model, recipe=search.recipe, layout=Layout(), cluster=node.cluster))
+    options = []
+    for priced in node.priced:
+        surroundings = conditions(
+            priced.purchase, priced.offer.provider, device, node.count, folder, search.reliability
+        )
+        seconds = layouts.run_s
+        if priced.purchase == "spot":
+            undisturbed = goodput_frac(gpus, nbytes, search.reliability)
+            seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
+        instances = gpus // node.count
+        options.append(
+            TrainingOption(
+                workload=workload,
+                node=node,
+                priced=priced,
+                instances=np.asarray(instances),
+                seconds=seconds,
+                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour),
+                energy_joules=seconds * layouts.watts,
+                memory_bytes=layouts.memory_bytes,
+                tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search,
+                layouts=layouts,
+                band=band,
+                conditions=surroundings,
+            )
+        )
+    return options
 
 
 def memory_band(recipe: Recipe) -> ErrorBand:

@@ -223,7 +223,7 @@ def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, 
         alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
         rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
         row = int(rows[found.batch[rows].argmax()])
-    other = replace(option, memo={}, found=found)
+    other = option.estimated_as(found)
     return Pick(other, row, other.odds())
 
 
@@ -233,7 +233,7 @@ def _with_pace(pick: ServingPick, requests_per_s: float) -> ServingPick:
     pace, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
     pace[row] = requests_per_s
     tokens[row] *= requests_per_s / float(found.requests_per_s[row])
-    other = replace(pick.option, memo={}, found=replace(found, requests_per_s=pace, tokens_per_s=tokens))
+    other = pick.option.estimated_as(replace(found, requests_per_s=pace, tokens_per_s=tokens))
     return Pick(other, row, other.odds())
 
 
