@@ -20,6 +20,7 @@ from flopwise.training.frozen import training_passes
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.moved import moved_bytes
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
@@ -290,7 +291,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
     memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
-    busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0)
+    busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0) + parts.get(NEWTON_SCHULZ, 0.0)
     shares = {
         "compute": busy - memory_s,
         "memory bandwidth": memory_s,
@@ -322,5 +323,6 @@ def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floa
     step_s = sum(parts.values())
     in_memory = np.minimum(memory_s + parts["optimizer"], step_s)
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    busy = busy + parts.get(NEWTON_SCHULZ, 0.0)
     wires = sum(parts[name] for name in COMMUNICATION)
     return device_watts(tdp_w, np.maximum(busy - in_memory, 0.0) / step_s, in_memory / step_s, wires / step_s)
