@@ -15,7 +15,7 @@ import msgspec
 from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.search.plan import plan
-from flopwise.search.sweep import Planned, Point
+from flopwise.search.sweep import Planned, SweepPoint
 from flopwise.search.workload import Workload, resolve
 
 Task = Callable[["Shipped"], Planned]
@@ -44,7 +44,7 @@ def planned(point: Shipped, facts: str | None, assume_family: str | None) -> Pla
 
 
 def run(
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     engine: str,
     *,
     facts: str | None = None,

@@ -58,7 +58,7 @@ class LayoutLimits:
 
     @staticmethod
     def of(model: Model, seq_len: int, global_batch: int) -> LayoutLimits:
-        """LayoutLimits of the stack that generates."""
+        """The limits of the stack that generates."""
         stack = model.stacks[0]
         return LayoutLimits(
             heads=stack.fewest_heads or 1,
@@ -225,15 +225,10 @@ class Space:
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
-        some, row = divmod(row, max(self.size, 1))
-        for family, start in zip(self.families, self.starts, strict=True):
-            if row < start + family.meshes * family.choices:
-                mesh = (row - start) % family.meshes
-                found = self.columns(family.take(slice(mesh, mesh + 1))).at((row - start) // family.meshes)
-                if some and (some > len(EVERY) or int(found.recompute) != FULL):
-                    break
-                return replace(found, recompute_every=(1, *EVERY)[some])
-        raise IndexError(row)
+        layout = self.at_rows(np.array([row]))[2].at(0)
+        if layout.recomputes_some and int(layout.recompute) != FULL:
+            raise IndexError(row)
+        return layout
 
 
 def divisors(n: int, most: int) -> Column:
