@@ -19,7 +19,7 @@ from flopwise.search.serving import deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
 from flopwise.search.serving_grid import replica_grid
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.serving_targets import stepped
+from flopwise.search.target_costs import stepped
 from flopwise.search.simulator import Simulator, batch_requests
 from flopwise.search.verify import simulated_odds, verified
 from flopwise.search.workload import Resolved

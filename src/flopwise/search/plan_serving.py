@@ -25,8 +25,8 @@ from flopwise.search.serving_option import (
     latency_fronts,
     serving_options,
 )  # fmt: skip
-from flopwise.search.serving_targets import stepped, target_costs
 from flopwise.search.serving_techniques import tokens_a_step, told, with_draft
+from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.serving.estimate import check_request
 from flopwise.serving.precision import layer_weight_bits, substitute

@@ -12,6 +12,7 @@ import numpy as np
 from flopwise.errors import MissingFactError
 from flopwise.search.answer import TargetCost
 from flopwise.search.serving import deployments
+from flopwise.search.serving_option import latency_targets
 from flopwise.search.workload import Latency
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ NODES = 3
 """Kinds of machines, the cheapest ones, that another percentile is planned anew on."""
 NEAR = 1.5
 """Of machines that miss a target by no more than this factor."""
+Best = tuple[float, "ServingOption", int]
+"""Cost, option and row of a plan."""
 
 
 def stepped(value: float, up: int) -> float:
@@ -36,81 +39,82 @@ def stepped(value: float, up: int) -> float:
     return min(beyond) if up > 0 else max(beyond)
 
 
-def moved(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None, Resolved]]:
-    """(target, as it is, as it would be, the workload with it) of each step."""
-    for name in ("ttft", "tpot", "latency"):
-        held: Latency | None = getattr(workload, name)
-        if held is None:
-            continue
-        others: list[Latency | None] = [Latency(held.percentile, stepped(held.seconds, up)) for up in (-1, 1)]
-        if held.percentile in WEAKER:
-            others.append(Latency(WEAKER[held.percentile], held.seconds))
-        for other in (*others, None):
-            yield name, held, other, msgspec.structs.replace(workload, **{name: other})
+def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None]]:
+    """(target, as it is, as it would be) of each step; None: without it."""
+    for name, now in latency_targets(workload).items():
+        if now is not None:
+            yield from ((name, now, Latency(now.percentile, stepped(now.seconds, up))) for up in (-1, 1))
+            if now.percentile in WEAKER:
+                yield name, now, Latency(WEAKER[now.percentile], now.seconds)
+            yield name, now, None
 
 
 def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:
-    """The cheapest plan for each step of each target, as estimated, against the cheapest as they are."""
+    """The cheapest plan for each step of each target, as estimated, against the cheapest as they are.
+
+    A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
+    What holds a percentile holds a weaker one.
+    """
     now = _cheapest(options, workload)
-    found = []
-    for name, held, other, asked in moved(workload):
-        percentile = held.percentile if other is None else other.percentile
-        # a percentile is part of what is estimated; a limit is only held against it
-        same = other is None or percentile == held.percentile
-        best = _cheapest(options if same else _anew(options, asked), asked)
-        if not same and now is not None and (best is None or now[0] < best[0]):
-            best = now  # what holds a percentile holds a weaker one
+    costs = []
+    for name, target, moved in _moved_targets(workload):
+        wanted = msgspec.structs.replace(workload, **{name: moved})
+        percentile = target.percentile if moved is None else moved.percentile
+        if percentile == target.percentile:
+            best = _cheapest(options, wanted)
+        else:
+            plans = (_cheapest(_estimated_anew(options, wanted), wanted), now)
+            best = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0], default=None)
         cost = None if best is None else best[0]
-        saves = None if best is None or now is None else now[0] - best[0]
-        found.append(
+        saves = None if cost is None or now is None else now[0] - cost
+        costs.append(
             TargetCost(
-                target=name, percentile=held.percentile, from_s=held.seconds, to_percentile=percentile,
-                to_s=None if other is None else other.seconds, cost_usd=cost, saves_usd=saves,
+                target=name, percentile=target.percentile, from_s=target.seconds, to_percentile=percentile,
+                to_s=None if moved is None else moved.seconds, cost_usd=cost, saves_usd=saves,
                 saves_frac=None if saves is None or now is None else saves / now[0],
-                instead="" if best is None else _named(*best[1:]),
+                instead="" if best is None else _plan_text(*best[1:]),
             )
         )  # fmt: skip
-    return found
+    return costs
 
 
-def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> tuple[float, ServingOption, int] | None:
-    """Cost, option and row of the cheapest plan that meets the targets of `workload`."""
-    best: tuple[float, ServingOption, int] | None = None
+def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | None:
+    """The cheapest plan that meets the targets of `workload`."""
+    best: Best | None = None
     for option in options:
         rows = option.allowed(option.odds(workload))
         if rows.size:
             row = int(rows[option.cost_usd[rows].argmin()])
-            cost = float(option.cost_usd[row])
-            if best is None or cost < best[0]:
-                best = cost, option, row
+            if best is None or option.cost_usd[row] < best[0]:
+                best = float(option.cost_usd[row]), option, row
     return best
 
 
-def _anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
+def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
     """The options of the cheapest machines, estimated at the percentiles of `workload`."""
     least: dict[int, float] = {}
     for option in options:
         near = option.cost_usd[option.shortfall <= NEAR]
         least[id(option.node)] = min(float(near.min(initial=np.inf)), least.get(id(option.node), np.inf))
     nodes = set(sorted(least, key=least.__getitem__)[:NODES])
+    estimates = {}
     found: list[ServingOption] = []
-    made = {}
     for option in options:
+        key = id(option.found)
         if id(option.node) not in nodes:
             continue
-        key = id(option.found)
-        if key not in made:
+        if key not in estimates:
             try:
-                made[key] = deployments(option.model, workload, option.node, option.found.weights, option.kv_dtype)
+                estimates[key] = deployments(option.model, workload, option.node, option.found.weights, option.kv_dtype)
             except MissingFactError:
-                made[key] = None
-        other = made[key]
+                estimates[key] = None
+        other = estimates[key]
         if other is not None and other.batch.size:
             found.append(option.estimated_as(other, workload))
     return found
 
 
-def _named(option: ServingOption, row: int) -> str:
+def _plan_text(option: ServingOption, row: int) -> str:
     offer, found = option.priced.offer, option.found
     return (
         f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "
