@@ -14,8 +14,7 @@ from flopwise.api.memory import memory
 from flopwise.api.sensitivity import sensitivities
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.formats import weight_format
-from flopwise.facts.software import engine, engine_names
+from named import FACTS
 
 DEVICES = sorted(name for name, chip in load_facts().accelerators.items() if chip.hbm_bytes > 2**33)
 MODELS = (
@@ -51,7 +50,7 @@ def check_accepted(how: dict[str, Any], text: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(engine_names()),
+    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(list(FACTS.engines)),
     weights=st.sampled_from(FORMATS), tp=st.sampled_from([1, 2, 4, 8]), dp=st.sampled_from([1, 4]),
 )  # fmt: skip
 def test_each_remedy_is_accepted(model: str, gpu: str, name: str, weights: str, tp: int, dp: int) -> None:
@@ -67,7 +66,7 @@ def test_each_remedy_is_accepted(model: str, gpu: str, name: str, weights: str, 
 
 @settings(max_examples=12, deadline=None)
 @given(
-    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(engine_names()),
+    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(list(FACTS.engines)),
     weights=st.sampled_from(FORMATS), tp=st.sampled_from([1, 2, 4, 8]),
 )  # fmt: skip
 def test_each_sensitivity_is_accepted(model: str, gpu: str, name: str, weights: str, tp: int) -> None:
@@ -93,7 +92,9 @@ def test_engines_are_offered_the_formats_that_they_run() -> None:
     for name, offered in (("llama.cpp", {"Q4_K_M"}), ("tgi", {"fp8", "awq"}), ("deepspeed-mii", set())):
         found = memory("Llama-3.1-70B", task="serve", gpu="h100", engine=name, concurrency=64, context=4096)
         assert {r.change.split()[-1] for r in found.remedies if r.change.startswith("weights in")} == offered
-        assert engine(name).local == all(weight_format(form).kind == "gguf" for form in offered) or not offered
+        assert (
+            FACTS.engine(name).local == all(FACTS.weight_format(form).kind == "gguf" for form in offered) or not offered
+        )
 
 
 def test_experts_are_spread_over_ranks_that_there_are() -> None:

@@ -11,7 +11,8 @@ from flopwise.cost.kernels import TILES
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import model_from_config
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
+from named import recipe_with
 
 H100 = load_facts().accelerator("H100-SXM-80")
 PEAK = H100.peak["bf16"]  # FLOP/s, datasheet
@@ -28,6 +29,7 @@ LOSSLESS = {
     "attention_tail": 0.0, "wave_tail": 0.0, "wave_tail.scaled": 0.0, "tile_knee": 0.0, "tile_fill_s": 0.0,
     "train_grouped_frac.split": 1.0, "train_grouped_passes.split": 0.0, "grouped_s": 0.0, "grouped_frac": 1.0,
     "train_grouped_frac.fused": 1.0, "train_grouped_passes.fused": 0.0, "core_bytes_per_s": 1e30, "eager_s": 0.0,
+    "matmul_frac.fp8": 1.0, "train_scaled_frac": 1.0, "quantise_kernels": 0.0,
 }  # fmt: skip
 """Calibrated shares as one, calibrated losses as nothing."""
 
@@ -70,7 +72,7 @@ PARAMS = LAYERS * (MATRICES + NORMS) + WIDTH + 2 * VOCAB * WIDTH
 def job(recipe: dict[str, Any] | None = None, cluster: Cluster | None = None, **layout: Any) -> TrainJob:
     """MODEL under Megatron, 32 sequences of 4,096 tokens a step."""
     given = {"seq_len": 4096, "global_batch": 32, "stack": "megatron-te", **(recipe or {})}
-    return TrainJob(model=MODEL, recipe=Recipe(**given), layout=Layout(**layout), cluster=cluster or machine())
+    return TrainJob(model=MODEL, recipe=recipe_with(**given), layout=Layout(**layout), cluster=cluster or machine())
 
 
 def lines(asked: TrainJob) -> dict[str, float]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.cost.advice import Advice, Case, Fine
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.shapes import Operation
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.shape_advice import StackTime
 
 DEFAULT_BATCH = {"train": 1, "serve": 32}
@@ -91,8 +93,8 @@ def advise(
     cluster = place.cluster(tp)
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
-        return _training(found, cluster, tp, sequences, seq, ep or 1, said, offload=offload)
-    return _decoding(found, cluster, tp, sequences, seq, said)
+        return _training(found, cluster, tp, sequences, seq, ep or 1, place.known_facts, said, offload=offload)
+    return _decoding(found, cluster, tp, sequences, seq, place.known_facts, said)
 
 
 def _check(task: str, said: dict[str, str | None], ep: int | None, sizes: dict[str, int | None]) -> None:
@@ -115,6 +117,7 @@ def _training(
     batch: int,
     seq: int | None,
     ep: int,
+    facts: Facts,
     said: dict[str, str | None],
     *,
     offload: bool,
@@ -122,30 +125,31 @@ def _training(
     from flopwise.api.memory import default_seq
     from flopwise.api.recipes import Method
     from flopwise.ops.degrees import check_expert_parallel
-    from flopwise.training.shape_advice import TrainingClock, training_advice
+    from flopwise.training.shape_advice import COMPARED, TrainingClock, training_advice
 
     tokens = default_seq(model, seq)
     check_expert_parallel(model, ep)
     how = Method(
         precision=said["precision"] or "bf16", stack=said["stack"], attention=said["attention"] or "flash", ep=ep
     )
-    recipe = how.recipe(tokens, batch)
-    clock = TrainingClock(model=model, recipe=recipe, cluster=cluster, tp=tp, ep=ep, batch=batch, offload=offload)
+    recipe = how.recipe(tokens, batch, facts)
+    clock = TrainingClock(
+        model=model, recipe=recipe, cluster=cluster, tp=tp, ep=ep, batch=batch, offload=offload,
+        compared=tuple(map(facts.stack, COMPARED)),
+    )  # fmt: skip
     case, advice, fine, stacks = training_advice(clock)
     settings = (
         ("pass", f"forward and backward of {batch:,} x {tokens:,} tokens on one rank"),
         ("accelerator", f"{cluster.accelerator.name}, tp {tp}" + (f", ep {ep}" if ep > 1 else "")),
-        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
+        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}"),
     )
     return _answered(case, advice, fine, stacks, settings)
 
 
 def _decoding(
-    model: Model, cluster: Cluster, tp: int, batch: int, seq: int | None, said: dict[str, str | None]
+    model: Model, cluster: Cluster, tp: int, batch: int, seq: int | None, facts: Facts, said: dict[str, str | None]
 ) -> ShapeAnswer:
     from flopwise.api.memory import default_seq
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.software import engine
     from flopwise.serving.shape_advice import DecodeClock, decode_advice
 
     if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
@@ -155,9 +159,9 @@ def _decoding(
     clock = DecodeClock(
         model=model,
         cluster=cluster,
-        weights=weight_format(said["weights"] or "bf16").name,
-        kv_dtype=said["kv_dtype"] or "bf16",
-        engine=engine(said["engine"] or "vllm").name,
+        weights=facts.weight_format(said["weights"] or "bf16"),
+        kv_dtype=facts.cache_format(said["kv_dtype"] or "bf16"),
+        engine=facts.engine(said["engine"] or defaults.ENGINE),
         tp=tp,
         batch=batch,
         seq=default_seq(model, seq),
@@ -166,7 +170,7 @@ def _decoding(
     settings = (
         ("pass", f"one token for each of {batch:,} sequences with {clock.seq:,} tokens cached"),
         ("accelerator", f"{cluster.accelerator.name}, tp {tp}"),
-        ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
+        ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}"),
     )
     return _answered(case, advice, fine, (), settings)
 

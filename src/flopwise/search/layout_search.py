@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
-from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import (
@@ -41,7 +39,7 @@ from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import recipe_passes, step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.offload import passes_transfer_s
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
@@ -67,7 +65,6 @@ class LayoutSearch:
 
     model: Model
     recipe: Recipe
-    software: Software
     space: Space
     allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
     checkpoint_bytes: float  # whatever the layout
@@ -156,15 +153,14 @@ def layout_search(
     if micro_batch is not None:
         kept = inner.micro_batch == micro_batch
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
-    software = stack(recipe.stack)
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
-        pipelines=Pipelines.of(software, schedule), shard=shard,
+        pipelines=Pipelines.of(recipe.stack, schedule), shard=shard,
     )  # fmt: skip
     table = MemoryTable(model, recipe)
     if inner.tp.size:
         table.prepare(inner.tp, inner.ep, inner.cp, PARTIALS)
-    return LayoutSearch(model, recipe, software, space, (), checkpoint_bytes(table), table).with_memory()
+    return LayoutSearch(model, recipe, space, (), checkpoint_bytes(table), table).with_memory()
 
 
 def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> StepTable:
@@ -176,7 +172,7 @@ def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> Step
     device = (built.rates.name, built.rates.num_sms, built.rates.hbm_bytes_per_s)  # a share of a device is another
     same = tables.get(device)
     table = step_table(
-        search.model, search.recipe, search.software, built.rates, built.fabric, search.space.inner,
+        search.model, search.recipe, search.recipe.stack, built.rates, built.fabric, search.space.inner,
         search.space.degrees, kernels=None if same is None else same.kernels, like=next(iter(tables.values()), None),
     )  # fmt: skip
     tables.setdefault(device, table)
@@ -344,7 +340,7 @@ def timed_layouts(
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    table, software, kind = None, search.software, node.cluster.accelerator.kind
+    table, software, kind = None, search.recipe.stack, node.cluster.accelerator.kind
     counts = [family.num_gpus for family in search.space.families] + ([] if after is None else [after.num_gpus])
     least_s = np.full(1 + max((int(each.max(initial=0)) for each in counts), default=0), np.inf)
     if after is not None:
@@ -409,9 +405,10 @@ def _meter_watts(search: LayoutSearch, node: NodeKind, table: StepTable | None, 
 def fastest_layout(
     model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
 ) -> tuple[Layout, int, int] | None:
-    """(layout, number of layouts, number that fit); None if there is no layout at all.
+    """The layout of the least step time among those that fit with a probability of `FITS_WITH`, and how it was found.
 
-    The layout with the lowest step time among those that fit, or the one that needs the least memory if none fits.
+    Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
+    number of layouts and how many of them are so sure to fit, or None if there is no layout.
     """
     search = layout_search(
         model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=16, max_micro_batch=8,
@@ -420,7 +417,8 @@ def fastest_layout(
     space, needs = search.space, search.allocated_bytes
     if not space.size:
         return None
-    capacity = tensor_bytes(built.accelerator.hbm_bytes, search.software, built.accelerator.kind)
+    most = confident_capacity_bytes(recipe, built.accelerator)
+    capacity = tensor_bytes(most, recipe.stack, built.accelerator.kind)
     fitting, values = sum(int((nbytes <= capacity).sum()) for nbytes in needs), list(needs)
     if fitting:
         table = node_table(search, built, {})

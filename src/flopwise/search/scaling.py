@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.software import stack
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layout import COLUMNS, Layout, Recipe
-from flopwise.training.memory import peak_bytes
+from flopwise.training.memory import confident_capacity_bytes, peak_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import Inner, step_parts, step_table
 from flopwise.training.table import MemoryTable
@@ -95,7 +94,7 @@ class _Steps(NamedTuple):
     lines: dict[str, Floats]
 
     def best(self, strategy: str, capacity: float) -> int:
-        """The fastest of `strategy` (hybrid: of all) that fits, or the one that needs the least memory if none fits."""
+        """The fastest of `strategy` (hybrid: of all) below `capacity`, or the one of least memory if none is."""
         own = np.array([strategy in ("hybrid", name) for name in self.strategies])
         fits = own & (self.memory <= capacity)
         return int((np.where(fits, self.step, np.inf) if fits.any() else np.where(own, self.memory, np.inf)).argmin())
@@ -127,7 +126,8 @@ def comparison(
         }
         if strategies:
             steps = _steps(model, here, cluster, layout, strategies)
-            best = {name: steps.best(name, capacity) for name in dict.fromkeys((*strategies, "hybrid"))}
+            sure = confident_capacity_bytes(here, cluster.accelerator)
+            best = {name: steps.best(name, sure) for name in dict.fromkeys((*strategies, "hybrid"))}
             if reference is None and steps.memory[best["hybrid"]] <= capacity:
                 reference = replace(_point("hybrid", here, steps, best["hybrid"], capacity), efficiency_frac=1.0)
                 ideal = {name: float(line[best["hybrid"]]) * count / batch for name, line in steps.lines.items()}
@@ -165,7 +165,7 @@ def _candidates(
     model: Model, recipe: Recipe, cluster: Cluster, count: int, micro_batch: int | None
 ) -> tuple[Layout, tuple[str, ...], dict[str, str]]:
     """Candidates of all strategies as one layout of columns, the strategy of each; and why the others have none."""
-    batch, software = int(recipe.global_batch), stack(recipe.stack)
+    batch, software = int(recipe.global_batch), recipe.stack
     limits = LayoutLimits.of(model, int(recipe.seq_len), batch)
     rows: list[tuple[str, dict[str, int]]] = []
     reasons: dict[str, str] = {}
@@ -208,7 +208,7 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
     keys = np.stack([np.asarray(getattr(layout, name)) for name in ("tp", "cp", "ep", "micro_batch")])
     distinct, inner = np.unique(keys, axis=1, return_inverse=True)
     degrees, degree = np.unique(np.asarray(layout.pp), return_inverse=True)
-    table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, Inner(*distinct), degrees)
+    table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
     memory = np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind))

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
+from flopwise.facts import defaults
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option, Pick, candidates, front
 from flopwise.search.serving import Deployments, answers_in_one_pass
-from flopwise.search.serving_techniques import job_of, with_draft
+from flopwise.search.serving_techniques import job_of, with_facts
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
     from flopwise.search.nodes import NodeKind, Priced
@@ -40,7 +42,7 @@ class ServingOption(Option):
 
     model: Model
     found: Deployments
-    kv_dtype: str
+    kv_dtype: CacheFormat
     memo: dict[Hashable, ByTarget]  # odds of those with the same estimates
 
     @property
@@ -48,7 +50,9 @@ class ServingOption(Option):
         """Whether answers are made token by token."""
         return not answers_in_one_pass(self.model, self.workload)
 
-    def estimated_as(self, found: Deployments, workload: Resolved | None = None, kv_dtype: str = "") -> ServingOption:
+    def estimated_as(
+        self, found: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
+    ) -> ServingOption:
         """The same machines, bought so, with other deployments."""
         cache = kv_dtype or self.kv_dtype
         return serving_options(workload or self.workload, self.model, self.node, found, cache, [self.priced])[0]
@@ -75,7 +79,7 @@ class ServingOption(Option):
             model=self.model,
             cluster=self.node.cluster,
             weights=self.found.weights,
-            engine=self.workload.source.constraints.engine or "vllm",
+            engine=self.workload.engine,
             arrivals_per_s=self.workload.requests_per_s,
         )
         ttft = serving_band(job, "ttft")
@@ -137,9 +141,9 @@ class ServingOption(Option):
             **{name: int(getattr(self.found, name)[row]) for name in DEGREES},
             "replicas": int(self.found.replicas[row]),
             "max_batch": int(self.found.batch[row]),
-            "weights": self.found.weights,
-            "kv_dtype": self.kv_dtype,
-            "engine": self.workload.source.constraints.engine or "vllm",
+            "weights": self.found.weights.name,
+            "kv_dtype": self.kv_dtype.name,
+            "engine": self.workload.source.constraints.engine or defaults.ENGINE,
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
@@ -158,7 +162,12 @@ class ServingOption(Option):
 
 
 def serving_options(
-    workload: Resolved, model: Model, node: NodeKind, found: Deployments, kv_dtype: str, bought: Sequence[Priced]
+    workload: Resolved,
+    model: Model,
+    node: NodeKind,
+    found: Deployments,
+    kv_dtype: CacheFormat,
+    bought: Sequence[Priced],
 ) -> list[ServingOption]:
     """Deployments on a kind of node, bought in each of these ways."""
     each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.source.task == "batch"
@@ -207,9 +216,9 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     return replace(
-        job_of(with_draft(workload, facts), model, built, document["weights"], layout),
-        kv_dtype=document["kv_dtype"],
-        engine=document["engine"],
+        job_of(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
+        kv_dtype=facts.cache_format(document["kv_dtype"]),
+        engine=facts.engine(document["engine"]),
         concurrency=document["max_batch"] * int(layout.dp),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorBand, error_band
-from flopwise.facts.reliability import spot_record
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Index, Option
 from flopwise.training.estimate import TrainJob, training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
+from flopwise.training.memory import memory_band
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
@@ -51,7 +49,8 @@ class TrainingOption(Option):
         The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
         """
         workload = workload or self.workload
-        band, capacity = memory_band(self.search.recipe), float(self.node.cluster.accelerator.hbm_bytes)
+        device = self.node.cluster.accelerator
+        band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
         odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
         for name, value, limit in (
             ("deadline", self.seconds, workload.deadline_s),
@@ -91,8 +90,8 @@ class TrainingOption(Option):
             "precision": recipe.precision,
             "global_batch": int(recipe.global_batch),
             "seq_len": int(recipe.seq_len),
-            "stack": recipe.stack,
-            "optimizer": recipe.optimizer,
+            "stack": recipe.stack.name,
+            "optimizer": recipe.optimizer.name,
             **({"offload": list(space.offload)} if space.offload else {}),
         }
 
@@ -108,7 +107,7 @@ class TrainingOption(Option):
 
 
 def training_options(
-    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, folder: Path | None = None
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts
 ) -> list[TrainingOption]:
     """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
 
@@ -118,9 +117,7 @@ def training_options(
     band = training_band(TrainJob(model=search.model, recipe=search.recipe, layout=Layout(), cluster=node.cluster))
     options = []
     for priced in node.priced:
-        surroundings = conditions(
-            priced.purchase, priced.offer.provider, device, node.count, folder, search.reliability
-        )
+        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
         seconds = layouts.run_s
         if priced.purchase == "spot":
             undisturbed = goodput_frac(gpus, nbytes, search.reliability)
@@ -146,11 +143,6 @@ def training_options(
     return options
 
 
-def memory_band(recipe: Recipe) -> ErrorBand:
-    """The error band of the memory of a training step."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
-
-
 def run_tokens(workload: Resolved) -> float:
     """Tokens of the whole run, padding included."""
     return (workload.tokens or 0.0) / workload.useful_frac
@@ -173,13 +165,13 @@ def conditions(
     provider: str,
     accelerator: str,
     count: int,
-    folder: Path | None = None,
+    facts: Facts,
     saved: Reliability = DEFAULT_RELIABILITY,
 ) -> Conditions:
     """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
     if purchase != "spot":
         return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
-    record = spot_record(provider, accelerator, folder)
+    record = facts.spot(provider, accelerator)
     interrupted = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return Conditions(reliability=interrupted, origins=(("interruptions_per_s", record.text),))
 
@@ -187,7 +179,7 @@ def conditions(
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
     """The job that a candidate of a plan stands for, from its `layout_document`."""
     document = chosen.layout
-    allowed, _ = recipes(workload, model, document["stack"])
+    allowed, _ = recipes(workload, model, facts.stack(document["stack"]), facts)
     recipe = next(r for r in allowed if r.precision == document["precision"])
     degrees = {name: document[name] for name in COLUMNS if name in document} | {
         "recompute": RECOMPUTE.index(document["recompute"]),
@@ -205,7 +197,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             chosen.provider,
             chosen.gpu,
             chosen.num_gpus // chosen.num_instances,
-            facts.folder,
+            facts,
             reliability(workload),
         ),
     )

@@ -211,7 +211,7 @@ def _trial(pick: ServingPick, simulator: Simulator) -> Trial:
 def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, largest: bool = True) -> ServingPick:
     """The pick with so many replicas, estimated at the load that each then has; with the `largest` batch it holds."""
     option, row = pick.option, pick.row
-    key = (id(option.node), option.found.weights, option.kv_dtype, replicas)
+    key = (id(option.node), option.found.weights.name, option.kv_dtype.name, replicas)
     if key not in simulator.estimates:
         estimate = deployments(
             option.model, option.workload, option.node, option.found.weights, option.kv_dtype, least=replicas
@@ -257,6 +257,6 @@ def _miss_text(trial: Trial, target: str) -> str:
     value = getattr(trial.run, LATENCIES[target])[limit.percentile]
     shown = "-" if value is None else format_seconds(value)
     return (
-        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights}: {target} "
+        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights.name}: {target} "
         f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % likely"
     )

@@ -13,7 +13,8 @@ from flopwise.cost.fabric import fabric
 from flopwise.cost.shape_rules import findings
 from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import engine
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import product_path
@@ -29,9 +30,9 @@ class DecodeClock:
 
     model: Model
     cluster: Cluster
-    weights: str = "bf16"
-    kv_dtype: str = "bf16"
-    engine: str = "vllm"
+    weights: WeightFormat = BF16
+    kv_dtype: CacheFormat = BF16_CACHE
+    engine: Engine
     tp: int = 1
     batch: int = 1
     seq: int = 1
@@ -50,7 +51,7 @@ class DecodeClock:
             model=model or self.model,
             rates=self.cluster.rates,
             fabric=self.cluster.fabric,
-            engine=engine(self.engine),
+            engine=self.engine,
             dtype=path.dtype,
             weight_bits=path.weight_bits,
             kv_dtype=self.kv_dtype,

@@ -14,7 +14,7 @@ from flopwise.cost.shape_rules import findings
 from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import stack as software_row
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.work import Shape, Split
@@ -61,6 +61,7 @@ class TrainingClock:
     ep: int = 1
     batch: int = 1
     offload: bool = False  # the optimizer and its states stand in host memory
+    compared: tuple[TrainingStack, ...] = ()  # other stacks whose kernels the advice looks at
     towers: bool = False  # a multimodal model's towers see a sample with each sequence
     seen: dict[Any, Kernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
     task: str = "train"
@@ -100,7 +101,7 @@ class TrainingClock:
         *,
         batch: Ints | None = None,
         tp: Ints | None = None,
-        stack: str | None = None,
+        stack: TrainingStack | None = None,
         links: Fabric | None = None,
     ) -> tuple[Array, dict[str, Array], Array]:
         """(seconds, its lines, those in memory-bound kernels) of a micro-batch, for columns of batches and degrees."""
@@ -122,12 +123,11 @@ class TrainingClock:
             memory = memory + table.memory_s[0]
         return np.sum(list(total.values()), axis=0), total, memory
 
-    def context(self, tokens: int, batch: Array, tp: Array, stack: str | None = None) -> BlockContext:
+    def context(self, tokens: int, batch: Array, tp: Array, stack: TrainingStack | None = None) -> BlockContext:
         """What all blocks of a micro-batch over sequences of `tokens` share."""
-        name = stack or self.recipe.stack
-        software, one = software_row(name), np.ones(len(batch), dtype=np.int64)
+        software, one = stack or self.recipe.stack, np.ones(len(batch), dtype=np.int64)
         return BlockContext(
-            recipe=replace(self.recipe, seq_len=tokens, global_batch=batch, stack=name),
+            recipe=replace(self.recipe, seq_len=tokens, global_batch=batch, stack=software),
             software=software,
             rates=training_rates(self.cluster.rates, software, self.recipe.precision),
             fabric=self.cluster.fabric,
@@ -136,11 +136,11 @@ class TrainingClock:
         )
 
     def table(
-        self, model: Model, tokens: int, batch: Array, tp: Array, *, stack: str | None, links: Fabric | None
+        self, model: Model, tokens: int, batch: Array, tp: Array, *, stack: TrainingStack | None, links: Fabric | None
     ) -> StepTable:
         """The step table of the first stack of `model` over sequences of `tokens`; one micro-batch a step."""
         shared = self.context(tokens, batch, tp, stack)
-        key = (tokens, batch.tobytes(), tp.tobytes(), stack, self.recipe.attention)
+        key = (tokens, batch.tobytes(), tp.tobytes(), shared.software.name, self.recipe.attention)
         kernels = []
         for items, _, inside in block_list(model):
             place = (key, inside, items)
@@ -186,10 +186,10 @@ class TrainingClock:
 
     def software(self) -> tuple[StackTime, ...]:
         """The micro-batch under the stack asked for and under those that fuse less or more."""
-        names = dict.fromkeys((self.recipe.stack, *COMPARED))
+        stacks = {stack.name: stack for stack in (self.recipe.stack, *self.compared)}
         found = []
-        for name in names:
-            seconds, _, memory = self.lines(stack=name)
+        for name, stack in stacks.items():
+            seconds, _, memory = self.lines(stack=stack)
             found.append(StackTime(name, scalar(seconds), scalar(memory) / scalar(seconds)))
         return tuple(found)
 
@@ -197,7 +197,7 @@ class TrainingClock:
 def fusing(case: Case, compared: tuple[StackTime, ...]) -> Iterator[Advice | Fine]:
     """What another stack's fused kernels would save in memory-bound operations and launches.
 
-    Source: `data/stacks.csv`: what each stack fuses.
+    Source: `data/stacks.json`: what each stack fuses.
     """
     now, best = compared[0], min(compared, key=lambda t: t.pass_s)
     gain = now.pass_s - best.pass_s
@@ -250,7 +250,7 @@ def host(case: Case, clock: TrainingClock) -> Iterator[Advice | Fine]:
     chip = clock.cluster.accelerator
     if not clock.offload or not chip.pcie_bytes_per_s:
         return
-    dtype = resident_grad_dtype(clock.recipe, software_row(clock.recipe.stack))
+    dtype = resident_grad_dtype(clock.recipe, clock.recipe.stack)
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     held = scalar(sharded_parameters(items, clock.tp, clock.ep))
     down, up = held * DTYPE_BYTES[dtype], held * ACT_BYTES
