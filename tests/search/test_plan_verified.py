@@ -12,13 +12,12 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models import load_model
 from flopwise.search.answer import Plan, from_json, to_json
+from flopwise.search.deployments import deployments, least_prompt_s, replica_grid
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.rank import Pick
-from flopwise.search.serving import deployments
-from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
-from flopwise.search.serving_grid import replica_grid
+from flopwise.search.serving_floors import floors, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.serving_techniques import with_facts
 from flopwise.search.simulator import Simulator, batch_requests

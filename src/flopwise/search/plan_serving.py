@@ -11,10 +11,10 @@ import numpy as np
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.search.deployments import Deployments, answers_in_one_pass, deployments
 from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, cheaper_misses
-from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
 from flopwise.search.serving_levers import levers
 from flopwise.search.serving_option import (

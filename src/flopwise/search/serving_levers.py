@@ -10,7 +10,7 @@ import numpy as np
 
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
-from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.search.deployments import answers_in_one_pass, deployments
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.remedies import allows, runnable_formats
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from flopwise.cost.energy import facility_joules
 from flopwise.facts import defaults
+from flopwise.search.deployments import Deployments, answers_in_one_pass
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option, Pick, candidates, front
-from flopwise.search.serving import Deployments, answers_in_one_pass
 from flopwise.search.serving_techniques import job_of, with_facts
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import ServeJob

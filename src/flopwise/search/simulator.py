@@ -21,7 +21,7 @@ from flopwise.serving.sim.trace_file import read_trace_columns
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array
-    from flopwise.search.serving import Deployments
+    from flopwise.search.deployments import Deployments
     from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
     from flopwise.search.workload_traffic import Arriving

@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.errors import MissingFactError
 from flopwise.search.answer import TargetCost
-from flopwise.search.serving import deployments
+from flopwise.search.deployments import deployments
 from flopwise.search.serving_option import latency_targets
 from flopwise.search.workload import Latency
 

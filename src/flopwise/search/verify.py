@@ -12,8 +12,8 @@ import numpy as np
 
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.search.answer import Candidate, SimulatedFigures
+from flopwise.search.deployments import deployments
 from flopwise.search.rank import Pick
-from flopwise.search.serving import deployments
 from flopwise.search.serving_option import DEGREES, LATENCIES, ServingOption, latency_targets
 from flopwise.search.simulator import Simulator
 from flopwise.serving.sim.provision import fewest
