@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise.fleet.assessment import Alert, Allotment, MonthlyCost, Phase
 from flopwise.fleet.hours import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH
 from flopwise.fleet.spec import OWNED
-from flopwise.search.serving import PREFILL_BUSY
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:

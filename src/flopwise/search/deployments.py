@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from flopwise.cost.energy import device_watts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.search.serving_floors import least_prompt_s
-from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
+from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.serving_techniques import job_of, prompt_left
+from flopwise.search.space import powers_of_two
 from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
@@ -30,8 +30,21 @@ if TYPE_CHECKING:
     from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
+Column = NDArray[np.int64]
+MAX_TP = 16
+MAX_PP = 8
+MAX_REPLICA_GPUS = 64
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
+
+
+class ReplicaGrid(NamedTuple):
+    """Columns of replicas: `dp` attention replicas of `tp` ranks share experts spread over `ep` of them."""
+
+    tp: Column
+    pp: Column
+    ep: Column
+    dp: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +77,70 @@ class Deployments:
     smallest_bytes: float
 
 
+@lru_cache(maxsize=64)
+def prompt_flops(model: Model, input_tokens: int) -> float:
+    """Operations of one prompt before its first token: the layers only, hidden pairs left out.
+
+    Source: `flopwise.ops.flops`. Assumes: nothing of the prompt is cached; the head is left out, as is an encoder.
+    """
+    stack = model.stacks[0]
+    shape = stack_shape(model, stack, 1, input_tokens)
+    parts = [(layers, works) for name, layers, works in stack_works(stack, shape) if name not in {"before", "after"}]
+    return float(sum(layers * sum(float(work.causal_flops) for work in works) for layers, works in parts))
+
+
+def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
+    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
+
+    Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
+    """
+    rate = node.cluster.rates.peak_flops_per_s(dtype)
+    least: Floats = prompt_flops(model, input_tokens) / (rate * np.asarray(gpus, dtype=float))
+    return least
+
+
 def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
     return workload.source.task == "encode" or not generates(model)
+
+
+def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ReplicaGrid:
+    """Replicas worth asking about, in columns.
+
+    tp stays inside a node; pp crosses nodes where they are networked, and so do attention replicas that share experts
+    (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
+    """
+    stack = model.stacks[0]
+    heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
+    inside = min(node.count, MAX_TP)
+    most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
+    tp = powers_of_two(inside)
+    tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
+    pp = powers_of_two(min(MAX_PP, stack.num_layers) if node.networked else 1)
+    dp = powers_of_two(most) if experts and spread else np.ones(1, dtype=np.int64)
+    grid_tp, grid_pp, grid_dp = (g.ravel() for g in np.meshgrid(tp, pp, dp, indexing="ij"))
+    gpus = grid_tp * grid_pp * grid_dp
+    whole = (gpus <= node.count) | ((gpus % node.count == 0) & ((grid_tp == inside) | (grid_dp > 1)))
+    keep = whole & (gpus <= most) & ((grid_pp == 1) | ((grid_tp == inside) & (grid_dp == 1)))
+    grid_tp, grid_pp, grid_dp = (g[keep].astype(np.int64) for g in (grid_tp, grid_pp, grid_dp))
+    ranks = grid_tp * grid_dp
+    shared = experts > 0 and spread
+    over = (ranks > 1) & (max(experts, 1) % ranks == 0) if shared else np.zeros(ranks.shape, dtype=bool)
+    cut = grid_dp == 1  # attention replicas each have tokens of their own: their experts are spread
+    return ReplicaGrid(
+        tp=np.concatenate([grid_tp[cut], grid_tp[over]]),
+        pp=np.concatenate([grid_pp[cut], grid_pp[over]]),
+        ep=np.concatenate([np.ones(int(cut.sum()), dtype=np.int64), ranks[over]]),
+        dp=np.concatenate([grid_dp[cut], grid_dp[over]]),
+    )
+
+
+def batches(most: Floats) -> Floats:
+    """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
+    top = max(1.0, float(most.max(initial=1.0)))
+    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5))[1:], [top]]))
+    sizes: Floats = np.minimum(steps.astype(float)[:, None], np.maximum(most, 1.0)[None, :])
+    return sizes
 
 
 def deployments(
@@ -113,11 +187,11 @@ def deployments(
         "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
     }
     if not fit.size:
-        nothing: dict[str, Any] = {f: np.array([]) for f in _COLUMNS}
+        nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=int(grid.tp.size), **told, **nothing)
     sizes = batches(most[fit])
     held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], workload.engine, workload.input_tokens + answer)
-    grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
+    grid = ReplicaGrid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
     layout, dtype = ServingLayout(**grid._asdict()), told["path"].dtype
     job = replace(asked(layout), kv_dtype=kv_dtype)
     columns: dict[str, Any] = (
@@ -153,12 +227,6 @@ def _memory_bytes(
 
     held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
     return held
-
-
-_COLUMNS = (
-    "tp", "pp", "ep", "dp", "batch", "replicas", "ttft_s", "tpot_s", "e2e_s", "least_ttft_s", "least_tpot_s",
-    "requests_per_s", "tokens_per_s", "memory_bytes", "busy_frac", "watts_frac",
-)  # fmt: skip
 
 
 def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
