@@ -16,7 +16,7 @@ from flopwise.cli.render import Screen, heading, table
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest
-    from flopwise.backtests.summary import Summary
+    from flopwise.backtests.summary import Errors
 
 WORST = 8
 MOST_REASONS = 12
@@ -100,7 +100,7 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
     return table([*titles, *_FIGURES], rows, paper)
 
 
-def _cells(s: Summary) -> tuple[Any, ...]:
+def _cells(s: Errors) -> tuple[Any, ...]:
     return (
         s.rows,
         s.predicted_rows,
@@ -111,7 +111,7 @@ def _cells(s: Summary) -> tuple[Any, ...]:
     )
 
 
-def _total(s: Summary, paper: Screen) -> str:
+def _total(s: Errors, paper: Screen) -> str:
     line = f"{s.predicted_rows:,} of {s.rows:,} predicted"
     if s.median_abs_error is not None:
         line += (
