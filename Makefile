@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo plans test test-all fuzz accuracy mutants lint types imports bench clean help
+.PHONY: setup dev oracle demo plans test test-all fuzz house accuracy mutants lint types imports bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -84,6 +84,9 @@ test: dev $(ORACLE) lint types imports ## lint, types, import rules and tests ag
 
 test-all: ## the same with the oracle tests: torch and transformers are installed for them
 	$(MAKE) test CI=true
+
+house: ## how simple the package is to live in: circles, names, far helpers, long rooms
+	@python3 tests/house.py
 
 # Each round draws other inputs; what fails is kept in .hypothesis, and drawn first in the next run.
 ROUNDS ?= 20

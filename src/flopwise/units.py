@@ -47,7 +47,7 @@ def _split(value: object, what: str, example: str) -> tuple[float, str]:
     return number, unit
 
 
-def _scaled(value: object, scales: dict[str, float], what: str, example: str) -> float:
+def _scaled_value(value: object, scales: dict[str, float], what: str, example: str) -> float:
     number, unit = _split(value, what, example)
     scale = scales.get(unit) or scales.get(unit.lower())
     if scale is None:
@@ -62,7 +62,7 @@ def parse_count(value: object, what: str = "count") -> float:
     Raises:
         SpecError: not a finite number with a known suffix.
     """
-    return _scaled(value, _COUNT, what, "2T, 7B or 300k")
+    return _scaled_value(value, _COUNT, what, "2T, 7B or 300k")
 
 
 def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int = 10**15) -> int:
@@ -86,7 +86,7 @@ def parse_bytes(value: object, what: str = "size") -> float:
         SpecError: not a finite number with a known unit.
     """
     scales = {f"{p}b": s for p, s in (_DECIMAL | _BINARY).items()} | {"": 1.0, "bytes": 1.0, "byte": 1.0}
-    return _scaled(value, scales, what, "80GB or 80GiB")
+    return _scaled_value(value, scales, what, "80GB or 80GiB")
 
 
 def parse_seconds(value: object, what: str = "time") -> float:
@@ -95,7 +95,7 @@ def parse_seconds(value: object, what: str = "time") -> float:
     Raises:
         SpecError: not a finite number with a known unit.
     """
-    return _scaled(value, _SECONDS, what, "500ms, 12h or 30d")
+    return _scaled_value(value, _SECONDS, what, "500ms, 12h or 30d")
 
 
 def parse_rate(value: object, what: str = "rate") -> float:
@@ -120,7 +120,7 @@ def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:
         scales |= {f"{prefix}bps": scale / 8, f"{prefix}bit/s": scale / 8, f"{prefix}b/s": scale}
     if isinstance(value, str):
         value = value.replace("Bps", "B/s").replace("bit/s", "bps")
-    return _scaled(value, scales, what, "400Gbps or 50GB/s")
+    return _scaled_value(value, scales, what, "400Gbps or 50GB/s")
 
 
 def parse_watts(value: object, what: str = "power") -> float:
@@ -129,7 +129,7 @@ def parse_watts(value: object, what: str = "power") -> float:
     Raises:
         SpecError: not a finite number with a known unit.
     """
-    return _scaled(value, {"": 1.0, "w": 1.0, "kw": 1e3}, what, "500W or 0.7kW")
+    return _scaled_value(value, {"": 1.0, "w": 1.0, "kw": 1e3}, what, "500W or 0.7kW")
 
 
 def parse_usd(value: object, what: str = "amount") -> float:
@@ -150,7 +150,7 @@ def _three_digits(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _prefixed(value: float, unit: str, prefixes: str, base: float) -> str:
+def _with_prefix(value: float, unit: str, prefixes: str, base: float) -> str:
     """`value` with the largest prefix that leaves at least one whole unit."""
     size, step = abs(value), 0
     while size >= base * 0.9995 and step < len(prefixes) - 1:
@@ -173,17 +173,17 @@ def format_gib(value: float) -> str:
 
 def format_rate(value: float, unit: str = "B/s") -> str:
     """A rate with decimal prefixes: `3.35 TB/s`, `989 TFLOP/s`."""
-    return _prefixed(value, unit, " kMGTPEZY", 1000.0)
+    return _with_prefix(value, unit, " kMGTPEZY", 1000.0)
 
 
 def format_count(value: float) -> str:
     """A count with the field's suffixes: `8.03 B`, `15.0 T`."""
-    return _prefixed(value, "", (" kMBTPE"), 1000.0).rstrip()
+    return _with_prefix(value, "", (" kMBTPE"), 1000.0).rstrip()
 
 
 def format_flops(value: float) -> str:
     """Floating-point operations with decimal prefixes: `1.21 PFLOP`."""
-    return _prefixed(value, "FLOP", " kMGTPEZY", 1000.0)
+    return _with_prefix(value, "FLOP", " kMGTPEZY", 1000.0)
 
 
 def format_seconds(value: float) -> str:
@@ -206,7 +206,7 @@ def format_usd(value: float) -> str:
 
 def format_joules(value: float) -> str:
     """Energy as bills state it, in watt-hours: `12.3 kWh`."""
-    return _prefixed(value / HOUR_S, "Wh", " kMGT", 1000.0)
+    return _with_prefix(value / HOUR_S, "Wh", " kMGT", 1000.0)
 
 
 def format_percent(fraction: float, digits: int = 1) -> str:

@@ -17,7 +17,8 @@ README = (TRUTH / "README.md").read_text(encoding="utf-8")
 TEXT = {
     "id", "study", "date", "model", "gpu", "gated", "task", "lora_targets", "packed_data", "zero", "recompute",
     "topology", "sequence_parallel", "attention", "precision", "software", "compiled", "async_tp", "quality",
-    "source", "format", "form", "method", "base", "offload", "weights_dtype", "grad_dtype", "states_dtype", "adapter_dtype", "optimizer",
+    "source", "format", "form", "method", "base", "offload", "weights_dtype", "grad_dtype", "states_dtype",
+    "adapter_dtype", "optimizer",
     "optimizer_in_backward", "reading", "library", "library_version", "op", "kernel", "dtype", "kv_dtype", "warm",
     "workload", "attention_dp", "weights", "engine", "engine_version", "eager", "speculation", "mode", "lengths",
     "arrivals", "arrivals_per_s", "requests",

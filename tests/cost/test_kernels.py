@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.cost.attention import attention_s, decode_attention_s, prefill_attention_s
 from flopwise.cost.kernels import (
     Timing,
+    attention_s,
     bound_s,
+    decode_attention_s,
     grouped_matmul_s,
     matmul_s,
     pointwise_s,
+    prefill_attention_s,
     waves,
     work_bound_s,
     work_s,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.cost.attention import FLASH_DIMS, flash_dim
-from flopwise.cost.kernels import TILES
+from flopwise.cost.kernels import FLASH_DIMS, TILES, flash_dim
 from flopwise.cost.rates import Rates, rates
 from flopwise.cost.shapes import (
     aligned_elems,

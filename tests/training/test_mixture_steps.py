@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
-from flopwise.cost.collectives import all_to_all_s, reached
+from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
@@ -24,7 +24,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import schedule_code
 from flopwise.training.widths import added_grad_bytes
 
-H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 def drawn(parts: int, copies: int, pools: int, top: int, tries: int = 20_000) -> float:
@@ -43,7 +43,9 @@ def drawn(parts: int, copies: int, pools: int, top: int, tries: int = 20_000) ->
     (1, 8, 8, 4),
 ])  # fmt: skip
 def test_groups_with_a_copy_are_as_many_as_random_draws_find(parts: int, copies: int, pools: int, top: int) -> None:
-    assert float(reached(float(parts), copies, pools, top)) == pytest.approx(drawn(parts, copies, pools, top), rel=0.03)
+    assert float(groups_reached(float(parts), copies, pools, top)) == pytest.approx(
+        drawn(parts, copies, pools, top), rel=0.03
+    )
 
 
 def test_a_limit_on_groups_only_ever_saves_crossings() -> None:

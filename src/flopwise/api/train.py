@@ -12,6 +12,7 @@ from flopwise.api.recipes import Method
 from flopwise.api.rules import step_rules
 from flopwise.api.runs import Surroundings, run_tokens
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.training.spec import batch_of_tokens
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -118,9 +119,7 @@ def step_batch(
     if sequences is not None and tokens is not None:
         raise SpecError("the global batch is given in sequences and in tokens; give one of them")
     if tokens is not None:
-        if tokens < seq_len:
-            raise SpecError(f"a global batch of {tokens:,.0f} tokens is less than one sequence of {seq_len:,}")
-        rounded = max(1, round(tokens / seq_len))
+        rounded = batch_of_tokens(tokens, seq_len)
         near = () if rounded * seq_len == tokens else (f"global batch rounded to {rounded:,} sequences",)
         return rounded, near
     if sequences is not None:
@@ -152,8 +151,7 @@ def reads_of(
             raise SpecError("the bytes of a token are given, but no storage that they are read from")
         return None
     from flopwise.facts.catalog import load_facts
-    from flopwise.training.samples import stored_token_bytes
-    from flopwise.training.storage import Reads
+    from flopwise.training.storage import Reads, stored_token_bytes
 
     for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
         if value is not None and not 0 < value < float("inf"):

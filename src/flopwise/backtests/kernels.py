@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flopwise.backtests.prediction import Prediction, banded, flag, number, skipped, whole
-from flopwise.cost import attention, collectives, kernels
+from flopwise.cost import collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
 from flopwise.cost.rates import Rates, precision, rates
@@ -112,7 +112,7 @@ def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
         _positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads", "num_kv_heads", "head_dim")
     )
     pairs = query * (context - query + 0.5 * (query + 1))
-    timing = attention.prefill_attention_s(
+    timing = kernels.prefill_attention_s(
         r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
     )
     passes = _software_constant(table, "wrapper_passes.attention_prefill", row, 0.0)
@@ -132,7 +132,7 @@ def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads, kv_heads, dim = (
         _positive(row, c) for c in ("batch", "context_len", "num_heads", "num_kv_heads", "head_dim")
     )
-    timing = attention.decode_attention_s(
+    timing = kernels.decode_attention_s(
         r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=not _warm(row)
     )
     return _wrapped_s(float(timing.seconds), row, table, "attention_decode")
@@ -153,7 +153,7 @@ def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = (_positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads"))
     pairs = query * (context - query + 0.5 * (query + 1))
     latent = _on_latent(row)
-    timing = attention.prefill_attention_s(
+    timing = kernels.prefill_attention_s(
         r, pairs, batch, query, heads, 1 if latent else heads, context,
         qk_dim=LATENT + ROPE if latent else MLA_QK, v_dim=LATENT if latent else MLA_V, frac="latent_prefill_frac",
     )  # fmt: skip
@@ -164,7 +164,7 @@ def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads = (_positive(row, c) for c in ("batch", "context_len", "num_heads"))
     kv_bytes = _kv_bytes(row)
     passes = _software_constant(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
-    timing = attention.decode_attention_s(
+    timing = kernels.decode_attention_s(
         r, batch, heads, 1, context, qk_dim=LATENT + ROPE, v_dim=LATENT, cached_dim=LATENT + ROPE,
         kv_bytes=2.0 if passes else kv_bytes,
     )  # fmt: skip
@@ -198,7 +198,7 @@ def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -
     if spans and topology not in NODES:
         raise SpecError("the network between the nodes is not known")
     share = min(NODES[topology][0] / per_node, NODES[topology][1]) if spans and per_node else None
-    links = joined(pairs="pairwise" in topology, node_bytes_per_s=share, devices=per_node if spans else None)
+    links = joined(pairs="pairwise" in topology, network=share, devices=per_node if spans else None)
     op = (row.get("op") or "").strip()
     if op == "p2p":
         return float(collectives.p2p_s(links, nbytes, stride))
@@ -244,11 +244,11 @@ class Predictor:
             self._rates[accelerator.name] = rates(accelerator, accelerator.calibration or self.calibration)
         return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
-    def _fabric(self, name: str, *, pairs: bool, node_bytes_per_s: float | None, devices: int | None) -> Fabric:
-        key = (name, pairs, node_bytes_per_s, devices)
+    def _fabric(self, name: str, *, pairs: bool, network: float | None, devices: int | None) -> Fabric:
+        key = (name, pairs, network, devices)
         if key not in self._fabrics:
             self._fabrics[key] = fabric(
                 self.facts.accelerator(name), gpus_per_node=devices or 8, fast_domain=2 if pairs else None,
-                node_bytes_per_s=node_bytes_per_s, calibration=self.calibration,
+                network_bytes_per_s_per_gpu=network, calibration=self.calibration,
             )  # fmt: skip
         return self._fabrics[key]

@@ -97,7 +97,7 @@ class Case:
     now_s: float
     operations: tuple[Operation, ...]
 
-    def saved(self, model: Model) -> float:
+    def seconds_saved(self, model: Model) -> float:
         """Seconds of a pass that the changed model saves."""
         return self.now_s - scalar(self.clock.pass_s(model))
 

@@ -131,7 +131,7 @@ def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) 
     return _outside_in(fabric, nbytes, n, stride)
 
 
-def reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:
+def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:
     """How many of `parts` equal groups of ranks get at least one of the `copies` of a row, on average.
 
     Ranks lie in `pools` equal groups, too, and the copies of a row go to ranks of `top_pools` of them, drawn at random.
@@ -144,11 +144,11 @@ def reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> 
     if pools == top_pools:  # no limit
         return parts * (1.0 - (1.0 - 1.0 / parts) ** copies)
     sizes, back = np.unique(np.maximum(np.round(pools / np.ravel(parts)), 1.0).astype(int), return_inverse=True)
-    missed = np.array([_missed(int(size), int(np.max(copies)), pools, top_pools) for size in sizes])[back]
+    missed = np.array([_miss_probability(int(size), int(np.max(copies)), pools, top_pools) for size in sizes])[back]
     return np.where(parts >= pools, found, parts * (1.0 - missed.reshape(np.shape(parts))))
 
 
-def _missed(size: int, copies: int, pools: int, top_pools: int) -> float:
+def _miss_probability(size: int, copies: int, pools: int, top_pools: int) -> float:
     """Chance that a group of `size` pools gets none of the copies: by how many of its pools are drawn."""
     ways = comb(pools, top_pools)
     return sum(
@@ -179,7 +179,7 @@ def all_to_all_s(
     for level, joined in level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
         if np.any(np.asarray(copies) > 1):
-            crossing = reached(n / inside, copies, pools, top_pools) / copies
+            crossing = groups_reached(n / inside, copies, pools, top_pools) / copies
             outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
         gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
         rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)

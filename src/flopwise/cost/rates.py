@@ -168,7 +168,7 @@ def lent(scope: str, scopes: Sequence[str]) -> bool:
     return scope not in (scopes[0], VARIANTS.get(scopes[0]))
 
 
-def resolved(
+def resolve_parameters(
     calibration: Calibration, names: Iterable[str], scopes: Sequence[str], who: str
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Values of `names` along `scopes`, and a sentence for each scope that had to stand in for the first.
@@ -188,7 +188,7 @@ def resolved(
     return values, told
 
 
-def folded(assumptions: Iterable[str]) -> list[str]:
+def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
     """The same sentences, those on measurements that stand in for others drawn together into one, at the end.
 
     Source: the sentences of `resolved`. Assumes: their wording, `LENT`.
@@ -218,7 +218,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     """
     table = calibration or accelerator.calibration or load_calibration()
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
-    value, assumptions = resolved(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
+    value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
     cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms

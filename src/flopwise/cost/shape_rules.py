@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flopwise.cost.advice import Advice, Case, Finding, Fine, sorted_advice
-from flopwise.cost.attention import QUERY_BLOCK, flash_dim
-from flopwise.cost.kernels import grouped_matmul_s
+from flopwise.cost.kernels import QUERY_BLOCK, flash_dim, grouped_matmul_s
 from flopwise.cost.shapes import Operation, aligned_elems, blocks, preferred_elems, scalar
 from flopwise.facts.architecture import Attend, Experts, Linear
 from flopwise.ops.reshape import (
@@ -47,7 +46,7 @@ def vocabulary(case: Case) -> Iterator[Finding]:
     if vocab in targets:
         yield Fine("vocabulary", f"{vocab:,} is a multiple of 64{f' x tp {tp}' if cut > 1 else ''}")
         return
-    gain, best = max((case.saved(with_vocabulary(clock.model, int(target))), target) for target in targets)
+    gain, best = max((case.seconds_saved(with_vocabulary(clock.model, int(target))), target) for target in targets)
     per_rank = vocab / cut
     if case.worth(gain):
         why = f"{per_rank:,.6g} columns a rank are no multiple of {aligned_elems('bf16')}: rows start unaligned"
@@ -83,7 +82,7 @@ def alignment(case: Case) -> Iterator[Finding]:
         for (size, cut, dtype), names in odd.items():
             unit = aligned_elems(dtype)
             targets = dict.fromkeys(int(ceil_div(size, u * cut)) * u * cut for u in (unit, wide))
-            gain, to = max((case.saved(with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
+            gain, to = max((case.seconds_saved(with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
             if case.worth(gain):
                 products = ", ".join(dict.fromkeys(names))
                 why = f"{size / cut:,.6g} on a rank is no multiple of {unit} ({dtype}): rows start unaligned"
@@ -140,7 +139,7 @@ def _other_heads(case: Case, stack: str, layer: str, item: Attend) -> Iterator[t
         if to > 128 >= item.qk_dim or whole % to or cached % to or heads % kv_heads or heads % case.clock.tp:
             continue
         changed = with_heads(case.clock.model, stack, layer, item, heads, kv_heads, to)
-        yield case.saved(changed), heads, kv_heads, to
+        yield case.seconds_saved(changed), heads, kv_heads, to
 
 
 def degrees(case: Case) -> Iterator[Finding]:
@@ -218,7 +217,7 @@ def _other_widths(case: Case, stack: str, layer: str, block: FeedForward) -> Ite
         width = whole + step * wide
         if width <= 0 or width == block.width or abs(width / block.width - 1) > 0.04:
             continue
-        gain = case.saved(with_feed_forward(clock.model, stack, layer, block, width))
+        gain = case.seconds_saved(with_feed_forward(clock.model, stack, layer, block, width))
         fewer = max(0.0, 1 - width / block.width)
         if gain > 2 * fewer * spent:
             yield gain, width
@@ -243,7 +242,7 @@ def length(case: Case) -> Iterator[Finding]:
     windows = {i.window for s in clock.model.stacks for k in s.kinds for i in k.items if isinstance(i, Attend)}
     for window in sorted(w for w in windows if w and w % block and w < clock.seq):
         to = int(ceil_div(window, block)) * block
-        gain = case.saved(with_window(clock.model, window, to))
+        gain = case.seconds_saved(with_window(clock.model, window, to))
         if case.worth(gain):
             yield case.advice("attention window", f"{window:,}", f"{to:,}", f"whole blocks of {block}", gain)
 

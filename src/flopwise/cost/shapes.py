@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.attention import DECODE_QUERIES, QUERY_BLOCK
-from flopwise.cost.kernels import ALIGNED_BYTES, tile_costs, work_bytes
+from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, tile_costs, work_bytes
 from flopwise.cost.rates import Rates, precision
 from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
@@ -104,7 +103,7 @@ def l2_ridge_flops_per_byte(rates: Rates, dtype: str) -> float | None:
 def tiling(rates: Rates, work: Work, dtype: str) -> Tiling | None:
     """The tiles that the cost model picks for a product, or the blocks of attention; None for what streams.
 
-    Source: `flopwise.cost.kernels.tile_costs`, `flopwise.cost.attention`. Assumes: as there.
+    Source: `flopwise.cost.kernels.tile_costs`, `flopwise.cost.kernels`. Assumes: as there.
     """
     if rates.num_sms <= 1:
         return None

@@ -10,7 +10,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Norm, Pointwise, Stack
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import Habit, habit_of
-from flopwise.ops.saved import traced
+from flopwise.ops.saved import trace_items
 from flopwise.ops.shapes import Shape, Split, Trainable, rows
 from flopwise.ops.trace import Implementation, Setting, Trace, outside
 from flopwise.ops.types import Floats, Ints
@@ -98,7 +98,7 @@ def layer_activation_bytes(
     }
     shape = Shape(batch=batch, query=seq, context=seq, encoder=encoder)
     setting = _setting(shape, implementation, split, habit, **options)
-    trace = traced(layer.items, setting, width, input_grad=input_grad)
+    trace = trace_items(layer.items, setting, width, input_grad=input_grad)
     return _by_mode(_modes(recompute), trace, outside(width, "tokens", setting) * elem_bytes)
 
 
@@ -120,7 +120,7 @@ def saved_tensors(
     """
     shape = Shape(batch=batch, query=seq, context=seq)
     setting = _setting(shape, implementation, split, habit, elem_bytes=elem_bytes, flash=flash)
-    return traced(layer.items, setting, width).kept
+    return trace_items(layer.items, setting, width).kept
 
 
 def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes: float, *, eight_bits: bool) -> Floats:
@@ -144,7 +144,7 @@ def fine_bytes(layer: Layer, width: int, shape: Shape, split: Split, elem_bytes:
         elif isinstance(item, Experts):
             narrow |= {item.name, f"{item.name}/permuted"}
     total: Floats = 0.0
-    for key, nbytes in traced(layer.items, setting, width).kept.items():
+    for key, nbytes in trace_items(layer.items, setting, width).kept.items():
         if key not in again:
             total = total + (nbytes / elem_bytes if eight_bits and key in narrow else nbytes)
     return total
@@ -178,16 +178,16 @@ def loss_bytes(model: Model, setting: Setting, loss: Loss) -> Floats:
 def _stack_bytes(stack: Stack, setting: Setting, mode: Ints) -> Floats:
     """Bytes that the items before the layers, the layers and the items after them keep."""
     adapters = setting.trainable != "all"
-    total = _total(traced(stack.before, setting, stack.width, input_grad=False))
+    total = _total(trace_items(stack.before, setting, stack.width, input_grad=False))
     entry = outside(stack.width, "tokens", setting) * setting.elem_bytes
     for index, layer in enumerate(stack.kinds):
         count = stack.order.count(index)
-        each = _by_mode(mode, traced(layer.items, setting, stack.width), entry)
+        each = _by_mode(mode, trace_items(layer.items, setting, stack.width), entry)
         if adapters and stack.order and stack.order[0] == index:  # nothing before the first layer is trained
-            first = _by_mode(mode, traced(layer.items, setting, stack.width, input_grad=False), entry)
+            first = _by_mode(mode, trace_items(layer.items, setting, stack.width, input_grad=False), entry)
             total, count = total + first, count - 1
         total = total + count * each
-    return total + _total(traced(stack.after, setting, stack.width))
+    return total + _total(trace_items(stack.after, setting, stack.width))
 
 
 def model_activation_bytes(

@@ -108,7 +108,7 @@ def _all_works(
                 yield stack, part, layers, works
 
 
-def _published(model: Model, batch: Ints, *, backward: bool) -> Floats:
+def _published_flops(model: Model, batch: Ints, *, backward: bool) -> Floats:
     facts = model.published
     forward = facts.forward_flops_per_sample if facts else None
     if facts is None or forward is None:
@@ -131,7 +131,7 @@ def forward_flops(model: Model, batch: Ints, seq: Ints, *, encoder: Ints | None 
     Raises: MissingFactError: neither a table nor a published figure.
     """
     if not model.stacks:
-        return _published(model, batch, backward=False)
+        return _published_flops(model, batch, backward=False)
     total: Floats = 0.0
     for _, _, layers, works in _all_works(model, batch, seq, encoder, towers):
         for work in works:
@@ -148,7 +148,7 @@ def causal_forward_flops(
     Raises: MissingFactError: as `forward_flops`.
     """
     if not model.stacks:
-        return _published(model, batch, backward=False)
+        return _published_flops(model, batch, backward=False)
     total: Floats = 0.0
     for _, _, layers, works in _all_works(model, batch, seq, encoder, towers):
         for work in works:
@@ -172,7 +172,7 @@ def backward_flops(
     Raises: MissingFactError: as `forward_flops`.
     """
     if not model.stacks:
-        return _published(model, batch, backward=True)
+        return _published_flops(model, batch, backward=True)
     total: Floats = 0.0
     for stack, _, layers, works in _all_works(model, batch, seq, encoder, towers):
         for work in backward_works(works, trainable=trainable, no_input_grad=raw_inputs(stack)):

@@ -53,7 +53,7 @@ def single_groups(items: Sequence[Item]) -> list[Group]:
     return [(item,) for item in items]
 
 
-def merged(works: Sequence[Work]) -> Work:
+def merge_works(works: Sequence[Work]) -> Work:
     """The works of one group as one: products side by side share their input, elementwise passes add their bytes.
 
     Source: counting. Assumes: all products have the same rows and inputs.

@@ -38,7 +38,7 @@ def _prefix(name: str) -> str:
 
 
 def _linear(t: Trace, item: Linear) -> None:
-    s, x, trained, adapted = t.setting, t.source(item.reads), t.trained, t.adapted(item.name)
+    s, x, trained, adapted = t.setting, t.source(item.reads), t.trains_weights, t.has_adapter(item.name)
     if (trained or adapted) and item.reads != "encoder":  # the encoder's output is kept once for all layers
         if item.name == "router" and s.habit.router_fp32 and s.wide and s.implementation != "fused":
             t.note(f"{item.name}/fp32", (rows(item.stream, s.shape, s.split) + item.outputs) * item.inputs * 4)
@@ -55,7 +55,7 @@ def _experts(t: Trace, item: Experts) -> None:
     s, x = t.setting, t.source(item.reads)
     _, k, n = expert_dims(item, s.split)
     m = rows("tokens", s.shape, s.split) * item.top_k * s.split.expert_load
-    trained = t.trained
+    trained = t.trains_weights
     if trained and item.shard == "column":
         t.note(f"{item.name}/permuted", m * k * s.elem_bytes)
         if s.implementation != "fused":  # chosen experts and their weights; where each row came from and goes
@@ -67,7 +67,7 @@ def _experts(t: Trace, item: Experts) -> None:
 
 def _norm(t: Trace, item: Norm) -> None:
     s, x = t.setting, t.source(item.reads)
-    trained = t.trained and item.affine
+    trained = t.trains_weights and item.affine
     groups: Ints = local_heads(item.groups, s.split.tp) if item.shard else item.groups
     elems = (
         rows(item.stream, s.shape, s.split) * groups * item.dim
@@ -88,7 +88,7 @@ def _norm(t: Trace, item: Norm) -> None:
     t.put(item.name, elems * s.elem_bytes, grad=x.grad or trained)
 
 
-def _gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
+def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
     """activation(a) * b: a and b are the two products before it, or the halves of one."""
     prefix = _prefix(item.name)
     whole = t.made.get(f"{prefix}/gate_up_proj")
@@ -105,7 +105,7 @@ def _gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> Non
 def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
-        _gated(t, item, size, keep_activated=not fused)
+        _save_gated(t, item, size, keep_activated=not fused)
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
         t.note(item.name, size)  # their output says everything
     elif item.kind == "relu2" and not fused:
@@ -153,7 +153,7 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> N
 
 
 def _table(t: Trace, item: Table) -> None:
-    s, trained = t.setting, t.trained
+    s, trained = t.setting, t.trains_weights
     if trained:
         sequences = 1 if item.position else s.shape.batch
         t.note(f"{item.name}/ids", rows(item.stream, s.shape, s.split) / s.shape.batch * sequences * 8)
@@ -162,14 +162,14 @@ def _table(t: Trace, item: Table) -> None:
 
 def _convolution(t: Trace, item: Convolution) -> None:
     s, x = t.setting, t.last
-    if t.trained and x.key == "input":  # sound, not yet of the stack's width
+    if t.trains_weights and x.key == "input":  # sound, not yet of the stack's width
         sampled = item.rows_per_token * item.stride
         t.note(f"{item.name}/input", outside(item.channels, item.stream, s) * sampled * s.elem_bytes)
-    elif t.trained:
+    elif t.trains_weights:
         t.keep(x)
     width = item.channels if item.outputs is None else item.outputs
     elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
-    t.put(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trained)
+    t.put(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trains_weights)
 
 
 def _recurrence(t: Trace, item: Recurrence) -> None:
@@ -217,13 +217,13 @@ def _attend(t: Trace, item: Attend) -> None:
     if grad:
         _keep_scores(t, item, given, heads * tokens)
     t.put(item.name, tokens * heads * item.v_dim * s.elem_bytes, grad=grad)
-    if grad and s.implementation == "sdpa" and _concatenated(t, item):
+    if grad and s.implementation == "sdpa" and _concatenates(t, item):
         t.note(f"{item.name}/out", t.last.nbytes)  # lies head by head, as the queries: the projection reads a copy
     elif grad and (s.implementation == "sdpa" or (s.implementation == "fused" and s.flash)):
         t.keep(t.last)
 
 
-def _concatenated(t: Trace, item: Attend) -> bool:
+def _concatenates(t: Trace, item: Attend) -> bool:
     """Whether the queries were put together from a rotated and an unrotated part."""
     turned = t.rotated.get(_prefix(item.name), 0)
     partly = 0 < turned < (item.heads + (0 if item.kv_shared else item.kv_heads)) * item.qk_dim
@@ -307,7 +307,7 @@ _RULES: dict[type[Item], Callable[[Trace, Any], None]] = {
 }
 
 
-def traced(items: Iterable[Item], setting: Setting, width: int, *, input_grad: bool = True) -> Trace:
+def trace_items(items: Iterable[Item], setting: Setting, width: int, *, input_grad: bool = True) -> Trace:
     """Follow `items` from an input of `width` columns; `input_grad`: something before them is trained.
 
     Source: PyTorch's derivatives (what each backward formula reads); Korthikanti et al. 2022 (arXiv 2205.05198) section

@@ -86,11 +86,11 @@ class Trace:
         self.last = self.made[name] = Tensor(name, nbytes, grad)
 
     @property
-    def trained(self) -> bool:
+    def trains_weights(self) -> bool:
         """Whether the items' own weights get gradients."""
         return self.setting.trainable == "all"
 
-    def adapted(self, name: str) -> bool:
+    def has_adapter(self, name: str) -> bool:
         """Whether an adapter sits on the item."""
         chosen = self.setting.trainable
         return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)

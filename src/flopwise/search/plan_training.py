@@ -15,7 +15,7 @@ from flopwise.facts.software import stack
 from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
-from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
+from flopwise.search.nodes import NodeKind, network_of, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
@@ -308,7 +308,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             facts.offered_accelerator(offer),
             offer=offer,
             purchase=chosen.purchase,
-            node_bytes_per_s=workload.inter_node_bytes_per_s,
+            network_bytes_per_s_per_gpu=network_of(workload, offer),
         ),
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
         conditions=conditions(

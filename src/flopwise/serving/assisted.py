@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.host import pcie_bytes_per_s
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.facts.software import engine
 from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout

@@ -18,7 +18,7 @@ from flopwise.cost.rates import PRECISIONS, precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.flops import runs
-from flopwise.ops.fusion import Group, fused_groups, merged
+from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import hottest_rank_load
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
@@ -380,4 +380,4 @@ def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool
         tokens = tokens * replicas if isinstance(first, Experts) else tokens
         shape = Shape(batch=tokens, query=1, context=1)
     works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
-    return [merged(works)] if works else []
+    return [merge_works(works)] if works else []

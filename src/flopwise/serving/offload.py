@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.host import pcie_bytes_per_s
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.facts.formats import weight_format
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.cost.host import PINNED_FRAC
+from flopwise.cost.fabric import PINNED_FRAC
 from flopwise.facts.engine_support import support
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes

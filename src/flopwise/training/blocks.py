@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.attention import eager_attention_s
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
-from flopwise.cost.kernels import Timing, overlapped, work_bytes, work_s
+from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.facts.formats import weight_format
-from flopwise.ops.fusion import Group, fused_groups, merged, single_groups
+from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
 from flopwise.training.adapters import adapted
 from flopwise.training.frozen import TRAINED, Block
@@ -159,7 +158,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
         if not works:
             continue
-        work = merged(works)
+        work = merge_works(works)
         adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
         precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISION else context.recipe.precision
         unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
@@ -253,7 +252,8 @@ def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
     if context.software.accumulation == "separate":
         return added_s
     plain, more = (
-        overlapped(context.rates, timing.compute_s, timing.memory_s + extra, 0.0).seconds for extra in (0.0, added_s)
+        overlap_timing(context.rates, timing.compute_s, timing.memory_s + extra, 0.0).seconds
+        for extra in (0.0, added_s)
     )
     return more - plain
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flopwise.cost.host import pcie_bytes_per_s
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.facts.software import stack
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
