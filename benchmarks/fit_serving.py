@@ -28,7 +28,6 @@ from flopwise.backtests.run import measurements
 from flopwise.backtests.serving import STREAM, measured_quantities, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
-from flopwise.facts.architecture import Experts
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine, engine, engine_names
@@ -93,8 +92,9 @@ def runs(file: Path) -> list[Run]:
             continue
         if _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
-        mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
-        found.append(Run(row["id"], row["study"], row["mode"], mixture, job, memory, machine, replicas, measured))
+        found.append(
+            Run(row["id"], row["study"], row["mode"], job.model.has_experts, job, memory, machine, replicas, measured)
+        )
     return found
 
 

@@ -64,8 +64,7 @@ def runs(file: Path) -> list[Run]:
         except FlopwiseError:
             continue
         if measured:
-            experts = any(type(i).__name__ == "Experts" for k in job.model.stacks[0].kinds for i in k.items)
-            found.append(Run(row["id"], row["study"], job, measured, experts))
+            found.append(Run(row["id"], row["study"], job, measured, job.model.has_experts))
     return found
 
 

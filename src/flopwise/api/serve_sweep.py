@@ -112,7 +112,7 @@ def _loads(first: ServeAnswer) -> tuple[int, ...]:
 
 def _degrees(first: ServeAnswer) -> tuple[int, ...]:
     """Tensor-parallel degrees that divide the heads, inside one node."""
-    from flopwise.api.recipes import heads_and_experts
+    from flopwise.ops.degrees import heads_and_experts
 
     job = first.estimate.job
     heads, _ = heads_and_experts(job.model)

@@ -120,7 +120,8 @@ def _training(
     offload: bool,
 ) -> ShapeAnswer:
     from flopwise.api.memory import default_seq
-    from flopwise.api.recipes import Method, check_expert_parallel
+    from flopwise.api.recipes import Method
+    from flopwise.ops.degrees import check_expert_parallel
     from flopwise.training.shape_advice import TrainingClock, training_advice
 
     tokens = default_seq(model, seq)

@@ -19,7 +19,7 @@ from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
-from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
@@ -128,6 +128,5 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     hours = steps / campaign_frac()
-    mixture = any(isinstance(i, Experts) for k in model.stacks[0].kinds for i in k.items)
-    band = error_band("gpu_hours.moe" if mixture else "gpu_hours.dense")
+    band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense")
     return banded(name, UNIT, measured, hours, band)

@@ -11,7 +11,7 @@ from flopwise.backtests.names import BRACKETS, named_model
 from flopwise.backtests.prediction import Prediction, flag, number, skipped, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
-from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Engine, engine
@@ -149,11 +149,10 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     if number(row, "tp") is None:
         by_layers = software.name.startswith("llama.cpp")
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
-    mixture = any(isinstance(i, Experts) for s in model.stacks for k in s.kinds for i in k.items)
-    ep = whole(row, "ep", 1) if mixture else 1
-    if mixture and dp == 1 and flag(row, "attention_dp", default=False):
+    ep = whole(row, "ep", 1) if model.has_experts else 1
+    if model.has_experts and dp == 1 and flag(row, "attention_dp", default=False):
         tp, dp, ep = 1, tp, 1
-    shared = dp if mixture and dp > 1 else 1
+    shared = dp if model.has_experts and dp > 1 else 1
     layout = ServingLayout(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared)
     return layout, max(1, gpus // (tp * pp * shared))
 

@@ -21,6 +21,7 @@ from flopwise.ops.work import Shape, Split
 from flopwise.training.block_lines import block_list
 from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Array, Ints
     from flopwise.training.layout import Recipe
 
-ONCE = frozenset({"optimizer", "data_parallel", "pipeline_bubble", "pipeline_p2p"})
+ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
 COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
 """Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
