@@ -88,13 +88,6 @@ def our_columns(kind: str, row: Row) -> Row:
     return {name: _cell(row, origin) for name, origin in COLUMNS[kind].items()}
 
 
-def published_names(kind: str, column: str) -> tuple[str, ...]:
-    """Names under which a file may have a column of ours: the published one after ours."""
-    origin = COLUMNS[kind][column]
-    other = origin if isinstance(origin, str) else origin.column if isinstance(origin, Scaled) else column
-    return (column,) if other == column else (column, other)
-
-
 def _cell(row: Row, origin: Origin) -> str:
     if isinstance(origin, str):
         return (row.get(origin) or "").strip()

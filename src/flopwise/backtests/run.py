@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flopwise.backtests.columns import our_columns, published_names
+from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
 from flopwise.backtests.kinds import Kind
 from flopwise.backtests.prediction import Prediction
 from flopwise.backtests.summary import Errors, summarize
@@ -51,14 +51,6 @@ class Backtest:
             groups.setdefault((*key, prediction.quantity) if self.has_quantities else key, []).append(prediction)
         return {key: summarize(members) for key, members in sorted(groups.items())}
 
-    def source_column(self) -> tuple[str, ...]:
-        """The column that says where rows are from; none where the file has no such column."""
-        return next(((name,) for name in self.kind.source if name in self.columns), ())
-
-    def class_columns(self) -> tuple[str, ...]:
-        """The columns of this kind's classes that the file has."""
-        return tuple(name for name in self.kind.classes if name in self.columns)
-
 
 def printed_rows(kind: Kind, file: Path) -> list[Row]:
     """The rows of a measurement file as they are: with our columns, or with those of published tables.
@@ -67,9 +59,14 @@ def printed_rows(kind: Kind, file: Path) -> list[Row]:
         SpecError: the file cannot be read or lacks a column that the kind needs.
     """
     rows = read_rows(file, ())
-    names = [next((n for n in published_names(kind.name, c) if n in rows[0]), c) for c in kind.needed]
-    check_header(file, tuple(rows[0]), names)
+    check_header(file, tuple(rows[0]), [_present_name(COLUMNS[kind.name][c], c, rows[0]) for c in kind.needed])
     return list(rows)
+
+
+def _present_name(origin: Origin, column: str, row: Row) -> str:
+    """The name under which a row has a column of ours; ours where it has it under none."""
+    published = origin if isinstance(origin, str) else origin.column if isinstance(origin, Scaled) else column
+    return published if column not in row and published in row else column
 
 
 def measurements(kind: Kind, file: Path) -> list[Row]:

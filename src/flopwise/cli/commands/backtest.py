@@ -74,7 +74,9 @@ def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
 def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]:
     from flopwise.backtests.summary import reasons, worst
 
-    for names in [by] if by else [done.source_column(), done.class_columns()]:
+    sources = tuple(name for name in done.kind.source if name in done.columns)[:1]
+    classes = tuple(name for name in done.kind.classes if name in done.columns)
+    for names in [by] if by else [sources, classes]:
         if names:
             yield _groups(done, names, paper)
     yield _total(done.summary, paper)
