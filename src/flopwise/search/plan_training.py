@@ -25,6 +25,7 @@ from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
+from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
@@ -174,7 +175,7 @@ def _options(
             answer.ruled_out.add(reason, count)
         known: Known = {}
         away = Offloads(job)
-        margin = rank.memory_band(recipe).quantile(workload.confidence)
+        margin = memory_band(recipe).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
                 advance(before + done, steps)
