@@ -6,11 +6,9 @@ import pytest
 
 from flopwise.backtests import memory, weights
 from flopwise.backtests.columns import SOFTWARE, our_columns
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import optimizer, stack_names
 from flopwise.training.layout import TARGET_SETS
+from named import FACTS
 
-FACTS = load_facts()
 PRINTED = {  # a row with the columns of published tables
     "id": "x", "source": "torchtune README", "source_key": "torchtune", "year": "2025", "model": "Llama3.2-3B",
     "params_b": "3.2", "method": "full", "trainable_params_m": "", "gpu": "A100", "n_gpus": "1", "param_dtype": "bf16",
@@ -110,11 +108,11 @@ def test_a_size_of_an_unknown_format_is_skipped() -> None:
 )  # fmt: skip
 def test_printed_optimizers_are_rows_of_the_table(printed: str, meant: str) -> None:
     assert _row({"optimizer": printed})["optimizer"] == meant
-    assert optimizer(meant).name == meant
+    assert FACTS.optimizer(meant).name == meant
 
 
 def test_every_software_word_is_a_stack() -> None:
-    assert {name for _, name in SOFTWARE} <= set(stack_names())
+    assert {name for _, name in SOFTWARE} <= set(FACTS.stacks)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_every_software_word_is_a_stack() -> None:
 def test_adapters_are_as_stated(notes: str, rank: str, targets: str) -> None:
     row = _row({"method": "lora", "notes": notes})
     assert (row["lora_rank"], row["lora_targets"]) == (rank, targets)
-    lora = memory.row_recipe(row, memory.row_model(row, FACTS), memory.row_layout(row)).lora
+    lora = memory.row_recipe(row, memory.row_model(row, FACTS), memory.row_layout(row), FACTS).lora
     assert lora is not None
     if rank:
         assert (lora.rank, lora.targets) == (int(rank), TARGET_SETS.get(targets) or tuple(targets.split()))

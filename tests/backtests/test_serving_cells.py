@@ -10,7 +10,7 @@ from flopwise.backtests.columns import our_columns
 from flopwise.backtests.names import model_spellings, named_model
 from flopwise.backtests.serving import (
     measured_quantities,
-    row_cache_dtype,
+    row_cache_format,
     row_device,
     row_engine,
     row_format,
@@ -19,8 +19,8 @@ from flopwise.backtests.serving import (
     row_lengths,
 )
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import engine
+from flopwise.facts.formats import BF16
+from named import FACTS
 
 
 def _printed(**cells: str) -> Mapping[str, str]:
@@ -46,7 +46,7 @@ def _printed(**cells: str) -> Mapping[str, str]:
     ],
 )
 def test_engines(cells: dict[str, str], name: str) -> None:
-    assert row_engine(cells).name == name
+    assert row_engine(cells, FACTS).name == name
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_engines(cells: dict[str, str], name: str) -> None:
 )
 def test_generations_without_a_version(year: int, model_type: str, date: str, name: str) -> None:
     cells = {"engine": "vllm", "date": date}
-    assert row_engine(cells, device_year=year, model_type=model_type).name == name
+    assert row_engine(cells, FACTS, device_year=year, model_type=model_type).name == name
 
 
 def test_dies_are_devices() -> None:
-    facts = load_facts()
+    facts = FACTS
     whole, die = facts.accelerator("MI250"), row_device({"gpu": "MI250"}, facts).accelerator
     assert die.name == "MI250-GCD"
     assert (2 * die.hbm_bytes_per_s, 2 * die.peak["bf16"]) == (whole.hbm_bytes_per_s, whole.peak["bf16"])
@@ -85,13 +85,13 @@ def test_llama_bench_works_through_prompts_in_pieces_of_its_batch() -> None:
         "engine": "llama.cpp", "mode": "fixed_batch", "batch": "16", "model": "Llama-2-7b-hf", "gpu": "H100-SXM-80GB",
         "input_tokens": "128", "output_tokens": "128", "gpus": "1", "weights": "fp16",
     }  # fmt: skip
-    job, _ = row_job(cells, load_facts())
+    job, _ = row_job(cells, FACTS)
     assert (job.concurrency, job.prefill_tokens) == (1, 16)
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:
     with pytest.raises(UnknownNameError):
-        row_engine({"engine": "hamsterwheel (v2)"})
+        row_engine({"engine": "hamsterwheel (v2)"}, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +109,20 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
     ],
 )
 def test_formats(cells: dict[str, str], software: str, name: str) -> None:
-    assert row_format(_printed(**cells), engine(software)) == name
+    assert row_format(_printed(**cells), FACTS.engine(software), FACTS).name == name
 
 
 def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
-    trt, vllm = engine("tensorrt-llm"), engine("vllm")
-    assert row_cache_dtype(_printed(precision_kv="fp16"), trt, "fp8") == "bf16"
-    assert row_cache_dtype(_printed(precision_kv="auto"), vllm, "fp8") == "bf16"
-    assert row_cache_dtype({}, trt, "fp8") == "fp8"
-    assert row_cache_dtype({}, trt, "bf16") == "bf16"
+    trt, vllm, fp8 = FACTS.engine("tensorrt-llm"), FACTS.engine("vllm"), FACTS.weight_format("fp8")
+    assert row_cache_format(_printed(precision_kv="fp16"), trt, fp8, FACTS).name == "bf16"
+    assert row_cache_format(_printed(precision_kv="auto"), vllm, fp8, FACTS).name == "bf16"
+    assert row_cache_format({}, trt, fp8, FACTS).name == "fp8"
+    assert row_cache_format({}, trt, BF16, FACTS).name == "bf16"
 
 
 def _layout(cells: Mapping[str, str], model: str, software: str = "vllm") -> tuple[int, ...]:
     """tp, pp, ep, dp and replicas."""
-    layout, replicas = row_layout(cells, named_model(model, load_facts()), engine(software))
+    layout, replicas = row_layout(cells, named_model(model, FACTS), FACTS.engine(software))
     return (*(int(degree) for degree in (layout.tp, layout.pp, layout.ep, layout.dp)), replicas)
 
 
@@ -173,7 +173,7 @@ def test_throughput_is_of_output_tokens_and_of_all_gpus() -> None:
 def test_modes_set_what_is_in_flight() -> None:
     base = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "gpus": "1", "tp": "1"}
     base |= {"input_tokens": "100", "output_tokens": "50", "concurrency": "7", "batch": "5", "arrivals_per_s": "3"}
-    facts = load_facts()
+    facts = FACTS
     jobs = {m: row_job(base | {"mode": m}, facts)[0] for m in ("fixed_batch", "serving_concurrency", "serving_qps")}
     assert (jobs["fixed_batch"].concurrency, jobs["fixed_batch"].static) == (5, True)
     assert (jobs["serving_concurrency"].concurrency, jobs["serving_concurrency"].static) == (7, False)

@@ -10,11 +10,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from flopwise.facts.hardware_prices import hardware_prices
+from flopwise.facts.hosted_prices import hosted_prices
 
 from flopwise import cli
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.hardware_prices import hardware_prices
-from flopwise.facts.hosted_prices import hosted_prices
 
 FILE = """\
 instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot

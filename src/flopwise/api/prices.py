@@ -88,23 +88,18 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
     on, limit = day or today(), MOST_DAYS if most_days is None else most_days
     known = load_facts(facts)
     found = ages(known.offers, on, limit)
-    book = [age_of(what, dates, on, limit) for what, dates in _book(known.folder).items()]
+    book = [age_of(what, dates, on, limit) for what, dates in _book(known).items()]
     held = tuple(list_prices())
     return Ages(today=on.isoformat(), most_days=limit, providers=tuple(found), imported=held, book=tuple(book))
 
 
-def _book(folder: Path | None) -> dict[str, list[str]]:
+def _book(facts: Facts) -> dict[str, list[str]]:
     """The dates of prices that are not of machines for rent, by what they are of."""
-    from flopwise.facts.hardware_prices import hardware_prices
-    from flopwise.facts.hosted_prices import hosted_prices
-    from flopwise.facts.reliability import spot_records
-    from flopwise.facts.terms import volume_prices
-
     return {
-        "hosted models": [price.date for price in hosted_prices(folder)],
-        "storage and traffic": [price.date for price in volume_prices(folder)],
-        "machines to buy": [price.date for price in hardware_prices(folder)],
-        "spot interruptions": [record.date for record in spot_records(folder)],
+        "hosted models": [price.date for price in facts.hosted_prices],
+        "storage and traffic": [price.date for price in facts.volume_prices.values()],
+        "machines to buy": [price.date for price in facts.hardware_prices],
+        "spot interruptions": [record.date for record in facts.spot_records],
     }
 
 
@@ -177,14 +172,15 @@ def list_prices() -> list[Held]:
     Raises:
         SpecError: the folder cannot be read.
     """
-    from flopwise.facts import offers, tables
+    from flopwise.facts import tables
+    from flopwise.facts.offers import OFFERS
     from flopwise.facts.price_files import stamps
 
     found = []
     for where, changed_ns, _ in stamps():
         path, fault, rows = Path(where), None, []
         try:
-            rows = tables.read_table(path, offers.COLUMNS, keys=offers.KEYS)
+            rows = tables.read_table(path, OFFERS.columns, keys=OFFERS.filled)
         except SpecError as wrong:
             fault = str(wrong)
         dates = sorted(row.values["price_date"] for row in rows)

@@ -19,8 +19,9 @@ from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
-from flopwise.facts.calibration import load_calibration
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
@@ -45,7 +46,7 @@ GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al.
 CAMPAIGN = "train_campaign_frac"
 
 
-def campaign_frac() -> float:
+def campaign_frac(calibration: Calibration) -> float:
     """Share of the GPU-hours of a published pre-training that its steps need on the fastest layout.
 
     Source: data/calibration/training.json (`benchmarks/fit_campaign.py`). Known parts of it: Llama 3 405B trained for
@@ -53,7 +54,7 @@ def campaign_frac() -> float:
     utilisation; OPT-175B's 35 manual restarts (arXiv 2205.01068 section 2.5).
     Assumes: one share for all campaigns.
     """
-    return load_calibration().find(CAMPAIGN, ("any",)).value
+    return calibration.find(CAMPAIGN, ("any",)).value
 
 
 def before_flash_attention(row: Row) -> bool:
@@ -69,7 +70,7 @@ def row_degrees(row: Row) -> tuple[tuple[str, int], ...]:
     return tuple((name, whole(row, name, 1)) for name in ("tp", "pp", "dp") if row.get(name))
 
 
-def row_recipe(row: Row, model: Model, gpus: int) -> Recipe:
+def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
     """The recipe of a pre-training run of that model, with a batch that divides over the GPUs.
 
     Raises:
@@ -86,7 +87,8 @@ def row_recipe(row: Row, model: Model, gpus: int) -> Recipe:
         seq_len=seq,
         global_batch=gpus * max(1, round(tokens / seq / gpus)),
         precision=precision,
-        stack=EARLY_STACK if early else software,
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(EARLY_STACK if early else software),
         attention="eager" if early else "flash",
     )
 
@@ -124,9 +126,10 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         gpus = whole(row, "gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
-        steps = tokens * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus, row_degrees(row))
+        recipe = row_recipe(row, model, facts, gpus)
+        steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    hours = steps / campaign_frac()
-    band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense")
+    hours = steps / campaign_frac(facts.calibration)
+    band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
     return banded(name, UNIT, measured, hours, band)

@@ -12,9 +12,9 @@ from flopwise.backtests.prediction import Prediction, banded, choice, flag, lora
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models import model_from_config
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -94,7 +94,7 @@ def row_layout(row: Row) -> Layout:
     )
 
 
-def _lora(row: Row, model: Model, stack: str) -> Lora | None:
+def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
     """The adapters of a row: rank and targets as stated, or from its number of trained parameters."""
     method = row.get("method", "").lower()
     if method not in ADAPTER_METHODS | SMALL_METHODS:
@@ -105,7 +105,7 @@ def _lora(row: Row, model: Model, stack: str) -> Lora | None:
     lora = Lora(
         rank=whole(row, "lora_rank", usual_rank),
         targets=lora_targets(row.get("lora_targets") or (usual_targets if trained is None else "qv")),
-        base=weight_format(base).name,
+        base=facts.weight_format(base),
         adapter_dtype="fp32" if row.get("adapter_dtype") == "fp32" else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         dropout=stack == "litgpt",
@@ -118,7 +118,7 @@ def _lora(row: Row, model: Model, stack: str) -> Lora | None:
     return replace(lora, rank=max(1, round(trained / one)))
 
 
-def row_recipe(row: Row, model: Model, layout: Layout) -> Recipe:
+def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
     """Optimizer, types, loss and adapters of a row.
 
     Raises:
@@ -130,8 +130,8 @@ def row_recipe(row: Row, model: Model, layout: Layout) -> Recipe:
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(whole(row, "global_batch", 1), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
-        optimizer=row.get("optimizer") or "adamw",
-        stack=stack,
+        optimizer=facts.optimizer(row.get("optimizer") or defaults.OPTIMIZER),
+        stack=facts.stack(stack),
         attention=choice(row, "attention", ATTENTION, "flash"),
         weights_dtype=choice(row, "weights_dtype", DTYPES, None),
         grad_dtype=choice(row, "grad_dtype", DTYPES, None),
@@ -139,7 +139,7 @@ def row_recipe(row: Row, model: Model, layout: Layout) -> Recipe:
         loss_chunks=whole(row, "loss_chunks", 1) if row.get("loss_chunks") else None,
         optimizer_in_backward=flag(row, "optimizer_in_backward", default=False),
         selective="alternate" if row.get("recompute") == "alternate" else None,
-        lora=_lora(row, model, stack),
+        lora=_lora(row, model, stack, facts),
     )
 
 
@@ -163,7 +163,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
-    band = error_band("memory.adapters" if adapters else "memory.full")
+    band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
     return banded(name, UNIT, measured, reading_bytes(row, memory), band)
 
 
@@ -174,4 +174,4 @@ def row_memory(row: Row, facts: Facts) -> Memory:
         FlopwiseError: it cannot be predicted.
     """
     model, layout = row_model(row, facts), row_layout(row)
-    return step_memory(model, row_recipe(row, model, layout), layout)
+    return step_memory(model, row_recipe(row, model, layout, facts), layout)

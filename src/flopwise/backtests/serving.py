@@ -13,8 +13,8 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.facts.formats import weight_format
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.serving.estimate import ServeJob, estimate
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.result import Ranged, ServeEstimate
@@ -73,7 +73,7 @@ def row_device(row: Row, facts: Facts) -> Resolution:
     return device if die is None else replace(device, accelerator=facts.accelerator(die))
 
 
-def row_engine(row: Row, *, device_year: int | None = None, model_type: str = "") -> Engine:
+def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_type: str = "") -> Engine:
     """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
 
     The version decides (that of a product around the engine says nothing). Without one the year of the row's date does,
@@ -85,22 +85,22 @@ def row_engine(row: Row, *, device_year: int | None = None, model_type: str = ""
     """
     text = row.get("engine", "")
     remark = BRACKETS.search(text)
-    named = _known_engine(text) or _known_engine(BRACKETS.sub("", text))
-    newest = named or (_known_engine(remark[1]) if remark else None) or engine(text)
+    named = _known_engine(text, facts) or _known_engine(BRACKETS.sub("", text), facts)
+    newest = named or (_known_engine(remark[1], facts) if remark else None) or facts.engine(text)
     older = GENERATIONS.get(newest.name, ())
     version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if named else None
     if version:
         release = int(version[1]), int(version[2])
-        return next((engine(name) for name, first, _ in older if release < first), newest)
+        return next((facts.engine(name) for name, first, _ in older if release < first), newest)
     dated = re.match(r"20\d\d\b", row.get("date", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
     year = int(dated[0]) if dated else max(device_year or 0, family)
-    return next((engine(name) for name, _, since in older[-1:] if 0 < year < since), newest)
+    return next((facts.engine(name) for name, _, since in older[-1:] if 0 < year < since), newest)
 
 
-def _known_engine(name: str) -> Engine | None:
+def _known_engine(name: str, facts: Facts) -> Engine | None:
     try:
-        return engine(name)
+        return facts.engine(name)
     except UnknownNameError:
         return None
 
@@ -117,22 +117,22 @@ def row_lengths(row: Row) -> tuple[int, int]:
     return max(1, round(share * inputs)), max(1, round(share * outputs))
 
 
-def row_format(row: Row, software: Engine) -> str:
+def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
     """The weight format: as stated, else what the engine loads by default.
 
     Raises:
         UnknownNameError: no such format.
     """
     usual = OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16"
-    return weight_format(row.get("weights") or usual).name
+    return facts.weight_format(row.get("weights") or usual)
 
 
-def row_cache_dtype(row: Row, software: Engine, weights: str) -> str:
-    """The type of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
+def row_cache_format(row: Row, software: Engine, weights: WeightFormat, facts: Facts) -> CacheFormat:
+    """The format of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
     if stated := row.get("kv_dtype", ""):
-        return {"fp16": "bf16"}.get(stated, stated)
-    eight = software.name.startswith("tensorrt-llm") and weights.startswith(EIGHT_BIT_CACHE)
-    return "fp8" if eight else "bf16"
+        return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
+    eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
+    return facts.cache_format("fp8" if eight else "bf16")
 
 
 def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout, int]:
@@ -184,11 +184,11 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         raise SpecError("replicas of their own for prompts (prefill_replicas) are not predicted")
     gpu = row_device(row, facts)
     model = named_model(row.get("model", ""), facts)
-    software = row_engine(row, device_year=gpu.accelerator.year, model_type=model.model_type)
+    software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
     layout, replicas = row_layout(row, model, software)
-    weights = row_format(row, software)
-    if weights == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
-        weights = "fp16"
+    weights = row_format(row, software, facts)
+    if weights.name == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
+        weights = facts.weight_format("fp16")
     if mode in OFFLINE and number(row, "input_tokens") is None:
         raise SpecError("input_tokens is missing")
     requests = number(row, "requests") if mode in ONLINE else None
@@ -204,8 +204,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         cluster=_cluster(gpu, alone=int(layout.num_gpus) == 1),
         layout=layout,
         weights=weights,
-        kv_dtype=row_cache_dtype(row, software, weights),
-        engine=software.name,
+        kv_dtype=row_cache_format(row, software, weights, facts),
+        engine=software,
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),

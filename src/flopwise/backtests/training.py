@@ -9,6 +9,7 @@ from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import Prediction, choice, flag, lora_targets, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models import model_from_config
@@ -112,14 +113,17 @@ def row_layout(row: Row) -> Layout:
     )
 
 
-def row_recipe(row: Row, layout: Layout) -> Recipe:
+def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     """The row's recipe.
 
     Raises:
         SpecError: a cell is not one of its values.
     """
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
-    targets = lora_targets(row.get("lora_targets") or LORA_TARGETS)
+    lora = None
+    if base:
+        targets = lora_targets(row.get("lora_targets") or LORA_TARGETS)
+        lora = Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=facts.weight_format(base))
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq = whole(row, "seq_len", 2048)
     return Recipe(
@@ -127,9 +131,10 @@ def row_recipe(row: Row, layout: Layout) -> Recipe:
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),
         global_batch=max(whole(row, "global_batch", replicas), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
-        stack=row_stack(row),
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(row_stack(row)),
         attention=choice(row, "attention", ATTENTION, "flash"),
-        lora=Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=base) if base else None,
+        lora=lora,
         selective="alternate" if row.get("recompute") == "alternate" else None,
     )
 
@@ -162,7 +167,7 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
     return TrainJob(
         model=row_model(row, facts),
-        recipe=row_recipe(row, layout),
+        recipe=row_recipe(row, layout, facts),
         layout=layout,
         cluster=cluster(gpu.accelerator, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
     )

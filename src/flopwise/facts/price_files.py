@@ -78,11 +78,11 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | Non
     """
     import tempfile  # noqa: PLC0415 - this module is on the way of every command
 
-    from flopwise.facts import offers, tables  # noqa: PLC0415 - same
+    from flopwise.facts.offers import OFFERS  # noqa: PLC0415 - same
 
     path = price_file(name, folder)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(offers.COLUMNS), restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(OFFERS.columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
     temporary = None
@@ -93,7 +93,7 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]], folder: str | Non
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        tables.read_table(temporary, offers.COLUMNS, keys=offers.KEYS)
+        OFFERS.overlaid({}, temporary)
         temporary.replace(path)
     except OSError as fault:
         reason = fault.strerror or fault

@@ -18,6 +18,7 @@ from flopwise.errors import SpecError, UnknownNameError, nearest_names
 from flopwise.facts import offers as offer_rows
 from flopwise.facts import tables
 from flopwise.facts.foreign_prices import GIB, GPUHUNT, SKYPILOT, Quote, gpuhunt_quotes, skypilot_quotes
+from flopwise.facts.offers import OFFERS
 from flopwise.facts.rows import first_line
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _resolved(quote: Quote, facts: Facts) -> str:
 def _own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
     """The rows of a table of offers, checked against what is known."""
     known, seen, rows = {offer.key: offer for offer in facts.offers}, set[Key](), []
-    for row in tables.read_table(path, offer_rows.COLUMNS, keys=offer_rows.KEYS):
+    for row in tables.read_table(path, OFFERS.columns, keys=OFFERS.filled):
         key = (row.values["provider"], row.values["instance"], row.values["region"])
         if key in seen:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
@@ -179,7 +180,7 @@ def _own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
             raise row.error("price_date", row.values["price_date"], f"it lies ahead; allowed: days up to {latest}")
         if not any(row.values.get(f"{way}_usd_per_hour") for way in offer_rows.PURCHASES):
             raise row.error("on_demand_usd_per_hour", "", "a row of prices needs at least one price")
-        offer = offer_rows.offer_from_row(row, known.get(key))
+        offer = OFFERS.built(row, known.get(key))
         cells = {name: "unknown" if value is None else value for name, value in row.values.items()}
         if offer.accelerator not in facts.accelerators:
             try:

@@ -8,13 +8,11 @@ Quantisation is against the cheapest way in 16 bits on demand, and takes the pla
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.errors import FlopwiseError
-from flopwise.facts.formats import weight_format
 from flopwise.fleet.assessment import Allotment, Saving
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.spec import API, OWNED
@@ -189,7 +187,8 @@ def _quantised(held: Chosen, facts: Facts) -> Iterable[Saving]:
     for name in FEWER_BITS:
         fewer = min((w.usd for w in _ways_in(name, held, [found.offer], found.purchase, facts)), default=None)
         if fewer is not None and fewer < found.usd:
-            how = f"{weight_format(name).name} weights instead of {current} on {found.offer.instance}; check quality"
+            instead = f"{facts.weight_format(name).name} weights instead of {current}"
+            how = f"{instead} on {found.offer.instance}; check quality"
             yield Saving(what="quantisation", workload="", usd_per_month=found.usd - fewer, how=how, taken=False)
             return
 
@@ -216,11 +215,8 @@ def _ways_in(weights: str, held: Chosen, offers: Sequence[Offer], purchase: str,
     own = [offer.most * offer.count for offer in offers if isinstance(offer, OwnOffer) and not item.splittable]
     asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=min([item.wanted.max_gpus, *own]))
     try:
-        answer = plan(asked, replace(facts, offers=tuple(offers)), alone=False)
+        answer = plan(asked, facts.replaced(offers=tuple(offers)), alone=False)
     except FlopwiseError:
         return []
     sold = {o.key: o for o in offers}
-    return [
-        way(item.index, item.placed, c, sold[c.provider, c.instance, c.region], folder=facts.folder)
-        for c in answer.plans
-    ]
+    return [way(item.index, item.placed, c, sold[c.provider, c.instance, c.region], facts) for c in answer.plans]
