@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.errors import InfeasibleError
 from flopwise.fleet import ways
-from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
+from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.fleet.ways import Crossing, Kind, Machines, Serving, TrainingRun, Way
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 

@@ -1,13 +1,12 @@
-"""Energy and carbon of machines that are on: power of the devices and what stands around them, grid of the region."""
+"""Electricity and carbon of machines: power of the devices and what stands around them, grid of the region."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER, PowerModel, device_watts, facility_joules
-from flopwise.facts.carbon import GridRecord, grid_record
+from flopwise.facts.carbon import grid_record
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S
 
@@ -15,15 +14,6 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
 
 JOULES_PER_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
-    """Electricity at the meter and what it emits, kWh and kg of CO2 equivalent."""
-
-    kwh: float
-    kg: float
-    grid: GridRecord
 
 
 def kwh_on(
@@ -38,16 +28,18 @@ def kwh_on(
     return facility_joules(accelerator, num_devices, watts, hours * HOUR_S, power) / JOULES_PER_KWH
 
 
-def footprint(joules: float, provider: str, region: str, folder: Path | None = None) -> Footprint:
-    """What `joules` at the meter emit in a region; the building's overhead is that of the joules.
+def metered_kwh(joules: Floats, pue: float | None) -> Floats:
+    """Electricity at the meter of a building with this `pue`; `joules` have the search's, the usual one; broadcasts.
+
+    Source: arithmetic; data/carbon.csv has what providers publish of their buildings. Assumes: None: the usual one.
+    """
+    return joules / JOULES_PER_KWH * (DEFAULT_POWER.pue if pue is None else pue) / DEFAULT_POWER.pue
+
+
+def carbon_kg(kwh: Floats, provider: str, region: str, folder: Path | None = None) -> Floats:
+    """What electricity at the meter emits in a region, in kg of CO2 equivalent; broadcasts.
 
     Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
     Assumes: the load is spread over the year.
     """
-    grid, kwh = grid_record(provider, region, folder), joules / JOULES_PER_KWH
-    return Footprint(kwh=kwh, kg=kwh * grid.kg_per_kwh, grid=grid)
-
-
-def power_of(grid: GridRecord, power: PowerModel = DEFAULT_POWER) -> PowerModel:
-    """`power` with the overhead of the provider's buildings there, where that is known."""
-    return power if grid.pue is None else replace(power, pue=grid.pue)
+    return kwh * grid_record(provider, region, folder).kg_per_kwh
