@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import flopwise
-from flopwise.api.io import IoAnswer
 from flopwise.api.machines import Machines
 from flopwise.cost import storage
+from flopwise.storage.bandwidth import StorageAnswer
 
 PARAMETERS = 8_030_261_248
 """Of Llama-3.1-8B, as its checkpoint has them."""
@@ -25,9 +25,9 @@ def kinds() -> dict[str, dict[str, str]]:
         return {row["name"]: row for row in csv.DictReader(file)}
 
 
-def llama(**asked: Any) -> IoAnswer:
+def llama(**asked: Any) -> StorageAnswer:
     found = flopwise.io("Llama-3.1-8B", gpu="h100", gpus=20, seq=4096, efficiency=0.4, **asked)
-    assert isinstance(found, IoAnswer)
+    assert isinstance(found, StorageAnswer)
     return found
 
 

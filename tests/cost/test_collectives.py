@@ -13,9 +13,9 @@ from flopwise.facts.catalog import load_facts
 
 FACTS = load_facts()
 FABRICS = {
-    "hgx": fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9),
-    "nvl72": fabric(FACTS.accelerator("GB200"), gpus_per_node=4, node_bytes_per_s=50e9),
-    "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, node_bytes_per_s=12.5e9),
+    "hgx": fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9),
+    "nvl72": fabric(FACTS.accelerator("GB200"), gpus_per_node=4, network_bytes_per_s_per_gpu=50e9),
+    "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, network_bytes_per_s_per_gpu=12.5e9),
     "bridge": fabric(FACTS.accelerator("RTX 3090"), gpus_per_node=8),
     "xgmi": fabric(FACTS.accelerator("MI300X"), gpus_per_node=8),
     "torus": fabric(FACTS.accelerator("TPU v5p")),
@@ -110,7 +110,9 @@ def test_small_messages_cost_microseconds_and_custom_kernels_fewer() -> None:
 
 
 def test_between_nodes_the_network_decides() -> None:
-    fast, slow = (fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=b) for b in (50e9, 12.5e9))
+    fast, slow = (
+        fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=b) for b in (50e9, 12.5e9)
+    )
     assert float(all_to_all_s(slow, 1e9, 64)) > 3 * float(all_to_all_s(fast, 1e9, 64))
     ratio = float(all_reduce_s(slow, 1e9, 64)) / float(all_reduce_s(fast, 1e9, 64))
     assert 2 < ratio < 4  # the part inside the node stays

@@ -17,7 +17,7 @@ from flopwise.facts.software import stack, stack_names
 
 FACTS = load_facts()
 H100 = rates(FACTS.accelerator("H100-SXM-80"))
-H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 @given(watts=st.floats(50, 2000), more=st.floats(1, 4))

@@ -97,7 +97,7 @@ def test_packed_documents_attend_to_as_many_pairs_as_they_have() -> None:
     assert computed_lengths(found, 1, masked=False) == (SEQ, SEQ)
 
 
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 def job(documents: Documents | None, recipe: dict[str, Any] | None = None, **layout: Any) -> TrainJob:

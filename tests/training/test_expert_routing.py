@@ -21,7 +21,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.step import Inner, owned_params, step_parts, step_table
 
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 MOE = load_model("Qwen3-30B-A3B")
 
 

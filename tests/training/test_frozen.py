@@ -32,7 +32,7 @@ from flopwise.training.table import MemoryTable
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "frozen.json").read_text())
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 def kept_bytes(record: dict[str, Any], case: str, frozen: str) -> float:

@@ -24,7 +24,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import schedule_code
 from flopwise.training.widths import added_grad_bytes
 
-H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 def drawn(parts: int, copies: int, pools: int, top: int, tries: int = 20_000) -> float:

@@ -22,7 +22,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import Partial, even_layers, recomputed, stage_layer_counts
 
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 RECIPE = Recipe(seq_len=4096, global_batch=32, stack="megatron-te")
 
 

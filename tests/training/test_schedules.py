@@ -33,7 +33,7 @@ from flopwise.training.schedules import (
 Pass = tuple[str, int, int]  # F, B (towards the input), W (towards the weights) or both as one (BW); chunk; micro-batch
 Turn = tuple[Pass, ...]  # passes that run as one: all of them start when what each needs is there
 Order = list[list[Turn]]
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 
 def simulated(order: Order, seconds: dict[str, float]) -> tuple[float, list[int]]:
@@ -399,7 +399,7 @@ def test_a_schedule_changes_the_bubble_and_nothing_else_of_the_step() -> None:
 def mixture(schedule: str, **layout: Any) -> dict[str, float]:
     recipe = Recipe(seq_len=4096, global_batch=512, stack="megatron-te")
     shape: dict[str, Any] = {"dp": 8, "pp": 8, "ep": 8, "schedule": schedule_code(schedule), **layout}
-    here = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=4, node_bytes_per_s=50e9)
+    here = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=4, network_bytes_per_s_per_gpu=50e9)
     model = load_model("DeepSeek-V2-Lite")
     return dict(estimate(TrainJob(model=model, recipe=recipe, layout=Layout(**shape), cluster=here)).breakdown)
 

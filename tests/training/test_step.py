@@ -16,8 +16,8 @@ from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
 from flopwise.training.layout import Layout, Lora, Recipe
 
 FACTS = load_facts()
-A100 = cluster(FACTS.accelerator("A100-SXM-80"), gpus_per_node=8, node_bytes_per_s=25e9)
-H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
+A100 = cluster(FACTS.accelerator("A100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=25e9)
+H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
 # Narayanan et al. 2021 (arXiv:2104.04473) table 1: layers, width, heads, tp, pp, GPUs, batch, achieved TFLOP/s per GPU,
 # which count the recomputed forward pass. Micro-batch 1 (paper section 5.1: chosen per model; 1 for the large ones).
@@ -119,9 +119,9 @@ def test_more_bandwidth_never_hurts(tp: int, pp: int, zero: int, factor: float) 
         {"link_bytes_per_s": (device.link_bytes_per_s or 1) * factor},
         {"peak": {k: v * factor for k, v in device.peak.items()}},
     ):
-        better = cluster(replace(device, **change), gpus_per_node=8, node_bytes_per_s=50e9)
+        better = cluster(replace(device, **change), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
         assert estimate(replace(base, cluster=better)).step_s <= estimate(base).step_s * (1 + 1e-9)
-    wider = cluster(device, gpus_per_node=8, node_bytes_per_s=50e9 * factor)
+    wider = cluster(device, gpus_per_node=8, network_bytes_per_s_per_gpu=50e9 * factor)
     assert estimate(replace(base, cluster=wider)).step_s <= estimate(base).step_s * (1 + 1e-9)
 
 

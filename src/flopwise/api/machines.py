@@ -34,7 +34,7 @@ class Machines:
     purchase: str = "on_demand"
     usd_per_gpu_hour: float | None = None
     gpus_per_node: int | None = None
-    node_bytes_per_s: float | None = None  # network of one accelerator between nodes
+    network_bytes_per_s_per_gpu: float | None = None  # network of one accelerator between nodes
     power_limit_w: float | None = None  # of one accelerator, below what it is made for
     facts: Path | str | None = None
 
@@ -75,7 +75,7 @@ class Machines:
             offer=offer if self.named else None,
             purchase=self.purchase,
             gpus_per_node=per_node,
-            node_bytes_per_s=self.node_bytes_per_s,
+            network_bytes_per_s_per_gpu=self.network_bytes_per_s_per_gpu,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
             ambiguous=found.note,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.api.recipes import Method, check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
+from flopwise.api.recipes import Method, check_length
 from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
 
@@ -292,18 +292,13 @@ def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[st
 def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
     """Memory of serving as `asked`."""
     from flopwise.facts.formats import weight_format
+    from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
     asked, native = in_its_format(model, asked)
     weights = asked.weights or "bf16"
     weight_format(weights)
-    check_tensor_parallel(model, asked.tp)
-    check_expert_parallel(model, asked.ep)
-    check_pipeline(model, asked.pp)
-    if asked.tp * asked.dp % asked.ep:
-        raise SpecError(
-            f"ep {asked.ep} does not divide tp x dp = {asked.tp * asked.dp}, the ranks that hold the experts"
-        )
+    check_layout(model, asked.layout())
     context = asked.context or default_seq(model, None)
     stretched = check_length(model, context, what="a context") if asked.context else ()
     layout = asked.layout()
@@ -338,12 +333,11 @@ def _serving_remedies(
             layout,
             concurrency=concurrency,
             context=context,
-            hbm_bytes=chip.hbm_bytes,
+            device=chip,
             weights=asked.weights or "bf16",
             kv_dtype=asked.kv_dtype or "bf16",
             engine_name=asked.engine,
             memory_frac=asked.memory_frac,
-            device_kind=chip.kind,
         )
     )
 

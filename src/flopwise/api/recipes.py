@@ -227,7 +227,9 @@ class Method:
         if not zero:
             raise SpecError(f"shard {shard} needs a ZeRO stage from 1 to 3; with stage 0 every rank holds everything")
         if shard < 1 or ranks % shard:
-            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisors(ranks)}")
+            from flopwise.ops.degrees import divisor_list
+
+            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisor_list(ranks)}")
         return 0 if shard == ranks else shard
 
     def _replicas(self, ranks: int, num_gpus: int) -> int:
@@ -250,45 +252,9 @@ def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> Any:
     return given
 
 
-def divisors(number: int) -> str:
-    """The numbers that divide `number`, for messages: the small ones, and itself."""
-    found = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
-    return ", ".join(map(str, found if found[-1] == number else [*found, number]))
-
-
-def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
-    """Attention heads and routed experts of the model's first stack; None where it has none."""
-    from flopwise.facts.architecture import Attend, Experts
-
-    items = [item for kind in model.stacks[0].kinds for item in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=None)
-    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=None)
-
-
-def check_tensor_parallel(model: Model, tp: int) -> None:
-    """Raise SpecError when `tp` ranks cannot share the model's attention heads."""
-    heads, _ = heads_and_experts(model)
-    if heads is not None and heads % tp:
-        raise SpecError(f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisors(heads)}")
-
-
-def check_expert_parallel(model: Model, ep: int) -> None:
-    """Raise SpecError when `ep` ranks cannot share the model's experts."""
-    _, experts = heads_and_experts(model)
-    if ep > 1 and experts is None:
-        raise SpecError(f"ep {ep}: {model.name} has no experts; leave expert parallelism out")
-    if experts is not None and experts % ep:
-        raise SpecError(f"ep {ep} does not divide the {experts} experts of {model.name}; use {divisors(experts)}")
-
-
-def check_pipeline(model: Model, pp: int) -> None:
-    """Raise SpecError when there are more pipeline stages than layers."""
-    layers = model.stacks[0].num_layers
-    if pp > layers:
-        raise SpecError(f"pp {pp} is more than the {layers} layers of {model.name}; use at most {layers}")
-
-
 def _check_degrees(how: Method, model: Model, seq_len: int, dp: int) -> None:
+    from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
+
     check_tensor_parallel(model, how.tp or 1)
     check_expert_parallel(model, how.ep or 1)
     check_pipeline(model, how.pp or 1)

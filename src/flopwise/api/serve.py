@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
-from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.api.rules import token_rules
 from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
 from flopwise.api.train import price_text
@@ -183,13 +182,12 @@ def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tupl
 def _check(model: Model, asked: Deployment) -> None:
     from flopwise.facts.formats import cache_elem_bytes, weight_format
     from flopwise.facts.software import engine
+    from flopwise.serving.estimate import check_layout
 
     weight_format(asked.weights or "bf16")
     cache_elem_bytes(asked.kv_dtype or "bf16")
     engine(asked.engine)
-    check_tensor_parallel(model, asked.tp)
-    check_expert_parallel(model, asked.ep)
-    check_pipeline(model, asked.pp)
+    check_layout(model, asked.layout())
 
 
 def answered(

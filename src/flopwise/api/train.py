@@ -12,6 +12,7 @@ from flopwise.api.recipes import Method
 from flopwise.api.rules import step_rules
 from flopwise.api.runs import Surroundings, run_tokens
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.training.spec import batch_of_tokens
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -118,9 +119,7 @@ def step_batch(
     if sequences is not None and tokens is not None:
         raise SpecError("the global batch is given in sequences and in tokens; give one of them")
     if tokens is not None:
-        if tokens < seq_len:
-            raise SpecError(f"a global batch of {tokens:,.0f} tokens is less than one sequence of {seq_len:,}")
-        rounded = max(1, round(tokens / seq_len))
+        rounded = batch_of_tokens(tokens, seq_len)
         near = () if rounded * seq_len == tokens else (f"global batch rounded to {rounded:,} sequences",)
         return rounded, near
     if sequences is not None:
@@ -152,8 +151,7 @@ def reads_of(
             raise SpecError("the bytes of a token are given, but no storage that they are read from")
         return None
     from flopwise.facts.catalog import load_facts
-    from flopwise.training.samples import stored_token_bytes
-    from flopwise.training.storage import Reads
+    from flopwise.training.storage import Reads, stored_token_bytes
 
     for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
         if value is not None and not 0 < value < float("inf"):
@@ -172,13 +170,15 @@ def reads_of(
 def best_layout(
     model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
 ) -> tuple[Layout, str]:
-    """The fastest layout that fits, or where none does the one that needs the least memory; and how it was found.
+    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
     from flopwise.search.training import fastest
     from flopwise.training.layout import RECOMPUTE
+    from flopwise.training.memory import FITS_WITH, memory_band, step_memory
+    from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
     found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
@@ -190,9 +190,16 @@ def best_layout(
         asked = f"a global batch of {batch:,} sequences{each}"
         raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {asked}; give a multiple of {unit:,}")
     layout, tried, fitting = found
-    if not fitting:
+    if fitting:
+        wanted = f"with a probability of {format_percent(FITS_WITH, 0)} or more"
+        return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit {wanted}"
+    memory = step_memory(model, recipe, layout, device_kind=cluster.accelerator.kind)
+    capacity = float(cluster.accelerator.hbm_bytes)
+    if float(memory.total_bytes) > capacity:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
-    return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit"
+    odds = float(memory_band(recipe).probability_at_most(float(memory.total_bytes), capacity))
+    least = f"none of which fits with a probability of {format_percent(FITS_WITH, 0)}"
+    return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, {least}"
 
 
 def answered(

@@ -222,7 +222,7 @@ def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -
     if spans and topology not in NODES:
         raise _SkipError("the network between the nodes is not known")
     share = min(NODES[topology][0] / per_node, NODES[topology][1]) if spans and per_node else None
-    links = joined(pairs="pairwise" in topology, node_bytes_per_s=share, devices=per_node if spans else None)
+    links = joined(pairs="pairwise" in topology, network=share, devices=per_node if spans else None)
     op = (row.get("op") or "").strip()
     if op == "p2p":
         return float(collectives.p2p_s(links, nbytes, stride))
@@ -278,11 +278,11 @@ class Predictor:
             self._rates[accelerator.name] = rates(accelerator, accelerator.calibration or self.calibration)
         return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
-    def _fabric(self, name: str, *, pairs: bool, node_bytes_per_s: float | None, devices: int | None) -> Fabric:
-        key = (name, pairs, node_bytes_per_s, devices)
+    def _fabric(self, name: str, *, pairs: bool, network: float | None, devices: int | None) -> Fabric:
+        key = (name, pairs, network, devices)
         if key not in self._fabrics:
             self._fabrics[key] = fabric(
                 self.facts.accelerator(name), gpus_per_node=devices or 8, fast_domain=2 if pairs else None,
-                node_bytes_per_s=node_bytes_per_s, calibration=self.calibration,
+                network_bytes_per_s_per_gpu=network, calibration=self.calibration,
             )  # fmt: skip
         return self._fabrics[key]

@@ -183,7 +183,7 @@ def row_job(row: Mapping[str, str], facts: Facts) -> TrainJob:
         model=row_model(row, facts),
         recipe=row_recipe(row, layout),
         layout=layout,
-        cluster=cluster(gpu.accelerator, ambiguous=gpu.note, node_bytes_per_s=network and network / NODE),
+        cluster=cluster(gpu.accelerator, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
     )
 
 

@@ -179,6 +179,13 @@ class Command(click.Command):
             )
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; `--qlora 16` is `--qlora --lora 16`."""
+        for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
+            if args[place + 1].isdecimal():
+                args[place + 1 : place + 1] = ["--lora"]
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a heading first, then those of each heading."""
         for section, found in by_section(self.get_params(ctx)).items():

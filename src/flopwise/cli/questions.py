@@ -92,6 +92,17 @@ layout_options = grouped(
     section="Layout",
 )
 
+adapter_options = (
+    click.option(
+        "--lora", type=options.Whole(high=65536), metavar="RANK", help="Train adapters of this rank on a frozen base."
+    ),
+    click.option("--qlora", is_flag=True, help="Adapters on a 4-bit base, of rank 16 unless --lora says another."),
+    click.option(
+        "--lora-targets", type=options.Name("targets"),
+        help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
+    ),
+)  # fmt: skip
+
 recipe_options = grouped(
     click.option(
         "--precision",
@@ -117,12 +128,7 @@ recipe_options = grouped(
         "--master-weights/--no-master-weights", default=None,
         help="A separate fp32 copy of the weights (default: the stack's).",
     ),
-    click.option("--lora", type=options.Whole(high=65536), help="Train adapters of this rank on a frozen base."),
-    click.option("--qlora", is_flag=True, help="Adapters on a 4-bit base."),
-    click.option(
-        "--lora-targets", type=options.Name("targets"),
-        help="all-linear (default), attention, qv, or a list such as q,k,v,o.",
-    ),
+    *adapter_options,
     click.option(
         "--freeze", type=options.Name("parts"),
         help="Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
@@ -244,7 +250,7 @@ def machines(given: dict[str, Any]) -> Machines:
         purchase=given["purchase"],
         usd_per_gpu_hour=given["price"],
         gpus_per_node=given["gpus_per_node"],
-        node_bytes_per_s=given["network"],
+        network_bytes_per_s_per_gpu=given["network"],
         power_limit_w=given.get("power_limit"),
         facts=given["facts"],
     )

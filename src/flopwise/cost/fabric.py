@@ -68,11 +68,6 @@ class Fabric:
         """Datasheet bandwidth of the innermost link, one direction, per device."""
         return self.levels[0].bytes_per_s
 
-    @property
-    def node_bytes_per_s(self) -> float:
-        """Bandwidth per device of the outermost level."""
-        return self.levels[-1].bytes_per_s
-
 
 def _level(
     kind: str, size: int, bytes_per_s: float, calibration: Calibration, clock_hz: float | None = None
@@ -126,15 +121,15 @@ def fabric(
     *,
     gpus_per_node: int | None = None,
     fast_domain: int | None = None,
-    node_bytes_per_s: float | None = None,
+    network_bytes_per_s_per_gpu: float | None = None,
     node_kind: str = "network",
     calibration: Calibration | None = None,
 ) -> Fabric:
     """The levels of links for `accelerator` in the instances of `offer` (or in nodes of `gpus_per_node`).
 
     The fast link joins up to its scale-up domain; PCIe joins the rest of a node; the network joins nodes, its bandwidth
-    shared by the devices of one. `node_bytes_per_s` (per device) overrides the offer's network, `fast_domain` the
-    number of devices on the fast link.
+    shared by the devices of one. `network_bytes_per_s_per_gpu` overrides the offer's, `fast_domain` the number of
+    devices on the fast link.
 
     Source: datasheets and offers; behaviour of links from data/calibration.
     Assumes: ranks are placed consecutively; the network between nodes is not oversubscribed.
@@ -168,14 +163,15 @@ def fabric(
             told += notes
         elif per_node > 1:
             raise MissingFactError(f"{accelerator.name}: no link and no PCIe bandwidth is known; add pcie_bytes_per_s")
-    if node_bytes_per_s is None and offer is not None and offer.network_bytes_per_s:
-        node_bytes_per_s = offer.network_bytes_per_s / per_node
-    if node_bytes_per_s is None:
+    each = network_bytes_per_s_per_gpu
+    if each is None and offer is not None and offer.network_bytes_per_s:
+        each = offer.network_bytes_per_s / per_node
+    if each is None:
         chip = accelerator
         scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
-        node_bytes_per_s = table.find("link_default_bytes_per_s", (*scopes, "any")).value
-        told += (f"{UNKNOWN_NETWORK}; {8e-9 * node_bytes_per_s:.0f} Gbit/s per device assumed",)
-    level, notes = _level(node_kind, UNBOUNDED, float(node_bytes_per_s), table)
+        each = table.find("link_default_bytes_per_s", (*scopes, "any")).value
+        told += (f"{UNKNOWN_NETWORK}; {8e-9 * each:.0f} Gbit/s per device assumed",)
+    level, notes = _level(node_kind, UNBOUNDED, float(each), table)
     return Fabric(levels=(*levels, level), assumptions=told + notes)
 
 

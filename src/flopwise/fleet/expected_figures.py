@@ -13,11 +13,11 @@ from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
 from flopwise.search.plan_serving import candidate_job as serving_job
 from flopwise.search.plan_training import candidate_job as training_job
-from flopwise.search.rank import memory_band
 from flopwise.search.serving import answers_in_one_pass
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.training.estimate import estimate as training_estimate
+from flopwise.training.memory import memory_band
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand

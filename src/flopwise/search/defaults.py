@@ -8,11 +8,11 @@ from flopwise.errors import SpecError
 from flopwise.facts.platforms import runs_on
 from flopwise.facts.software import Stack, optimizer, stack
 from flopwise.ops.tensors import parameters
-from flopwise.search.workload_data import divisible_batch
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.frozen import frozen_of
 from flopwise.training.layout import TARGET_SETS, Lora, Precision, Recipe
 from flopwise.training.routing import check_skew
+from flopwise.training.spec import batch_of_tokens, divisible_batch
 from flopwise.units import parse_count
 
 if TYPE_CHECKING:
@@ -52,8 +52,13 @@ def seq_len(workload: Resolved, model: Model) -> int:
 
 def global_batch(workload: Resolved, model: Model, seq: int) -> int:
     """Sequences of an optimizer step where none are given: near the tokens that runs of this size use."""
-    if workload.global_batch:
+    if workload.global_batch is not None:
         return workload.global_batch
+    if workload.global_batch_tokens is not None:
+        try:
+            return batch_of_tokens(workload.global_batch_tokens, seq)
+        except SpecError as error:
+            raise SpecError(f"data.global_batch_tokens: {error}") from None
     if workload.source.task == "finetune":
         return FINETUNE_BATCH
     tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
@@ -121,9 +126,12 @@ def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recip
     told = [chosen] if chosen else []
     if workload.seq_len is None:
         told.append(f"sequences of {seq:,} tokens, as none were given (data.seq_len)")
-    if source.data.global_batch_tokens is not None:
-        told.append(f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks")
-    if workload.global_batch is None:
+    if workload.global_batch_tokens is not None:
+        if batch * seq != workload.global_batch_tokens:
+            told.append(
+                f"a global batch of {batch:,} sequences, near the tokens asked for and shared evenly among ranks"
+            )
+    elif workload.global_batch is None:
         told.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
     found = [
         Recipe(

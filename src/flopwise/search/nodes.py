@@ -118,13 +118,20 @@ def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out
     try:
         built = cluster(
             facts.offered_accelerator(offer), offer=offer, purchase=priced[0].purchase,
-            node_bytes_per_s=workload.inter_node_bytes_per_s,
+            network_bytes_per_s_per_gpu=network_of(workload, offer),
         )  # fmt: skip
     except MissingFactError as error:
         ruled_out.add("a needed fact is not known", len(priced), str(error), unit="offers")
         return None
-    networked = offer.network_bytes_per_s is not None or workload.inter_node_bytes_per_s is not None
+    networked = offer.network_bytes_per_s is not None or network_of(workload, offer) is not None
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)
+
+
+def network_of(workload: Resolved, offer: Offer) -> float | None:
+    """Network of each accelerator of an offer, in bytes/s, as the constraints set it; None: as the offer has it."""
+    if workload.inter_node_bytes_per_s is not None:
+        return workload.inter_node_bytes_per_s / max(1, offer.count)
+    return workload.network_bytes_per_s_per_gpu
 
 
 def forbidden(offer: Offer, limits: Constraints, gpus: set[str], max_gpus: float) -> str | None:

@@ -14,7 +14,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.formats import cache_elem_bytes, weight_format
 from flopwise.facts.software import engine
-from flopwise.search.nodes import NodeKind, node_kinds, running
+from flopwise.search.nodes import NodeKind, network_of, node_kinds, running
 from flopwise.search.outcome import Answer
 from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
@@ -55,7 +55,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         facts.offered_accelerator(offer),
         offer=offer,
         purchase=chosen.purchase,
-        node_bytes_per_s=workload.inter_node_bytes_per_s,
+        network_bytes_per_s_per_gpu=network_of(workload, offer),
     )
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / held["replicas"]
     layout = ServingLayout(tp=held["tp"], pp=held["pp"], ep=held.get("ep", 1), dp=held.get("dp", 1))

@@ -15,7 +15,7 @@ from flopwise.facts.software import stack
 from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
-from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
+from flopwise.search.nodes import NodeKind, network_of, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.outcome import Answer
 from flopwise.search.rank import Option
@@ -25,6 +25,7 @@ from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
+from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
@@ -174,7 +175,7 @@ def _options(
             answer.ruled_out.add(reason, count)
         known: Known = {}
         away = Offloads(job)
-        margin = rank.memory_band(recipe).quantile(workload.confidence)
+        margin = memory_band(recipe).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
                 advance(before + done, steps)
@@ -308,7 +309,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             facts.offered_accelerator(offer),
             offer=offer,
             purchase=chosen.purchase,
-            node_bytes_per_s=workload.inter_node_bytes_per_s,
+            network_bytes_per_s_per_gpu=network_of(workload, offer),
         ),
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
         conditions=conditions(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 from flopwise.search.pareto import pareto_front
 from flopwise.search.training import Searched, Timed
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE
+from flopwise.training.memory import memory_band
 from flopwise.training.schedules import NAMES
 
 if TYPE_CHECKING:
@@ -63,11 +64,6 @@ def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
     The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
     """
     return np.asarray(1.0 - option.band.probability_at_most(1.0, run_s / limit_s))
-
-
-def memory_band(recipe: Recipe) -> ErrorBand:
-    """The error band of the memory of a training step."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
 
 
 def odds(option: Option, workload: Resolved) -> dict[str, Floats]:

@@ -16,7 +16,7 @@ from flopwise.search.workload_data import check_packing, maybe, positive, traini
 from flopwise.search.workload_techniques import asked_techniques
 from flopwise.search.workload_traffic import Arriving, arriving
 from flopwise.serving.asked import Asked
-from flopwise.units import parse_bytes_per_s, parse_rate, parse_seconds, parse_usd
+from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd
 
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
 
@@ -194,7 +194,9 @@ class Constraints(_Strict, frozen=True):
     shard: Quantity | None = None
     """HSDP: weights are sharded over groups of exactly so many ranks; any layout when it is not given."""
     inter_node_bandwidth: Quantity | None = None
-    """Of one instance to others, instead of its offer's: 50GB/s."""
+    """Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s."""
+    network: Quantity | None = None
+    """The same for each accelerator: 400Gbps."""
     max_usd_per_hour: Quantity | None = None
     """Of all machines together."""
 
@@ -242,6 +244,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     tokens: float | None
     seq_len: int | None
     global_batch: int | None
+    global_batch_tokens: float | None
     useful_frac: float
     confidence: float
     lora_rank: int
@@ -262,7 +265,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     max_gpus: int
     max_usd_per_hour: float | None
     shard: int | None
-    inter_node_bytes_per_s: float | None
+    inter_node_bytes_per_s: float | None  # of an instance
+    network_bytes_per_s_per_gpu: float | None  # the same, given for each accelerator
     saving: Saving
     drafter: Any = None  # the model that drafts, once it is looked up
     facts_folder: Any = None  # where it was
@@ -334,6 +338,12 @@ def _check_routing(routing: Routing) -> None:
         raise SpecError(f"routing.capacity_factor: a finite number above 0, not {capacity}")
 
 
+def _check_method(method: Method) -> None:
+    if method.kind == "full" and (method.targets or method.base_format):
+        name = "targets" if method.targets else "base_format"
+        raise SpecError(f"method.{name}: of adapters; give method.kind lora or qlora, too (--lora, --qlora)")
+
+
 def resolve(workload: Workload) -> Resolved:
     """The workload in base units.
 
@@ -348,11 +358,14 @@ def resolve(workload: Workload) -> Resolved:
     if not 0.05 <= targets.confidence <= 0.99:
         raise SpecError(f"targets.confidence: a probability from 0.05 to 0.99, not {targets.confidence}")
     _check_routing(workload.routing)
+    _check_method(workload.method)
     check_packing(data)
     trains = workload.task in {"pretrain", "finetune"}
     if trains and tokens is None:
         raise SpecError(f"data: a {workload.task} workload needs data.tokens, or data.samples with data.seq_len")
     flow = arriving(traffic, workload.task)
+    if limits.inter_node_bandwidth is not None and limits.network is not None:
+        raise SpecError("constraints.network: inter_node_bandwidth says it for the whole instance; give one of them")
     most = whole(limits.max_gpus, "constraints.max_gpus", 10**6) or (100_000 if trains else 4096)
     least = whole(limits.min_gpus, "constraints.min_gpus", 10**6) or 1
     if least > most:
@@ -362,6 +375,7 @@ def resolve(workload: Workload) -> Resolved:
         tokens=tokens,
         seq_len=seq_len,
         global_batch=global_batch,
+        global_batch_tokens=maybe(data.global_batch_tokens, parse_count, "data.global_batch_tokens"),
         useful_frac=1 - data.padded_frac,
         confidence=targets.confidence,
         lora_rank=whole(workload.method.rank, "method.rank", 65536) or 16,
@@ -385,5 +399,6 @@ def resolve(workload: Workload) -> Resolved:
         inter_node_bytes_per_s=maybe(
             limits.inter_node_bandwidth, parse_bytes_per_s, "constraints.inter_node_bandwidth"
         ),
+        network_bytes_per_s_per_gpu=maybe(limits.network, parse_bytes_per_s, "constraints.network"),
         saving=_saving(workload.checkpoints),
     )

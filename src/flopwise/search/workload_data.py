@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
@@ -29,13 +28,8 @@ def training_tokens(data: Data) -> tuple[float | None, int | None, int | None]:
         each = maybe(data.mean_length, parse_count, "data.mean_length") or seq
         tokens = positive(parse_count(data.samples, "data.samples"), "data.samples") * each
     batch = whole(data.global_batch, "data.global_batch")
-    if data.global_batch_tokens is not None:
-        if batch is not None:
-            raise SpecError("data.global_batch_tokens: give either global_batch (sequences) or global_batch_tokens")
-        per_step = positive(
-            parse_count(data.global_batch_tokens, "data.global_batch_tokens"), "data.global_batch_tokens"
-        )
-        batch = divisible_batch(per_step / (seq or 4096))
+    if data.global_batch_tokens is not None and batch is not None:
+        raise SpecError("data.global_batch_tokens: give either global_batch (sequences) or global_batch_tokens")
     return (None if tokens is None else tokens * epochs), seq, batch
 
 
@@ -52,13 +46,6 @@ def check_packing(data: Data) -> None:
         raise SpecError("data.padded_frac: follows from data.packing; leave one of them out")
     if not 0 <= data.length_spread < 100:
         raise SpecError(f"data.length_spread: standard deviation over mean, 0 to 100, not {data.length_spread}")
-
-
-def divisible_batch(sequences: float) -> int:
-    """A whole batch within an eighth of `sequences` that ranks can share: at most three significant bits."""
-    exact = max(1.0, sequences)
-    unit = 2 ** max(0, int(math.log2(exact)) - 2)
-    return int(max(1, round(exact / unit)) * unit)
 
 
 def maybe(value: Any, parse: Any, what: str) -> float | None:

@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.engine_support import support
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
+from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
 from flopwise.serving.disaggregated import disaggregated
@@ -84,19 +85,28 @@ def check(job: ServeJob) -> None:
     Raises:
         SpecError: says which value and what is allowed.
     """
-    model, layout = job.model, job.layout
+    model = job.model
     if not model.stacks:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    if int(layout.pp) > model.stacks[0].num_layers:
-        raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
+    check_layout(model, job.layout)
     check_context(job)
     check_techniques(job)
-    if int(layout.tp) * int(layout.dp) % int(layout.ep):
-        raise SpecError(
-            f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts"
-        )
+
+
+def check_layout(model: Model, layout: ServingLayout) -> None:
+    """Refuse a layout that the model's heads, experts or layers do not allow.
+
+    Raises:
+        SpecError: says which degree and what is allowed.
+    """
+    check_tensor_parallel(model, int(layout.tp))
+    check_expert_parallel(model, int(layout.ep))
+    check_pipeline(model, int(layout.pp))
+    ranks = int(layout.tp) * int(layout.dp)
+    if ranks % int(layout.ep):
+        raise SpecError(f"ep {layout.ep} does not divide tp x dp = {ranks}, the ranks that hold the experts")
 
 
 def check_context(job: ServeJob) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flopwise import units
-from flopwise.cli import options
+from flopwise.cli import options, questions
 from flopwise.cli.progress import Progress
 from flopwise.errors import SpecError
 
@@ -87,8 +87,7 @@ def _text(name: str, key: str, help_text: str, *, multiple: bool = False) -> Dec
     help="A price of your own, USD a million tokens: 0.15/0.60.",
 )
 @click.option("--finetune-tokens", type=options.COUNT, default="50M", show_default=True, help="Tokens of fine-tuning.")
-@click.option("--lora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank [all weights].")
-@click.option("--qlora", type=options.DEGREE, metavar="RANK", help="The same on a 4-bit base.")
+@questions.grouped(*questions.adapter_options)
 @_text("pretrain-tokens", "pretrain_tokens", "Tokens from scratch, or auto: as many as are compute-optimal [auto].")
 @_text("pretrain-model", "pretrain_model", "Train this model from scratch instead, such as 1B [MODEL].")
 @click.option("--runs", type=options.Whole(high=10_000), default=1, show_default=True, help="Training runs paid for.")
@@ -114,24 +113,22 @@ def command(**given: Any) -> None:
     """
     import msgspec
 
-    from flopwise.api.compare_ways import WAYS, Traffic, compare
+    from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_ways
-    from flopwise.cli.commands.plan import _latency
-    from flopwise.cli.views import ways as view
+    from flopwise.buy_or_build.alternatives import KINDS, MonthlyTraffic
+    from flopwise.cli.commands.plan import _latency, method
+    from flopwise.cli.views import buy_or_build as view
 
     volume, prompt, answer = _traffic(given["tokens_per_month"], given["input_tokens"], given["output_tokens"])
-    if given["lora"] is not None and given["qlora"] is not None:
-        raise click.UsageError("give either --lora or --qlora", click.get_current_context())
-    method = {kind: given[kind] for kind in ("lora", "qlora") if given[kind] is not None}
     with Progress("planning each way") as progress:
         found = compare(
             given["model"],
-            traffic=Traffic(
-                tokens_per_month=volume, input_tokens=prompt, output_tokens=answer, growth_frac=given["growth"] or 0.0,
-                peak=given["peak"],
+            traffic=MonthlyTraffic(
+                tokens_per_month=volume, input_tokens=prompt, output_tokens=answer,
+                growth_frac=given["growth"] or 0.0, peak=given["peak"],
             ),
-            ways=given["ways"] or WAYS,
-            method={"kind": next(iter(method)), "rank": next(iter(method.values()))} if method else None,
+            ways=given["ways"] or KINDS,
+            method=method(given["lora"], given["lora_targets"], qlora=given["qlora"]),
             pretrain_tokens=_auto(given["pretrain_tokens"]),
             targets={name: _latency(given[name]) for name in TARGETS if given[name]},
             constraints={name: list(given[name]) for name in CONSTRAINTS if given[name]},

@@ -18,6 +18,7 @@ WORKLOAD_ENDINGS = (".yaml", ".yml")
 SWEEP_ENGINES = ("inline", "processes", "ray")
 SECTIONS: dict[str, str] = {
     "tokens": "data", "samples": "data", "epochs": "data", "seq_len": "data", "global_batch": "data",
+    "global_batch_tokens": "data",
     "requests_per_s": "traffic", "concurrency": "traffic", "requests": "traffic", "input_tokens": "traffic",
     "output_tokens": "traffic", "trace": "traffic", "arrivals": "traffic", "burstiness": "traffic", "peak": "traffic",
     "ttft": "targets", "tpot": "targets", "latency": "targets", "throughput": "targets",
@@ -25,7 +26,7 @@ SECTIONS: dict[str, str] = {
     "regions": "constraints", "gpus": "constraints", "instances": "constraints", "purchase": "constraints",
     "max_gpus": "constraints", "min_gpus": "constraints", "precision": "constraints", "weight_formats": "constraints",
     "kv_dtype": "constraints", "engine": "constraints", "stack": "constraints", "shard": "constraints",
-    "inter_node_bandwidth": "constraints",
+    "network": "constraints",
     "max_usd_per_hour": "constraints",
     "shared_prefix": "techniques", "prefix_hit": "techniques", "kv_keep": "techniques", "draft": "techniques",
     "draft_tokens": "techniques", "acceptance": "techniques", "draft_weights": "techniques",
@@ -44,8 +45,8 @@ training_options = questions.grouped(
     _text("epochs", "epochs", "Passes over the data."),
     _text("seq", "seq_len", "Tokens of a sequence."),
     _text("global-batch", "global_batch", "Sequences of an optimizer step."),
-    click.option("--lora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of this rank."),
-    click.option("--qlora", type=options.DEGREE, metavar="RANK", help="Fine-tune adapters of it on a 4-bit base."),
+    _text("global-batch-tokens", "global_batch_tokens", "The same in tokens: 4M."),
+    *questions.adapter_options,
     _text("optimizer", "optimizer", "adamw, adamw-8bit, adafactor, sgd, lion, muon ..."),
     _text("precision", "precision", "Precision to search, or any; may be repeated [bf16].", multiple=True),
     _text("stack", "stack", "Software that trains."),
@@ -92,7 +93,7 @@ place_options = questions.grouped(
     click.option("--purchase", type=options.PURCHASE, multiple=True, help="Way to buy; may be repeated [on_demand]."),
     click.option("--max-gpus", type=options.DEGREE, help="At most so many accelerators."),
     click.option("--min-gpus", type=options.DEGREE, help="At least so many accelerators."),
-    _text("network", "inter_node_bandwidth", "Bandwidth between nodes per accelerator, such as 400Gbps."),
+    _text("network", "network", "Network of one accelerator between nodes: 400Gbps, 50GB/s."),
     _text("max-hourly", "max_usd_per_hour", "At most so many USD an hour."),
     section="Where it may run",
 )
@@ -149,6 +150,7 @@ def command(
     """
     from flopwise.api import plan as api
 
+    flags["method"] = method(flags.pop("lora"), flags.pop("lora_targets"), qlora=flags.pop("qlora"))
     flags["engine"], how = _engines(engine, address, workers)
     flags["simulate"] = False if no_simulate else None
     many = _points(workload, flags) if workload is not None and from_file is None else None
@@ -276,11 +278,6 @@ def _changes(flags: dict[str, Any]) -> dict[str, Any]:
     for key, value in flags.items():
         if value is None or value == ():
             continue
-        if key in ("lora", "qlora"):
-            if "method" in changes:
-                usage_error("give either --lora or --qlora")
-            changes["method"] = {"kind": key, "rank": value}
-            continue
         plain = (
             list(value)
             if isinstance(value, tuple)
@@ -294,6 +291,13 @@ def _changes(flags: dict[str, Any]) -> dict[str, Any]:
         else:
             changes.setdefault(section, {})[key] = plain
     return changes
+
+
+def method(lora: int | None, targets: str | None, *, qlora: bool) -> dict[str, Any] | None:
+    """The adapters in the options of a command, in the shape of a workload file; None where there are none."""
+    found: dict[str, Any] = {"kind": "qlora" if qlora else "lora"} if qlora or lora is not None else {}
+    found |= {} if lora is None else {"rank": lora}
+    return (found if targets is None else found | {"targets": targets.split(",")}) or None
 
 
 def _latency(value: str) -> Any:

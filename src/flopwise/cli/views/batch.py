@@ -10,7 +10,7 @@ from flopwise.cli import questions
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.batch import Ahead, BatchAnswer
+    from flopwise.serving.sim.batch_queue import BatchAnswer, WorkersForecast
 
 SHARES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 BINS = 12
@@ -45,7 +45,7 @@ def document(found: BatchAnswer) -> dict[str, Any]:
     }
 
 
-def _row(one: Ahead) -> dict[str, Any]:
+def _row(one: WorkersForecast) -> dict[str, Any]:
     return {
         "workers": one.workers,
         "p50_s": one.p50_s,
@@ -108,7 +108,7 @@ def blocks(found: BatchAnswer, paper: Screen) -> Iterator[str]:
 
 def _advice(found: BatchAnswer) -> str:
     """The cheapest way of the tables that meets the deadline in nine of ten cases."""
-    from flopwise.api.batch import CONFIDENCE
+    from flopwise.serving.sim.batch_queue import CONFIDENCE
 
     if found.queue.deadline_s is None:
         return ""

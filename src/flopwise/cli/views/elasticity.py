@@ -13,7 +13,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.views import simulate
 
 if TYPE_CHECKING:
-    from flopwise.api.elasticity import AutoscaleAnswer, Provision, Size
+    from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
 
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
 SPARE = (">at most", ">replica-hours")

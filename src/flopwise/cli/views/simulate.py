@@ -12,7 +12,7 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.simulate import SimulateAnswer
+    from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.result import Summary
 
 LATENCIES = (

@@ -1,0 +1,62 @@
+"""Degrees of parallelism that a model's layers allow."""
+
+from __future__ import annotations
+
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Attend, Experts, Model
+
+
+def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
+    """Attention heads and routed experts of the model's first stack; None where it has none.
+
+    Source: the model's layers. Assumes: layers with fewer heads than others decide.
+    """
+    items = [item for kind in model.stacks[0].kinds for item in kind.items]
+    heads = min((i.heads for i in items if isinstance(i, Attend)), default=None)
+    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=None)
+
+
+def check_tensor_parallel(model: Model, tp: int) -> None:
+    """Refuse `tp` ranks that cannot share the model's attention heads.
+
+    Source: Megatron-LM (arXiv:1909.08053) section 3: whole heads. Assumes: key-value heads may be replicated.
+    Raises: SpecError: says which degrees divide the heads.
+    """
+    heads, _ = heads_and_experts(model)
+    if heads is not None and heads % tp:
+        raise SpecError(
+            f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisor_list(heads)}"
+        )
+
+
+def check_expert_parallel(model: Model, ep: int) -> None:
+    """Refuse `ep` ranks that cannot share the model's experts.
+
+    Source: Megatron-LM and vLLM: whole experts, as many on each rank. Assumes: no redundant experts.
+    Raises: SpecError: says which degrees divide the experts.
+    """
+    _, experts = heads_and_experts(model)
+    if ep > 1 and experts is None:
+        raise SpecError(f"ep {ep}: {model.name} has no experts; leave expert parallelism out")
+    if experts is not None and experts % ep:
+        raise SpecError(f"ep {ep} does not divide the {experts} experts of {model.name}; use {divisor_list(experts)}")
+
+
+def check_pipeline(model: Model, pp: int) -> None:
+    """Refuse more pipeline stages than layers.
+
+    Source: definition. Assumes: a stage has a layer at least.
+    Raises: SpecError: says how many layers there are.
+    """
+    layers = model.stacks[0].num_layers
+    if pp > layers:
+        raise SpecError(f"pp {pp} is more than the {layers} layers of {model.name}; use at most {layers}")
+
+
+def divisor_list(number: int) -> str:
+    """The numbers that divide `number`, as text: those up to 256, and itself.
+
+    Source: definition. Assumes: a message needs no more of them.
+    """
+    found = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
+    return ", ".join(map(str, found if found[-1] == number else [*found, number]))

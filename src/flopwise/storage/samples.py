@@ -1,0 +1,286 @@
+"""FLOP and bytes of a sample, for any network, and the samples a second that one device trains on.
+
+Networks with layers of tokens are timed by the training estimate, convolutional ones by their layers; what is known by
+published figures only gets the share of the peak that published runs reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.samples import Convolution, Sample, convolutions, sample_of_model
+from flopwise.ops.flops import causal_forward_flops
+from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.layout import Layout, Precision, Recipe
+from flopwise.training.storage import stored_token_bytes
+
+ASSUMED_FRAC = 0.25
+"""Of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on V100;
+Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
+WIDER_BY_SHARE = 2.0
+"""Spread of the interval where the achieved rate is a published share of the peak."""
+REFERENCE_STACK = "fsdp-eager"
+"""How the reference implementations of benchmarks run: eagerly, nothing fused."""
+TRAINING_PASSES = 3.0
+"""Forward, and backward twice that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledWorkload:
+    """One sample of what is trained, and where its figures are from. None: not known."""
+
+    name: str
+    sample: str  # what one sample is
+    flops_per_sample: float  # forward and backward
+    sample_bytes: float  # as fed
+    record_bytes: float | None = None  # as stored, where that differs
+    source: str
+    model: Model | None = None
+    tokens: int | None = None
+    batch: int | None = None
+    precision: str | None = None
+    layers: tuple[Convolution, ...] | None = None
+    achieved_frac: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRate:
+    """How fast one device trains: samples/s and the FLOP/s that makes, of a peak in FLOP/s."""
+
+    samples_per_s: float
+    peak_flops_per_s: float
+    precision: str
+    origin: str  # `layers`, `training estimate`, `published share`, `given`
+    batch: int | None = None
+    parts: tuple[tuple[str, float], ...] = ()  # seconds of a step
+    notes: tuple[str, ...] = ()
+
+
+def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> SampledWorkload:
+    """The benchmark workload in `row`, which trains `model`.
+
+    Raises:
+        MissingFactError: nobody has written down its FLOP.
+    """
+    tokens = seq or row.tokens
+    flops = row.flops_per_sample
+    notes: tuple[str, ...] = ()
+    counted = counted_flops(model, tokens)
+    if flops is None:
+        if counted is None:
+            raise MissingFactError(f"{row.name}: the FLOP of a sample are not known; give --flops-per-sample")
+        flops = counted
+    elif counted is not None and not 0.9 < flops / counted < 1.1:
+        ratio = flops / counted
+        notes = (
+            f"FLOP of a sample as the source profiled them, {ratio:.2f}x what {model.name} counts ({counted:.4g})",
+        )
+    return SampledWorkload(
+        name=row.name,
+        sample=row.sample,
+        flops_per_sample=flops,
+        sample_bytes=row.sample_bytes,
+        record_bytes=row.record_bytes,
+        source=f"{row.source} ({row.date}, {row.confidence} confidence)",
+        model=model,
+        tokens=tokens if model.stacks else None,
+        batch=row.batch,
+        precision=row.precision,
+        layers=convolutions(model.name),
+        achieved_frac=row.achieved_frac,
+        notes=notes,
+    )
+
+
+def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: float | None = None) -> SampledWorkload:
+    """What training `model` reads and does for each sample: a sequence of `seq` tokens, an image, or as published.
+
+    Raises:
+        MissingFactError: the size of a sample or its FLOP are not known.
+    """
+    if model.stacks:
+        return _workload_of_layers(model, seq, token_bytes)
+    published = model.published
+    flops = counted_flops(model, None)
+    if published is None or flops is None:
+        raise MissingFactError(f"{model.name}: the FLOP of a sample are not known; give --flops-per-sample")
+    if published.sample_bytes is None:
+        raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
+    row = sample_of_model(model.name)
+    return SampledWorkload(
+        name=model.name,
+        sample=published.sample,
+        flops_per_sample=flops,
+        sample_bytes=published.sample_bytes,
+        record_bytes=row.record_bytes if row else None,
+        source=f"{model.source} ({model.date}, {model.confidence} confidence)",
+        model=model,
+        batch=row.batch if row else None,
+        precision=row.precision if row else None,
+        layers=convolutions(model.name),
+        achieved_frac=row.achieved_frac if row else None,
+    )
+
+
+def counted_flops(model: Model, tokens: int | None) -> float | None:
+    """FLOP of training on one sample, counted or as the catalog has them; None where neither is known."""
+    if model.stacks:
+        length = model.stacks[0].tokens_per_sample or tokens
+        return None if length is None else TRAINING_PASSES * float(causal_forward_flops(model, 1, length))
+    published = model.published
+    if published is None:
+        return None
+    if published.training_flops_per_sample is None and published.forward_flops_per_sample is not None:
+        return TRAINING_PASSES * published.forward_flops_per_sample
+    return published.training_flops_per_sample
+
+
+def _workload_of_layers(model: Model, seq: int | None, token_bytes: float | None) -> SampledWorkload:
+    fixed = model.stacks[0].tokens_per_sample
+    tokens = fixed or seq
+    if tokens is None:
+        raise SpecError(f"{model.name}: the length of a sequence is not given")
+    flops = TRAINING_PASSES * float(causal_forward_flops(model, 1, tokens))
+    if fixed is None:
+        each = token_bytes or stored_token_bytes(model)
+        note = "" if token_bytes else f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
+        what, nbytes = f"one sequence of {tokens:,} tokens", tokens * each
+    else:
+        what, note = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
+        nbytes = tokens * stored_token_bytes(model)
+    return SampledWorkload(
+        name=model.name,
+        sample=what,
+        flops_per_sample=flops,
+        sample_bytes=nbytes,
+        source=f"counted from the layers{note}",
+        model=model,
+        tokens=tokens,
+    )
+
+
+def device_rate(
+    work: SampledWorkload, cluster: Cluster, *, batch: int | None = None, precision: str | None = None
+) -> DeviceRate:
+    """How fast one device trains on `work` when nothing keeps it waiting, `batch` samples a step.
+
+    Raises:
+        MissingFactError: the device lacks a rate.
+        SpecError: the precision or the batch cannot be.
+    """
+    size = batch if batch is not None else work.batch or 1
+    dtype = precision or work.precision or "bf16"
+    if size < 1:
+        raise SpecError(f"batch {size}; give 1 or more")
+    if work.layers is not None:
+        dtype = usable_precision(cluster.rates, dtype)
+        parts = convolution_step_s(cluster.rates, work.layers, size, dtype)
+        return DeviceRate(
+            samples_per_s=size / float(parts.seconds),
+            peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
+            precision=dtype,
+            origin="layers",
+            batch=size,
+            parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
+        )
+    if work.model is not None and work.model.stacks:
+        return _training_rate(work, work.model, cluster, size, dtype)
+    return share_rate(work, cluster, dtype)
+
+
+def _training_rate(work: SampledWorkload, model: Model, cluster: Cluster, batch: int, precision: str) -> DeviceRate:
+    assert work.tokens is not None
+    named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
+    recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
+    step = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
+    return DeviceRate(
+        samples_per_s=batch / step.step_s,
+        peak_flops_per_s=cluster.rates.peak_flops_per_s(named),
+        precision=named,
+        origin="training estimate",
+        batch=batch,
+        parts=step.breakdown,
+    )
+
+
+def rate_and_band(
+    work: SampledWorkload,
+    cluster: Cluster,
+    num_gpus: int,
+    *,
+    batch: int | None = None,
+    precision: str | None = None,
+    efficiency: float | None = None,
+    achieved_flops_per_s: float | None = None,
+) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
+    """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
+
+    Raises:
+        MissingFactError, SpecError: as `device_rate`.
+    """
+    if achieved_flops_per_s is not None or efficiency is not None:
+        rate = share_rate(work, cluster, precision or "bf16", efficiency or 1.0)
+        if achieved_flops_per_s is None:
+            return rate, None, ()
+        samples_per_s = achieved_flops_per_s / work.flops_per_sample
+        peak = rate.peak_flops_per_s
+        given = DeviceRate(samples_per_s=samples_per_s, peak_flops_per_s=peak, precision=rate.precision, origin="given")
+        return given, None, ()
+    rate = device_rate(work, cluster, batch=batch, precision=precision)
+    band = error_band("io")
+    if rate.origin == "published share":
+        band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
+    return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))
+
+
+def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: float | None = None) -> DeviceRate:
+    """The rate of a device that achieves `share` of its peak, by default the share that published runs reached.
+
+    Raises:
+        MissingFactError: the device lacks that rate.
+    """
+    dtype = usable_precision(cluster.rates, precision) if precision == "tf32" else precision
+    peak = cluster.rates.peak_flops_per_s(dtype)
+    notes: tuple[str, ...] = ()
+    taken = share if share is not None else work.achieved_frac
+    if taken is None:
+        taken = ASSUMED_FRAC
+        notes = (f"{work.name}: no layers are known; {100 * ASSUMED_FRAC:.0f} % of the peak is assumed (--efficiency)",)
+    return DeviceRate(
+        samples_per_s=taken * peak / work.flops_per_sample,
+        peak_flops_per_s=peak,
+        precision=cluster.rates.peak_dtype(dtype),
+        origin="given" if share is not None else "published share",
+        notes=notes,
+    )
+
+
+def with_figures(work: SampledWorkload, **figures: float | None) -> SampledWorkload:
+    """`work` with the user's own figures; those that are None stay.
+
+    Raises:
+        SpecError: a figure is not above zero.
+    """
+    given = {name: value for name, value in figures.items() if value is not None}
+    for name, value in given.items():
+        if not 0 < value < float("inf"):
+            raise SpecError(f"{name} {value}; give a finite number above 0")
+    return replace(work, **given)  # type: ignore[arg-type]  # fields by name
+
+
+def given_workload(name: str, source: str, figures: dict[str, float | None]) -> SampledWorkload:
+    """A workload of which only the user's own FLOP and bytes of a sample are known.
+
+    Raises:
+        SpecError: a figure is not given, or not above zero.
+    """
+    if None in figures.values():
+        raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
+    plain = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=source)
+    return with_figures(plain, **figures)
