@@ -11,7 +11,7 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assess import assess
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from, parse_fleet
-from flopwise.fleet.resolve_names import check_names
+from flopwise.fleet.resolve_names import resolve_names
 
 GOOD = """name: platform
 policies:
@@ -39,7 +39,7 @@ def facts() -> Facts:
 
 
 def test_names_that_are_known_pass(facts: Facts) -> None:
-    assert check_names(parse_fleet(GOOD, "f.yaml"), facts) is facts
+    assert resolve_names(parse_fleet(GOOD, "f.yaml"), facts)[1] is facts
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_names_that_are_known_pass(facts: Facts) -> None:
 def test_names_that_are_not_known_are_refused(old: str, new: str, says: str, facts: Facts) -> None:
     assert old in GOOD
     with pytest.raises(SpecError, match=says):
-        check_names(parse_fleet(GOOD.replace(old, new), "f.yaml"), facts)
+        resolve_names(parse_fleet(GOOD.replace(old, new), "f.yaml"), facts)
 
 
 def test_a_share_that_may_be_nothing_needs_no_region(facts: Facts) -> None:
     text = GOOD.replace("aws: 60%, gcp: 40%}", "aws: 96%, gcp: 4%}").replace("us-central1, eu-*", "us-west-2")
-    check_names(parse_fleet(text, "f.yaml"), facts)
+    resolve_names(parse_fleet(text, "f.yaml"), facts)
 
 
 def test_plain_data_has_paths_and_no_lines(facts: Facts) -> None:
     work = {"name": "chat", "task": "serve", "model": "gtp2", "traffic": {"requests_per_s": 1}}
     with pytest.raises(SpecError, match=r"^fleet: workloads\.0\.model: unknown model"):
-        check_names(fleet_from({"name": "x", "workloads": [work]}), facts)
+        resolve_names(fleet_from({"name": "x", "workloads": [work]}), facts)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_a_pattern_of_an_offer_vouches_for_no_name(providers: list[str], facts: 
         with pytest.raises(
             SpecError, match=r"f\.yaml:14: workloads\.0\.constraints\.regions.*'us-eest-1'; nearest: us-east"
         ):
-            check_names(parse_fleet(text, "f.yaml"), facts)
+            resolve_names(parse_fleet(text, "f.yaml"), facts)
         desks = {"name": "d", "task": "develop", "machines": {}, "constraints": limits}
         with pytest.raises(SpecError, match=r"constraints\.regions.*unknown region 'us-eest-1'"):
-            check_names(fleet_from({"name": "f", "workloads": [desks]}), facts)
+            resolve_names(fleet_from({"name": "f", "workloads": [desks]}), facts)
     with pytest.raises(UnknownNameError, match="'us-eest-1'; nearest: us-east-1"):
         facts.offers_for(region="us-eest-1")
 
@@ -130,7 +130,7 @@ def test_what_a_pattern_serves_is_found_by_a_name_that_others_have(facts: Facts)
         "constraints": {"regions": ["us-east-1"], "gpus": ["A10"]},
     }  # fmt: skip
     platform = fleet_from({"name": "f", "workloads": [chat], "policies": {"providers": {"lambda": 1}}})
-    [item] = planned_workloads(platform, check_names(platform, facts))
+    [item] = planned_workloads(*resolve_names(platform, facts))
     assert {w.offer.provider for w in item.options} == {"lambda"}
 
 

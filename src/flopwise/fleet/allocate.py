@@ -9,7 +9,7 @@ sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -78,10 +78,6 @@ class AllocationProblem:
             self.options, self.demands, self.rules, without=without, gap=gap, seconds=seconds, start=start,
             risen=self.risen,
         )  # fmt: skip
-
-    def kept_where(self, keep: Callable[[MonthlyOption], bool]) -> AllocationProblem:
-        """The problem with some of its options."""
-        return replace(self, options=tuple(option for option in self.options if keep(option)))
 
     def raised(self, providers: Collection[str], factor: float) -> AllocationProblem:
         """The problem with the prices of some providers, for machines and volumes, times `factor`.
@@ -206,17 +202,9 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         by_provider[provider] += bill
     usd, kg = sum(by_provider.values()), sum(option.kg_each * count for option, count in primary)
     return Allocation(
-        taken=tuple(taken),
-        pools=pools,
-        idle=idle,
-        volumes=volumes,
-        by_provider=dict(by_provider),
-        usd=usd,
-        objective=usd + made.rules.carbon_usd_per_kg * kg,
-        kg=kg,
-        gap=gap,
-        columns=columns,
-    )
+        taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
+        objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
+    )  # fmt: skip
 
 
 def _part_usd(

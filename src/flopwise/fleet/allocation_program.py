@@ -147,7 +147,8 @@ class AllocationProgram:
             spare = coarsest - MARGIN if self.demands[number].splittable else 0.0
             self.program.row(terms, 1.0, 1.0 + spare)
 
-    def _by_provider(self, number: int) -> dict[str, list[int]]:
+    def by_provider(self, number: int) -> dict[str, list[int]]:
+        """Options of a workload by provider."""
         options: dict[str, list[int]] = defaultdict(list)
         for i in self.of[number]:
             options[self.options[i].provider].append(i)
@@ -159,7 +160,7 @@ class AllocationProgram:
             if not demand.splittable or not any(demand.volumes_usd.values()):
                 continue
             whole: dict[int, float] = {}
-            for provider, mine in self._by_provider(number).items():
+            for provider, mine in self.by_provider(number).items():
                 usd = demand.volumes_usd.get(provider, 0.0)
                 column = self.program.column(usd, 1.0, whole=False)
                 self.paid.append(PaidColumn(column, usd, provider, VOLUMES))
@@ -274,7 +275,7 @@ class AllocationProgram:
         for number, demand in enumerate(self.demands):
             if not demand.backup:
                 continue
-            by_provider = self._by_provider(number)
+            by_provider = self.by_provider(number)
             for i in (i for mine in by_provider.values() for i in mine if self.options[i].purchase == "on_demand"):
                 most = float(-(-round(rules.backup_share * self.options[i].instances * 1e6) // 10**6))
                 self.spare[i] = self._bought(backup_usd(self.options[i], rules), most, self.options[i])
@@ -287,22 +288,6 @@ class AllocationProgram:
                 else:
                     terms |= {self.own[i]: -rules.backup_share * self.part(i) for i in by_provider[lost]}
                     self.program.row(terms, 0.0, np.inf, policy)
-
-    def without_backup(self, columns: Array) -> list[str]:
-        """Workloads of which the other providers have too little if one is lost."""
-        names = []
-        for number, demand in enumerate(self.demands):
-            primary, ready = dict[str, float](), dict[str, float]()
-            for provider, mine in self._by_provider(number).items():
-                primary[provider] = sum(columns[self.own[i]] * self.part(i) for i in mine)
-                spare = [columns[self.spare[i]] / self.options[i].instances for i in mine if i in self.spare]
-                ready[provider] = primary[provider] + sum(spare)
-            for lost in primary if demand.backup else ():
-                needed = self.rules.backup_share * (1.0 - sum(primary.values()) + primary[lost])
-                if sum(ready.values()) - ready[lost] < needed - MARGIN:
-                    names.append(demand.name)
-                    break
-        return names
 
     def usd_terms(
         self, counts: Callable[[PaidColumn], bool] = lambda _: True, *, agreed: bool = False

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,21 +14,22 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import AllocationProblem, allocation_problem
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.bill import IDLE, SolvedFleet, allotments, monthly_cost
+from flopwise.fleet.expected_figures import chosen_workloads
 from flopwise.fleet.forecast import forecast, roadmap
 from flopwise.fleet.monitoring import alerts
-from flopwise.fleet.planned import KEPT, check_all_carried, planned_workloads
-from flopwise.fleet.resolve_names import check_names, with_catalog_spelling
-from flopwise.fleet.results import chosen_workloads, plans_by_workload, workload_result
+from flopwise.fleet.planned import KEPT, planned_workloads
+from flopwise.fleet.resolve_names import resolve_names
+from flopwise.fleet.results import plans_by_workload, workload_result
 from flopwise.fleet.risks import risks
 from flopwise.fleet.savings import savings
 from flopwise.fleet.scenarios import drawn_months
-from flopwise.fleet.tables import gpu_rows, hosted_rows, instance_rows, own_notes, own_rows, size_rows
+from flopwise.fleet.tables import comparison_tables
 from flopwise.fleet.whatif import bindings, what_ifs
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Scenarios
-    from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, Platform
+    from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, PlannedWorkload, Platform
     from flopwise.search.answer import Plan
 
 Advance = Callable[[str, int, int], None]
@@ -79,8 +80,7 @@ def assess_with_plans(
     """
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
-    facts = check_names(platform, facts)
-    platform = with_catalog_spelling(platform, facts)
+    platform, facts = resolve_names(platform, facts)
     problem, allocation = _allocate(platform, facts, advance)
     chosen = tuple(chosen_workloads(problem, allocation, facts))
     rows = tuple(allotments(problem, allocation, chosen))
@@ -97,33 +97,17 @@ def assess_with_plans(
     advance(STAGES[3], 0, 1)
     drawn = _drawn_months(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    ages, own, months = price_ages(rows, today), own_rows(fleet), forecast(fleet, today)
+    ages, tables, months = price_ages(rows, today), comparison_tables(fleet), forecast(fleet, today)
     assessment = Assessment(
-        name=platform.fleet.name,
-        date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen],
-        allocation=list(rows),
-        usd_per_month=cost,
-        savings=saved,
-        risks=risks(fleet, questions, drawn, ages, months),
-        binding=binding,
-        whatif=questions,
-        scenarios=drawn,
-        roadmap=roadmap(chosen, cost),
-        monitoring=alerts(fleet),
-        gpus=gpu_rows(fleet),
-        sizes=size_rows(fleet),
-        instances=instance_rows(fleet),
-        own_machines=own,
-        hosted=hosted_rows(chosen),
-        optimality_gap=allocation.gap,
-        budget_per_month=platform.rules.budget_per_month,
-        assumptions=assumptions(fleet, drawn is not None, today),
-        price_notes=price_notes(fleet, ages) + notes + own_notes(own),
-        elapsed_s=time.perf_counter() - started,
-        fleet=msgspec.to_builtins(platform.fleet),
-        forecast=months,
-    )
+        name=platform.fleet.name, date=today or "",
+        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(rows), usd_per_month=cost,
+        savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding, whatif=questions,
+        scenarios=drawn, roadmap=roadmap(chosen, cost), monitoring=alerts(fleet), optimality_gap=allocation.gap,
+        budget_per_month=platform.rules.budget_per_month, assumptions=assumptions(fleet, drawn is not None, today),
+        price_notes=price_notes(fleet, ages) + notes + _own_notes(tables["own_machines"]),
+        elapsed_s=time.perf_counter() - started, fleet=msgspec.to_builtins(platform.fleet), forecast=months,
+        **tables,  # type: ignore[arg-type]  # fields by name
+    )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
 
 
@@ -132,7 +116,7 @@ def _allocate(
 ) -> tuple[AllocationProblem, Allocation]:
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
     items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
-    check_all_carried(items)
+    _check_all_carried(items)
     problem = allocation_problem(platform, items, facts.folder)
     advance(STAGES[1], 0, 1)
     try:
@@ -147,6 +131,21 @@ def _allocate(
         raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
     advance(STAGES[1], 1, 1)
     return problem, allocation
+
+
+def _check_all_carried(items: Sequence[PlannedWorkload]) -> None:
+    """Refuse a fleet with workloads that nothing carries.
+
+    Raises:
+        InfeasibleError: names them, with the reasons.
+    """
+    lost = [item for item in items if not item.options]
+    if lost:
+        names = ", ".join(item.name[:60] for item in lost[:10])
+        raise InfeasibleError(
+            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: {names}",
+            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
+        )
 
 
 def _drawn_months(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
@@ -196,6 +195,20 @@ def _cheap_spot(option: MonthlyOption) -> str:
         f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
         f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
     )
+
+
+def _own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Machines that are there and carry nothing, in the bill or not."""
+    notes = []
+    for row in rows:
+        idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
+        which = f"idle: {idle} of {row['there']} own {row['machine']}"
+        if idle > 0 and paid:
+            notes.append(f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)")
+        elif idle > 0:
+            usd = idle * row["usd_per_month_standing"]
+            notes.append(f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month")
+    return notes
 
 
 def assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> list[str]:

@@ -96,25 +96,13 @@ def _allotment(
         paid = busy = HOURS_PER_MONTH if rules.backup_on else rules.backup_hours
     rate, work = option.usd_per_hour, max(busy * taken.count, 1e-12)
     return Allotment(
-        workload=job.name,
-        environment=job.environment,
-        provider=option.provider,
-        region=option.region,
-        instance=option.instance,
-        gpu=option.candidate.gpu,
-        purchase=option.purchase,
-        count=taken.count,
-        hours_per_month=paid,
-        usd_per_hour=rate,
-        usd_per_hour_effective=None if rate is None else taken.usd / work,
-        usd_per_month=taken.usd,
-        usd_low=interval[0],
-        usd_high=interval[1],
-        price_date=_price_date(option.offer, machines),
-        role=taken.role,
-        pool=f"{option.instance} {option.purchase}" if shared else "",
-        num_gpus=taken.count * option.gpus_each,
-    )
+        workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
+        instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
+        hours_per_month=paid, usd_per_hour=rate, usd_per_hour_effective=None if rate is None else taken.usd / work,
+        usd_per_month=taken.usd, usd_low=interval[0], usd_high=interval[1],
+        price_date=_price_date(option.offer, machines), role=taken.role,
+        pool=f"{option.instance} {option.purchase}" if shared else "", num_gpus=taken.count * option.gpus_each,
+    )  # fmt: skip
 
 
 def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:

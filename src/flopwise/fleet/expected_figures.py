@@ -1,4 +1,4 @@
-"""What the chosen option of a workload is expected to do: an estimate with its intervals, intensity and bound."""
+"""The machines of each workload, and what those that carry most of it are expected to do: an estimate in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models import load_model
-from flopwise.fleet.model import ExpectedFigures
+from flopwise.fleet.model import ChosenWorkload, ExpectedFigures
+from flopwise.fleet.searches import forked
 from flopwise.fleet.spec import API
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.model import MonthlyOption, PlannedWorkload
+    from flopwise.fleet.allocate import AllocationProblem
+    from flopwise.fleet.model import Allocation, MonthlyOption, PlannedWorkload, Taken
     from flopwise.training.estimate import TrainEstimate
 
+WORTH_SHARING = 40
+"""Estimates from which other processes are worth starting."""
 BOUNDS = {
     "compute": "compute-bound: matrix products",
     "memory": "memory-bound: bandwidth of the device",
@@ -35,7 +39,27 @@ BOUNDS = {
 }
 
 
-def expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
+def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Facts) -> list[ChosenWorkload]:
+    """Each workload with its machines and the figures of those that carry most of it, estimated in full."""
+    parts: list[list[Taken]] = [[] for _ in made.items]
+    for taken in allocation.taken:
+        if taken.role == "primary":
+            parts[taken.option.workload].append(taken)
+    mains = [max(own, key=lambda taken: taken.count * taken.option.usd_each) for own in parts]
+    keys = [(id(item.plan), id(main.option.candidate)) for item, main in zip(made.items, mains, strict=True)]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    todo = list(first.values())
+    estimates = forked(
+        lambda n: _expected_figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
+    )
+    known = dict(zip(first, estimates, strict=True))
+    return [
+        ChosenWorkload(planned=item, main=main, figures=known[key], parts=tuple(own))
+        for item, main, key, own in zip(made.items, mains, keys, parts, strict=True)
+    ]
+
+
+def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
     """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
     if item.workload is None or option.purchase == API:
         return None
@@ -58,17 +82,12 @@ def _training_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
         "step_s": estimate.step_s,
     }
     return ExpectedFigures(
-        parameters=int(parameters(model)),
-        memory_bytes=candidate.memory_bytes * candidate.num_gpus,
+        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * candidate.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
         memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
-        intensity=_training_intensity(estimate, model),
-        pattern=_pattern(estimate.bound),
-        time_low=1 / band.high,
-        time_high=1 / band.low,
-        figures=figures,
-        breakdown=dict(estimate.breakdown),
-    )
+        intensity=_training_intensity(estimate, model), pattern=_pattern(estimate.bound), time_low=1 / band.high,
+        time_high=1 / band.low, figures=figures, breakdown=dict(estimate.breakdown),
+    )  # fmt: skip
 
 
 def _training_intensity(estimate: TrainEstimate, model: Model) -> float:
@@ -107,17 +126,13 @@ def _serving_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts,
         band = bands["throughput"]
         figures["run_s"] = _with_ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
     return ExpectedFigures(
-        parameters=int(parameters(model)),
-        memory_bytes=candidate.memory_bytes * job.num_gpus,
+        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
         memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes),
         intensity=_serving_intensity(item, model, weights, float(candidate.layout["max_batch"]), one_pass=one_pass),
-        pattern=pattern,
-        time_low=1 / bands["throughput"].high,
-        time_high=1 / bands["throughput"].low,
-        figures=figures,
+        pattern=pattern, time_low=1 / bands["throughput"].high, time_high=1 / bands["throughput"].low, figures=figures,
         breakdown=breakdown,
-    )
+    )  # fmt: skip
 
 
 def _serving_intensity(item: PlannedWorkload, model: Model, weights: float, batch: float, *, one_pass: bool) -> float:

@@ -99,16 +99,10 @@ def break_even(
     pays = least <= capacity
     dearer = f"a full machine costs ${1e6 * own_each:.3g} for a million output tokens, the API ${1e6 * each:.3g}"
     return BreakEven(
-        provider=price.provider,
-        model=price.model or price.name,
-        api_usd_per_mtok=1e6 * each,
-        own_usd_per_mtok=1e6 * own_each,
-        capacity_per_machine=capacity,
-        first=least if pays else None,
-        always=_always(least, capacity) if pays else None,
-        why="" if pays else dearer,
-        date=price.date,
-    )
+        provider=price.provider, model=price.model or price.name, api_usd_per_mtok=1e6 * each,
+        own_usd_per_mtok=1e6 * own_each, capacity_per_machine=capacity, first=least if pays else None,
+        always=_always(least, capacity) if pays else None, why="" if pays else dearer, date=price.date,
+    )  # fmt: skip
 
 
 def _always(first: float, capacity: float) -> float | None:

@@ -172,7 +172,7 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
     if isinstance(policy, Budget):
         return f"{policy} of ${policy.usd:,.0f}: ${_sum(made.usd_terms(), columns):,.0f} are needed"
     if isinstance(policy, SecondProvider):
-        return f"{policy}: {_listed(made.without_backup(columns), 4)} can have too little of it"
+        return f"{policy}: {_listed(_unready(made, columns), 4)} can have too little of it"
     terms, whole = made.share_terms(policy)
     part = 100 * _sum(terms, columns) / max(_sum(whole, columns), NOTHING)
     limit, within = 100 * policy.share, ""
@@ -181,6 +181,25 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
         within = f" (within {100 * tolerance:g} %)"
         limit += (100 if part > limit else -100) * tolerance
     return f"{policy}{within}: {_telling_digits(part, limit)} % is as near as it comes"
+
+
+def _unready(made: AllocationProgram, columns: Array) -> list[str]:
+    """Workloads of which the other providers have too little if one is lost."""
+    names = []
+    for number, demand in enumerate(made.demands):
+        primary, ready = dict[str, float](), dict[str, float]()
+        for provider, mine in made.by_provider(number).items():
+            primary[provider] = sum(columns[made.own[i]] * made.part(i) for i in mine)
+            spare = [columns[made.spare[i]] / made.options[i].instances for i in mine if i in made.spare]
+            ready[provider] = primary[provider] + sum(spare)
+        carried, standby = sum(primary.values()), sum(ready.values())
+        short = (
+            standby - ready[lost] < made.rules.backup_share * (1.0 - carried + primary[lost]) - NOTHING
+            for lost in primary
+        )
+        if demand.backup and any(short):
+            names.append(demand.name)
+    return names
 
 
 def _sum(terms: dict[int, float], columns: Array) -> float:

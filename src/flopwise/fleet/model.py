@@ -50,11 +50,6 @@ class ProviderShare:
     provider: str
     share: float
 
-    @property
-    def name(self) -> str:
-        """As an assessment names it."""
-        return f"share of {self.provider}"
-
     def __str__(self) -> str:
         return f"the {100 * self.share:g} % {self.provider} share"
 
@@ -68,11 +63,6 @@ class InstanceQuota:
     instance: str | None
     number: int = 0
 
-    @property
-    def name(self) -> str:
-        """As an assessment names it."""
-        return f"quota {self.number}"
-
     def __str__(self) -> str:
         return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
 
@@ -82,7 +72,6 @@ class SpotLimit:
     """The largest share of the bill that is on spot."""
 
     share: float
-    name = "spot share"
 
     def __str__(self) -> str:
         return f"the limit of {100 * self.share:g} % on spot"
@@ -91,8 +80,6 @@ class SpotLimit:
 @dataclass(frozen=True, slots=True)
 class SecondProvider:
     """Capacity in a second provider for the workloads that ask for it."""
-
-    name = "backup"
 
     def __str__(self) -> str:
         return "capacity in a second provider"
@@ -104,11 +91,6 @@ class OwnMachineCount:
 
     instance: str
 
-    @property
-    def name(self) -> str:
-        """As an assessment names it."""
-        return f"own {self.instance}"
-
     def __str__(self) -> str:
         return f"the number of own {self.instance}"
 
@@ -118,7 +100,6 @@ class Budget:
     """What a month may cost at most, USD."""
 
     usd: float
-    name = "budget"
 
     def __str__(self) -> str:
         return "the budget"

@@ -58,19 +58,10 @@ def monthly_option(
     pue = grid_record(offer.provider, offer.region, folder).pue
     kwh = None if joules is None else float(metered_kwh(joules, pue))
     return MonthlyOption(
-        workload=index,
-        candidate=candidate,
-        offer=offer,
-        instances=instances,
-        unit=unit,
-        busy_hours=busy,
-        paid_hours=price.billed_hours,
-        usd_per_hour=price.usd_per_hour_list,
-        usd_each=price.usd_per_month,
-        kwh=kwh,
-        kg=None if kwh is None else float(carbon_kg(kwh, offer.provider, offer.region, folder)),
-        notes=price.notes,
-    )
+        workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
+        paid_hours=price.billed_hours, usd_per_hour=price.usd_per_hour_list, usd_each=price.usd_per_month, kwh=kwh,
+        kg=None if kwh is None else float(carbon_kg(kwh, offer.provider, offer.region, folder)), notes=price.notes,
+    )  # fmt: skip
 
 
 def _own_option(
@@ -94,21 +85,11 @@ def _own_option(
         own = machines.kg_per_kwh
         kg = float(carbon_kg(kwh, offer.provider, offer.region, folder)) if own is None else kwh * own
     return MonthlyOption(
-        workload=index,
-        candidate=candidate,
-        offer=offer,
-        instances=instances,
-        unit=unit,
-        busy_hours=busy,
-        paid_hours=HOURS_PER_MONTH,
-        usd_per_hour=offer.first_usd / HOURS_PER_MONTH,
-        usd_each=offer.first_usd,
-        usd_running=offer.running_usd(None if kwh is None else kwh / instances, busy),
-        kwh=kwh,
-        kg=kg,
-        own=offer.pool,
+        workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
+        paid_hours=HOURS_PER_MONTH, usd_per_hour=offer.first_usd / HOURS_PER_MONTH, usd_each=offer.first_usd,
+        usd_running=offer.running_usd(None if kwh is None else kwh / instances, busy), kwh=kwh, kg=kg, own=offer.pool,
         notes=tuple(notes),
-    )
+    )  # fmt: skip
 
 
 def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.0) -> MonthlyOption:

@@ -66,23 +66,13 @@ def _machine_kind(entry: OwnMachines, where: str) -> OwnMachineKind:
     if entry.region.strip().lower() in {"", "any"} or set(entry.region) & set("*?[/"):
         raise SpecError(f"{where}.region: {entry.region[:60]!r} is no place; own machines stand in one: eu-cellar")
     return OwnMachineKind(
-        name=entry.name,
-        gpu=entry.gpu,
-        gpus=parse_whole(entry.gpus, f"{where}.gpus", high=128),
-        count=count,
-        buy_up_to=more,
-        sunk=entry.sunk,
-        kept=entry.kept,
-        usd=usd,
-        provider=entry.provider,
-        region=entry.region,
+        name=entry.name, gpu=entry.gpu, gpus=parse_whole(entry.gpus, f"{where}.gpus", high=128), count=count,
+        buy_up_to=more, sunk=entry.sunk, kept=entry.kept, usd=usd, provider=entry.provider, region=entry.region,
         tags=frozenset(tag.strip().lower() for tag in entry.tags),
         ram_bytes=_positive(entry.memory, parse_bytes, f"{where}.memory"),
-        network_bytes_per_s=_positive(entry.network, parse_bytes_per_s, f"{where}.network"),
-        kg_per_kwh=carbon,
-        site=_site(entry.site, f"{where}.site"),
-        where=where,
-    )
+        network_bytes_per_s=_positive(entry.network, parse_bytes_per_s, f"{where}.network"), kg_per_kwh=carbon,
+        site=_site(entry.site, f"{where}.site"), where=where,
+    )  # fmt: skip
 
 
 def _positive(given: object, parse: Callable[[object, str], float], what: str) -> float | None:
@@ -210,21 +200,12 @@ def _offer(entry: OwnMachineKind, facts: Facts) -> OwnOffer:
     memory = [o.ram_bytes for o in alike if o.ram_bytes]
     network = [o.network_bytes_per_s for o in alike if o.network_bytes_per_s]
     offer = OwnOffer(
-        provider=entry.provider,
-        instance=entry.name,
-        region=entry.region,
-        accelerator=device.name,
-        count=entry.gpus,
-        source=price.source,
-        price_date=price.date,
-        confidence=price.confidence,
+        provider=entry.provider, instance=entry.name, region=entry.region, accelerator=device.name, count=entry.gpus,
+        source=price.source, price_date=price.date, confidence=price.confidence,
         ram_bytes=entry.ram_bytes or min(memory, default=None),
-        network_bytes_per_s=entry.network_bytes_per_s or min(network, default=None),
-        machines=entry,
-        month=month,
-        idle_kwh=idle_kwh,
-        assumed=_assumptions(entry, memory, network),
-    )
+        network_bytes_per_s=entry.network_bytes_per_s or min(network, default=None), machines=entry, month=month,
+        idle_kwh=idle_kwh, assumed=_assumptions(entry, memory, network),
+    )  # fmt: skip
     return offer if offer.bought else replace(offer, price_date="", source=GIVEN)
 
 

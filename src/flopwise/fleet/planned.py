@@ -7,13 +7,13 @@ offer that will do is an option, one instance a machine.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwise.errors import InfeasibleError, SpecError
+from flopwise.errors import SpecError
 from flopwise.fleet.hosted import api_offers
 from flopwise.fleet.model import PlannedWorkload, rented
 from flopwise.fleet.option import api_option, monthly_option
@@ -202,15 +202,13 @@ def _planned(
             kinds = answer.num_kinds
             assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
     return PlannedWorkload(
-        index=index,
-        job=job,
-        workload=answers[0][0] if answers else job.workload,
+        index=index, job=job, workload=answers[0][0] if answers else job.workload,
         plan=_joined_plan([answer.plan for _, answer in answers if answer.plan is not None]),
         options=tuple(sorted(options, key=lambda option: option.usd)),
         reasons=() if options else tuple(_why_none(job, facts, refused, answers, notes)),
         notes=(*assumptions, *(f"{job.name[:60]}: {note}" for note in notes)),
         num_kinds=min((answer.num_kinds for _, answer in answers if answer.num_kinds is not None), default=None),
-    )
+    )  # fmt: skip
 
 
 def _joined_plan(plans: list[Plan]) -> Plan | None:
@@ -290,21 +288,6 @@ def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
             best.append(greenest)
         kept += best
     return kept
-
-
-def check_all_carried(items: Sequence[PlannedWorkload]) -> None:
-    """Refuse a fleet with workloads that nothing carries.
-
-    Raises:
-        InfeasibleError: names them, with the reasons.
-    """
-    lost = [item for item in items if not item.options]
-    if lost:
-        names = ", ".join(item.name[:60] for item in lost[:10])
-        raise InfeasibleError(
-            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: {names}",
-            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
-        )
 
 
 # Machines that people work on

@@ -209,16 +209,10 @@ def _price(
     even: float | None = None,
 ) -> EffectivePrice:
     return EffectivePrice(
-        purchase=purchase,
-        usd_per_hour_list=offer.price_usd_per_hour(purchase) or 0.0,
-        usd_per_hour_effective=month / hours,
-        work_hours=hours,
-        billed_hours=billed,
-        usd_per_month=month,
-        price_date=offer.price_date,
-        notes=tuple(note for note in notes if note),
-        break_even_frac=even,
-    )
+        purchase=purchase, usd_per_hour_list=offer.price_usd_per_hour(purchase) or 0.0,
+        usd_per_hour_effective=month / hours, work_hours=hours, billed_hours=billed, usd_per_month=month,
+        price_date=offer.price_date, notes=tuple(note for note in notes if note), break_even_frac=even,
+    )  # fmt: skip
 
 
 def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tuple[float, str]:

@@ -151,21 +151,15 @@ def _rules(fleet: Fleet) -> Rules:
     if budget is not None and budget <= 0:
         raise SpecError(f"policies.budget_per_month: {budget:g} is out of range; allowed: above 0")
     return Rules(
-        budget_per_month=budget,
-        providers=shares,
-        share_tolerance=tolerance,
-        regions=tuple(policies.regions),
-        purchase=tuple(ways),
-        max_spot_share=share(policies.max_spot_share, "policies.max_spot_share"),
-        quotas=_quotas(fleet),
-        backup_share=share(backup.share, "policies.backup.share"),
-        backup_on=backup.on,
+        budget_per_month=budget, providers=shares, share_tolerance=tolerance, regions=tuple(policies.regions),
+        purchase=tuple(ways), max_spot_share=share(policies.max_spot_share, "policies.max_spot_share"),
+        quotas=_quotas(fleet), backup_share=share(backup.share, "policies.backup.share"), backup_on=backup.on,
         backup_hours=_between(backup.hours, "policies.backup.hours", 0, 744),
         growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=MOST_GROWTH),
         carbon_usd_per_kg=_between(policies.carbon_usd_per_kg, "policies.carbon_usd_per_kg", 0, 1e6),
         max_price_age_days=_between(policies.max_price_age_days, "policies.max_price_age_days", 1, 36500),
         spreads=_month_spreads(fleet),
-    )
+    )  # fmt: skip
 
 
 def _provider_shares(fleet: Fleet, tolerance: float) -> dict[str, float]:
@@ -220,23 +214,19 @@ def _resolved_job(fleet: Fleet, rules: Rules, number: int, growth: float) -> Res
     elif job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(
-        spec=job,
-        workload=workload,
-        environment=environment,
+        spec=job, workload=workload, environment=environment,
         schedule=schedule(hours, environment, named if hours is not None else f"{where}.environment"),
         runs_per_month=runs,
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
-        purchase=_purchases(job, rules, where),
-        growth_per_month=growth,
+        purchase=_purchases(job, rules, where), growth_per_month=growth,
         storage_bytes=_volume(job.volumes.storage, f"{where}.volumes.storage"),
         egress_bytes=_volume(job.volumes.egress, f"{where}.volumes.egress"),
-        inter_zone_bytes=_volume(job.volumes.inter_zone, f"{where}.volumes.inter_zone"),
-        workstations=count,
+        inter_zone_bytes=_volume(job.volumes.inter_zone, f"{where}.volumes.inter_zone"), workstations=count,
         gpus_each=parse_whole(machines.gpus_each, f"{where}.machines.gpus_each", high=64),
         least_memory_bytes=None if memory is None else parse_bytes(memory, f"{where}.machines.memory"),
         most_gpus=whole(limits.max_gpus, f"{where}.constraints.max_gpus", 10**6),
         most_usd_per_hour=maybe(limits.max_usd_per_hour, parse_usd, f"{where}.constraints.max_usd_per_hour"),
-    )
+    )  # fmt: skip
 
 
 def _volume(value: object, what: str) -> float:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -23,8 +21,11 @@ if TYPE_CHECKING:
     from flopwise.fleet.model import Platform, ResolvedJob
 
 
-def check_names(platform: Platform, facts: Facts) -> Facts:
-    """The facts with the fleet's own machines, once all names that the fleet uses are known.
+def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
+    """The platform and the facts with its own machines, once all names that the fleet uses are known.
+
+    Providers of shares and quotas are written as the offers, or the APIs, have them: what they are compared with from
+    here on has that spelling; all other names are compared blind to case.
 
     Raises:
         SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
@@ -37,21 +38,13 @@ def check_names(platform: Platform, facts: Facts) -> Facts:
             known.check_job(job, f"workloads.{number}")
     except SpecError as error:
         raise platform.source.located(error) from None
-    return facts
-
-
-def with_catalog_spelling(platform: Platform, facts: Facts) -> Platform:
-    """The platform with the providers of its shares and quotas written as the offers, or the APIs, have them.
-
-    What they are compared with from here on has that spelling; all other names are compared blind to case.
-    """
     names = [p.provider for p in hosted_prices(facts.folder)] if _uses_apis(platform) else []
     spelling = {name.lower(): name for name in [*names, *(o.provider for o in facts.offers)]}
-    shares = {spelling.get(name.lower(), name): share for name, share in platform.rules.providers.items()}
-    quotas = tuple(
-        replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in platform.rules.quotas
-    )
-    return replace(platform, rules=replace(platform.rules, providers=shares, quotas=quotas))
+    rules = platform.rules
+    shares = {spelling.get(name.lower(), name): share for name, share in rules.providers.items()}
+    named = [q.provider and spelling.get(q.provider.lower(), q.provider) for q in rules.quotas]
+    quotas = tuple(replace(quota, provider=name) for quota, name in zip(rules.quotas, named, strict=True))
+    return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
 
 
 def _uses_apis(platform: Platform) -> bool:
@@ -82,15 +75,18 @@ class _KnownNames:
             places = (part for p in prices for part in (p.regions or "any").lower().split("/") if part != "any")
             self.regions = tuple(dict.fromkeys([*self.regions, *places]))
 
-    def look_up(self, path: str, kind: str, name: str, find: Callable[[], object]) -> None:
-        """Look up a name once; a complaint starts with `path`."""
-        if (kind, name) in self.seen:
-            return
-        try:
-            find()
-        except SpecError as error:
-            raise _with_path(path, error) from None
-        self.seen.add((kind, name))
+    def look_up(self, kind: str, find: Callable[[str], object]) -> Callable[[str, str], None]:
+        """A check that looks up each name of a kind once; a complaint starts with the path of the key."""
+
+        def check(path: str, name: str) -> None:
+            if (kind, name) not in self.seen:
+                try:
+                    find(name)
+                except SpecError as error:
+                    raise _with_path(path, error) from None
+                self.seen.add((kind, name))
+
+        return check
 
     def check_policies(self) -> None:
         """Providers, regions and quotas of the whole fleet."""
@@ -119,28 +115,36 @@ class _KnownNames:
 
     def check_job(self, job: ResolvedJob, path: str) -> None:
         """Everything that one workload names."""
-        limits, spec = job.spec.constraints, job.spec
+        limits, spec, facts = job.spec.constraints, job.spec, self.facts
         apis = self.apis if API in job.purchase else frozenset[str]()
-        regions = _each(f"{path}.constraints.regions", limits.regions)
-        for at, name in (*_each(f"{path}.residency", spec.residency), *regions):
-            self.check_region(at, name)
-        for at, name in _each(f"{path}.constraints.providers", limits.providers):
-            self.check_provider(at, name, apis)
-        for at, name in _each(f"{path}.constraints.instances", limits.instances):
-            self.look_up(at, "instance", name, partial(self.facts.offers_for, instance=name))
-        devices = spec.machines.gpus if spec.machines else []
-        for at, name in (*_each(f"{path}.constraints.gpus", limits.gpus), *_each(f"{path}.machines.gpus", devices)):
-            self.look_up(at, "accelerator", name, partial(self.facts.accelerator, name))
-        for at, name in _each(f"{path}.tags", spec.tags):
-            self.look_up(at, "tag", name, partial(self.check_tag, name))
+        checks: tuple[tuple[str, list[str], Callable[[str, str], object]], ...] = (
+            ("residency", spec.residency, self.check_region),
+            ("constraints.regions", limits.regions, self.check_region),
+            ("constraints.providers", limits.providers, lambda at, name: self.check_provider(at, name, apis)),
+            (
+                "constraints.instances",
+                limits.instances,
+                self.look_up("instance", lambda n: facts.offers_for(instance=n)),
+            ),
+            ("constraints.gpus", limits.gpus, self.look_up("accelerator", facts.accelerator)),
+            (
+                "machines.gpus",
+                spec.machines.gpus if spec.machines else [],
+                self.look_up("accelerator", facts.accelerator),
+            ),
+            ("tags", spec.tags, self.look_up("tag", self.check_tag)),
+        )
+        for key, names, check in checks:
+            for number, name in enumerate(names):
+                check(f"{path}.{key}.{number}", name)
         if spec.model is not None:
-            model = partial(load_model, spec.model, facts_folder=self.facts.folder)
-            self.look_up(f"{path}.model", "model", spec.model, model)
+            model = self.look_up("model", lambda name: load_model(name, facts_folder=facts.folder))
+            model(f"{path}.model", spec.model)
 
     def check_provider(self, path: str, name: str, apis: frozenset[str]) -> None:
         """One that offers machines, or is an API."""
         if name.lower() not in apis:
-            self.look_up(path, "provider", name, partial(self.facts.offers_for, provider=name))
+            self.look_up("provider", lambda provider: self.facts.offers_for(provider=provider))(path, name)
 
     def check_region(self, path: str, name: str) -> None:
         """One that the catalog names, or a pattern of some."""
@@ -154,11 +158,6 @@ class _KnownNames:
         if name.strip().lower() not in known:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, known, hint)
-
-
-def _each(path: str, names: list[str]) -> Iterator[tuple[str, str]]:
-    for number, name in enumerate(names):
-        yield f"{path}.{number}", name
 
 
 def _check_pattern(path: str, kind: str, pattern: str | None, names: tuple[str, ...]) -> None:

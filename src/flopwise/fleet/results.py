@@ -8,9 +8,6 @@ import msgspec
 
 from flopwise.facts.models import load_model
 from flopwise.fleet.assessment import WorkloadResult
-from flopwise.fleet.expected_figures import expected_figures
-from flopwise.fleet.model import ChosenWorkload
-from flopwise.fleet.searches import forked
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.units import format_bytes, format_seconds
@@ -19,40 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.allocate import AllocationProblem
-    from flopwise.fleet.model import Allocation, MonthlyOption, PlannedWorkload, Taken
+    from flopwise.fleet.model import ChosenWorkload, MonthlyOption, PlannedWorkload
     from flopwise.search.answer import Candidate, Plan
 
 SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
 """Categories of models by parameters."""
 SAME = 1.005
-WORTH_SHARING = 40
-"""Estimates from which other processes are worth starting."""
 
 
 def size_of(parameters: int) -> str:
     """The category of a model."""
     return next(name for most, name in SIZES if parameters < most)
-
-
-def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Facts) -> list[ChosenWorkload]:
-    """Each workload with its machines and the figures of those that carry most of it, estimated in full."""
-    parts: list[list[Taken]] = [[] for _ in made.items]
-    for taken in allocation.taken:
-        if taken.role == "primary":
-            parts[taken.option.workload].append(taken)
-    mains = [max(own, key=lambda taken: taken.count * taken.option.usd_each) for own in parts]
-    keys = [(id(item.plan), id(main.option.candidate)) for item, main in zip(made.items, mains, strict=True)]
-    first = {key: number for number, key in reversed(list(enumerate(keys)))}
-    todo = list(first.values())
-    estimates = forked(
-        lambda n: expected_figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
-    )
-    known = dict(zip(first, estimates, strict=True))
-    return [
-        ChosenWorkload(planned=item, main=main, figures=known[key], parts=tuple(own))
-        for item, main, key, own in zip(made.items, mains, keys, parts, strict=True)
-    ]
 
 
 def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
@@ -62,27 +36,13 @@ def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
     size, pattern, count = _kind(chosen, facts)
     memory = option.candidate.memory_bytes * max(1, job.gpus_each) if figures is None else figures.memory_bytes
     return WorkloadResult(
-        name=job.name,
-        environment=job.environment,
-        kind=job.spec.task,
-        model=job.spec.model,
-        parameters=count,
-        size=size,
-        memory_bytes=None if option.purchase == API else memory or None,
-        intensity=None if figures is None else figures.intensity,
-        pattern=pattern,
-        hours_per_month=option.busy_hours,
-        runs_per_month=job.runs_per_month,
-        feasible=True,
-        reasons=[],
-        best=_best(chosen),
-        why_not_cheaper=why_not_cheaper(chosen),
-        energy_kwh_per_month=energy,
-        carbon_kg_per_month=carbon,
-        starts=job.spec.starts,
-        schedule=job.schedule.plain(),
-        targets=_targets(chosen.planned),
-    )
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size=size, memory_bytes=None if option.purchase == API else memory or None,
+        intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
+        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=_best(chosen),
+        why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
+        starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+    )  # fmt: skip
 
 
 def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
@@ -128,21 +88,13 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
 def _best(chosen: ChosenWorkload) -> dict[str, Any]:
     option, candidate, figures = chosen.option, chosen.option.candidate, chosen.figures
     return {
-        "provider": option.provider,
-        "region": option.region,
-        "instance": option.instance,
-        "gpu": candidate.gpu,
-        "num_gpus": chosen.main.count * option.gpus_each,
-        "num_instances": chosen.main.count,
-        "purchase": option.purchase,
-        "layout": candidate.layout,
-        "memory_bytes_per_gpu": candidate.memory_bytes or None,
-        "capacity_bytes": candidate.capacity_bytes or None,
-        "meets": candidate.meets,
-        "figures": dict(candidate.figures) if figures is None else figures.figures,
-        "breakdown": {} if figures is None else figures.breakdown,
-        "usd_per_month": option.usd,
-    }
+        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
+        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
+        "purchase": option.purchase, "layout": candidate.layout,
+        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
+        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+    }  # fmt: skip
 
 
 def why_not_cheaper(chosen: ChosenWorkload) -> str:

@@ -31,7 +31,15 @@ BY_THE_HOUR = ("on_demand", "spot")
 RESERVED = ("reserved_1y", "reserved_3y")
 
 
-def gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+def comparison_tables(fleet: SolvedFleet) -> dict[str, list[dict[str, Any]]]:
+    """The tables of an assessment by its fields: what there is to choose from, and what was chosen."""
+    return {
+        "gpus": _gpu_rows(fleet), "sizes": _size_rows(fleet), "instances": _instance_rows(fleet),
+        "own_machines": _own_rows(fleet), "hosted": _hosted_rows(fleet),
+    }  # fmt: skip
+
+
+def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Accelerators that the policies leave, with their facts, USD for a PFLOP-hour and for a GB/s, cheapest first."""
     facts = fleet.facts
     used: dict[str, list[str]] = {}
@@ -87,7 +95,7 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     }
 
 
-def size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Categories of model sizes with the models of the fleet and what they really take in memory."""
     rows = []
     for chosen in fleet.chosen:
@@ -110,7 +118,7 @@ def size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: order.index(row["size"]))
 
 
-def instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """What was weighed in the allocation, by provider; `used` tells what was taken."""
     workloads: dict[tuple[str, str, str], list[str]] = {}
     for taken in fleet.allocation.taken:
@@ -129,7 +137,7 @@ def instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["provider"], not r["used"], r["instance"]))
 
 
-def own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+def _own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Each kind of own machines: what a month of one costs, how many are used and how far, break-even with clouds.
 
     `against`: the cheapest region of each instance and purchase that the policies allow anything of. `usd_per_month_*`
@@ -198,21 +206,7 @@ def _against_reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: 
     }
 
 
-def own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Machines that are there and carry nothing, in the bill or not."""
-    notes = []
-    for row in rows:
-        idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
-        which = f"idle: {idle} of {row['there']} own {row['machine']}"
-        if idle > 0 and paid:
-            notes.append(f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)")
-        elif idle > 0:
-            usd = idle * row["usd_per_month_standing"]
-            notes.append(f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month")
-    return notes
-
-
-def hosted_rows(chosen: Sequence[ChosenWorkload]) -> list[dict[str, Any]]:
+def _hosted_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Each API that may answer a workload: tokens and USD of a month, against the cheapest machines.
 
     `break_even_tokens`: output tokens a month (their prompts are counted with them) from which some machine that is on
@@ -220,7 +214,7 @@ def hosted_rows(chosen: Sequence[ChosenWorkload]) -> list[dict[str, Any]]:
     """
     return [
         _hosted_row(option, [o for o in workload.planned.options if o.purchase != API], workload)
-        for workload in chosen
+        for workload in fleet.chosen
         for option in workload.planned.options
         if isinstance(option.offer, ApiOffer)
     ]

@@ -13,7 +13,15 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import AllocationProblem, allocation_problem
 from flopwise.fleet.allocation_program import policies
 from flopwise.fleet.assessment import Binding, WhatIf
-from flopwise.fleet.model import ProviderShare, rented
+from flopwise.fleet.model import (
+    Budget,
+    InstanceQuota,
+    OwnMachineCount,
+    ProviderShare,
+    SecondProvider,
+    SpotLimit,
+    rented,
+)
 from flopwise.fleet.planned import scaled
 from flopwise.fleet.schedules import WEEKS_PER_MONTH
 from flopwise.fleet.spec import OWNED
@@ -51,7 +59,7 @@ def bindings(made: AllocationProblem, allocation: Allocation, *, seconds: float 
     """
     held = policies(made.rules, made.demands, made.options)
     shares = [policy for policy in held if isinstance(policy, ProviderShare)]
-    groups: list[tuple[str, str, frozenset[Policy]]] = [(p.name, f"{p} costs", frozenset({p})) for p in held]
+    groups: list[tuple[str, str, frozenset[Policy]]] = [(_name(p), f"{p} costs", frozenset({p})) for p in held]
     if len(shares) > 1:
         names = ", ".join(made.rules.providers)
         groups.append(("all shares", f"the shares of {names} together cost", frozenset(shares)))
@@ -64,6 +72,18 @@ def bindings(made: AllocationProblem, allocation: Allocation, *, seconds: float 
         if cost > max(TELLING * allocation.objective, 0.5)
     ]
     return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _name(policy: Policy) -> str:
+    """A policy as an assessment names it."""
+    match policy:
+        case ProviderShare(provider=provider):
+            return f"share of {provider}"
+        case InstanceQuota(number=number):
+            return f"quota {number}"
+        case OwnMachineCount(instance=instance):
+            return f"own {instance}"
+    return {SpotLimit: "spot share", SecondProvider: "backup", Budget: "budget"}[type(policy)]
 
 
 def _policy_usd(made: AllocationProblem, allocation: Allocation, left_out: frozenset[Policy], seconds: float) -> float:
@@ -182,10 +202,10 @@ def _without_provider(made: AllocationProblem, provider: str) -> AllocationProbl
     left = {name: share for name, share in made.rules.providers.items() if name != provider}
     total = sum(left.values())
     shares = {name: share / total for name, share in left.items()} if total else {}
-    smaller = made.kept_where(lambda option: option.provider != provider)
-    one = len({option.provider for option in smaller.options}) <= 1
+    options = tuple(option for option in made.options if option.provider != provider)
+    one = len({option.provider for option in options}) <= 1
     demands = tuple(replace(d, backup=False) for d in made.demands) if one else made.demands
-    return replace(smaller, rules=replace(made.rules, providers=shares), demands=demands)
+    return replace(made, options=options, rules=replace(made.rules, providers=shares), demands=demands)
 
 
 def _growth(items: Sequence[PlannedWorkload]) -> list[tuple[str, list[float], str]]:
