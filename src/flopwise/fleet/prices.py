@@ -139,39 +139,51 @@ def effective(
         SpecError: no such purchase option; hours outside (0, 744]; something negative.
     """
     usd = offer.price_usd_per_hour(purchase)
-    if not 0 < hours_per_month <= MOST_HOURS:
-        raise SpecError(f"hours_per_month: {hours_per_month:g} is out of range; allowed: above 0, up to {MOST_HOURS:g}")
-    for name, value, above in (
-        ("checkpoint_s", checkpoint_s, False), ("restart_s", restart_s, False),
-        ("interruptions_per_hour", interruptions_per_hour, False), ("saved_every_s", saved_every_s, True),
-        ("instances", instances, True), ("starts_per_month", starts_per_month, True),
-    ):  # fmt: skip
-        if value is not None and (not 0 <= value < math.inf or (above and not value)):
-            raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
+    _check_ranges(
+        hours_per_month, checkpoint_s=checkpoint_s, restart_s=restart_s, interruptions_per_hour=interruptions_per_hour,
+        saved_every_s=saved_every_s, instances=instances, starts_per_month=starts_per_month,
+    )  # fmt: skip
     if usd is None or (purchase == "spot" and not interruptible):
         return None
+    share, even = 1.0, None
     if purchase.startswith("reserved"):
-        return _reserved(offer, purchase, usd, hours_per_month)
-    terms, notes, needed = purchase_terms(offer.provider, offer.instance, folder), [], hours_per_month
-    if purchase == "spot":
-        rate, source = _interruptions(offer, interruptions_per_hour, folder)
-        lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
-        needed = hours_per_month / max(lasting, 1e-9)
-        longer = needed / hours_per_month - 1
-        notes += [
-            source,
-            f"{100 * longer:.3g} % longer by checkpoints, restarts, work done twice" if longer > 1e-9 else "",
-        ]
-    billed = needed
-    if terms is None:
-        notes.append(f"how {offer.provider} rounds the time is not known; billed as used")
+        billed, on_demand = max(HOURS_PER_MONTH, hours_per_month), offer.on_demand_usd_per_hour
+        notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, {hours_per_month:.4g} of them used"]
+        if on_demand is not None:
+            even = float(break_even_frac(usd, on_demand))
+            notes.append(f"cheaper than on demand from {100 * even:.3g} % of the month on")
     else:
-        billed = float(billed_hours(needed, starts_per_month, terms.billing_unit_s, terms.minimum_s))
-    share = 1.0
-    if purchase == "on_demand" and terms is not None and terms.sustained_tiers is not None:
-        share = float(sustained_frac(billed / HOURS_PER_MONTH, terms.sustained_tiers))
-        notes += _sustained_note(terms, share)
-    return _price(offer, purchase, hours_per_month, billed, usd * billed * share, notes)
+        terms, notes, billed = purchase_terms(offer.provider, offer.instance, folder), list[str](), hours_per_month
+        if purchase == "spot":
+            rate, origin = _interruptions(offer, interruptions_per_hour, folder)
+            lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
+            billed = hours_per_month / max(lasting, 1e-9)
+            longer = billed / hours_per_month - 1
+            notes += [origin] if origin else []
+            if longer > 1e-9:
+                notes.append(f"{100 * longer:.3g} % longer by checkpoints, restarts, work done twice")
+        if terms is None:
+            notes.append(f"how {offer.provider} rounds the time is not known; billed as used")
+        else:
+            billed = float(billed_hours(billed, starts_per_month, terms.billing_unit_s, terms.minimum_s))
+            if purchase == "on_demand" and terms.sustained_tiers is not None:
+                share = float(sustained_frac(billed / HOURS_PER_MONTH, terms.sustained_tiers))
+                notes.append(_sustained_note(terms, share))
+    month = usd * billed * share
+    return EffectivePrice(
+        purchase=purchase, usd_per_hour_list=usd, usd_per_hour_effective=month / hours_per_month,
+        work_hours=hours_per_month, billed_hours=billed, usd_per_month=month, price_date=offer.price_date,
+        notes=tuple(notes), break_even_frac=even,
+    )  # fmt: skip
+
+
+def _check_ranges(hours_per_month: float, **figures: float | None) -> None:
+    if not 0 < hours_per_month <= MOST_HOURS:
+        raise SpecError(f"hours_per_month: {hours_per_month:g} is out of range; allowed: above 0, up to {MOST_HOURS:g}")
+    for name, value in figures.items():
+        above = name in {"saved_every_s", "instances", "starts_per_month"}
+        if value is not None and (not 0 <= value < math.inf or (above and not value)):
+            raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
 
 
 def run_usd(
@@ -190,31 +202,6 @@ def run_usd(
     return None if price is None else (price.usd_per_month * months, price)
 
 
-def _reserved(offer: Offer, purchase: str, usd: float, hours: float) -> EffectivePrice:
-    billed, on_demand = max(HOURS_PER_MONTH, hours), offer.on_demand_usd_per_hour
-    even = None if on_demand is None else float(break_even_frac(usd, on_demand))
-    notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, {hours:.4g} of them used"]
-    if even is not None:
-        notes.append(f"cheaper than on demand from {100 * even:.3g} % of the month on")
-    return _price(offer, purchase, hours, billed, usd * billed, notes, even)
-
-
-def _price(
-    offer: Offer,
-    purchase: str,
-    hours: float,
-    billed: float,
-    month: float,
-    notes: Sequence[str],
-    even: float | None = None,
-) -> EffectivePrice:
-    return EffectivePrice(
-        purchase=purchase, usd_per_hour_list=offer.price_usd_per_hour(purchase) or 0.0,
-        usd_per_hour_effective=month / hours, work_hours=hours, billed_hours=billed, usd_per_month=month,
-        price_date=offer.price_date, notes=tuple(note for note in notes if note), break_even_frac=even,
-    )  # fmt: skip
-
-
 def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tuple[float, str]:
     """(interruptions of one instance an hour, where that is from)."""
     if given is not None:
@@ -231,10 +218,10 @@ def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stam
     return spot_record(provider, accelerator, folder)
 
 
-def _sustained_note(terms: PurchaseTerms, share: float) -> list[str]:
+def _sustained_note(terms: PurchaseTerms, share: float) -> str:
     if share > 1 - 1e-9:
-        return [f"no sustained-use discount below {100 * _SUSTAINED_FROM:g} % of the month"]
-    return [f"{100 * (1 - share):.3g} % sustained-use discount ({terms.source}, {terms.date})"]
+        return f"no sustained-use discount below {100 * _SUSTAINED_FROM:g} % of the month"
+    return f"{100 * (1 - share):.3g} % sustained-use discount ({terms.source}, {terms.date})"
 
 
 def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
