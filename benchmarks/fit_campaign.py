@@ -37,7 +37,7 @@ def shares(file: Path) -> tuple[list[str], list[str], Array]:
         if one.predicted and one.measured:
             names.append(one.id)
             sources.append(row["source"])
-            found.append(one.predicted * campaign_frac() / one.measured)
+            found.append(one.predicted * campaign_frac(facts.calibration) / one.measured)
     return names, sources, np.array(found)
 
 

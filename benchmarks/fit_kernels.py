@@ -4,7 +4,8 @@
     python benchmarks/fit_kernels.py KERNELS.csv --fit           refit, report, write data/calibration
     python benchmarks/fit_kernels.py KERNELS.csv --leave-out H100-SXM-80GB   refit without a GPU, report on it alone
     python benchmarks/fit_kernels.py KERNELS.csv --leave-out all             the same for each GPU in turn
-    python benchmarks/fit_kernels.py --page                      write docs/calibration.md
+
+The page of all values, docs/calibration.md, is written by docs/generate.py.
 
 The loss is the mean of |log(predicted / measured)|, smoothed near zero, plus a pull of every family's value towards the
 value that all families share, so that a family with few rows stays near the others.
@@ -24,7 +25,7 @@ from pathlib import Path
 from fit_parameters import FAMILIES, FIXED, KNOBS, Knob
 from flopwise.backtests.kernels import Predictor
 from flopwise.cost.rates import families
-from flopwise.facts.calibration import Calibration, Parameter, calibration_page, load_calibration
+from flopwise.facts.calibration import Calibration, Parameter, read_parameters
 from flopwise.facts.catalog import Facts, load_facts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,7 +137,7 @@ KEYS = knob_keys(KNOBS)
 def shipped_values() -> dict[Key, float]:
     values = {key: knob.start for key, knob in KEYS.items()}
     try:
-        shipped = {(p.name, p.scope): p.value for p in load_calibration().parameters}
+        shipped = {(p.name, p.scope): p.value for p in read_parameters(DATA)}
     except Exception:  # noqa: BLE001 - a first fit has nothing shipped
         shipped = {}
     return values | {key: min(max(shipped[key], KEYS[key].low), KEYS[key].high) for key in values if key in shipped}
@@ -223,7 +224,6 @@ def main() -> None:
     parser.add_argument("--seed", action="store_true", help="start from the starting values, not the shipped ones")
     parser.add_argument("--starts", type=int, default=1, help="descents; all but the first from shaken values")
     parser.add_argument("--leave-out", metavar="GPU")
-    parser.add_argument("--page", action="store_true")
     parser.add_argument("--date", default="2026-11-21")
     arguments = parser.parse_args()
     if arguments.file is not None:
@@ -239,10 +239,7 @@ def main() -> None:
                 values = fitted(rows, facts, start, frozenset(), arguments.starts)
                 said = f"{len(rows)} published kernels and collectives (aiconfigurator, vidur)"
                 write(as_calibration(values, said, arguments.date))
-                load_calibration.cache_clear()
-            report(errors(rows, facts, load_calibration()), BY)
-    if arguments.page:
-        (ROOT / "docs" / "calibration.md").write_text(calibration_page(load_calibration()), encoding="utf-8")
+            report(errors(rows, facts, Calibration(tuple(read_parameters(DATA)))), BY)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def speeds() -> list[Speed]:
     keep_freed_memory()
     found, eight = [], node()
     for name, seq, batch in CASES:
-        model, recipe = load_model(name), Recipe(seq_len=seq, global_batch=batch, stack="megatron-te")
+        model, facts = load_model(name), load_facts()
+        row, adamw = facts.stack("megatron-te"), facts.optimizer("adamw")
+        recipe = Recipe(seq_len=seq, global_batch=batch, stack=row, optimizer=adamw)
 
         def search(most: int = MAX_GPUS, model: Model = model, recipe: Recipe = recipe) -> Searched:
             job = searched(model, recipe, most=most, least=8)

@@ -21,7 +21,6 @@ from flopwise.backtests.serving import row_job
 from flopwise.cost.rates import precision
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.tensors import active_parameters, parameters
 from flopwise.serving.estimate import estimate
@@ -97,9 +96,9 @@ def _roofline(cells: tuple[tuple[str, str], ...]) -> dict[str, float]:
     gpus = int(job.layout.num_gpus)
     found = estimate(job)
     chip, active = job.cluster.accelerator, active_parameters(job.model)
-    bits = next((b for key, b in BITS.items() if job.weights.lower().startswith(key)), 16.0)
+    bits = next((b for key, b in BITS.items() if job.weights.name.lower().startswith(key)), 16.0)
     context = job.input_tokens + job.output_tokens // 2
-    cached = float(kv_cache_bytes(job.model, context, 1, cache_elem_bytes(job.kv_dtype))) * found.concurrency
+    cached = float(kv_cache_bytes(job.model, context, 1, job.kv_dtype.elem_bytes)) * found.concurrency
     token_s = (active * bits / 8 + cached) / (chip.hbm_bytes_per_s * gpus)
     prompt_s = 2.0 * active * job.input_tokens / (chip.peak.get("bf16", chip.peak.get("fp16", 0.0)) * gpus)
     prompts = float(job.concurrency or 1) if job.static else 1.0

@@ -4,7 +4,6 @@ import pytest
 
 from flopwise.backtests import memory, weights
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import optimizer, stack_names
 
 FACTS = load_facts()
 ROW = {
@@ -102,8 +101,8 @@ def test_a_size_of_an_unknown_format_is_skipped() -> None:
 )  # fmt: skip
 def test_printed_optimizers_are_rows_of_the_table(printed: str, meant: str) -> None:
     assert memory.row_optimizer(printed) == meant
-    assert optimizer(meant).name == meant
+    assert FACTS.optimizer(meant).name == meant
 
 
 def test_every_software_word_is_a_stack() -> None:
-    assert {name for _, name in memory.STACK_WORDS} <= set(stack_names())
+    assert {name for _, name in memory.STACK_WORDS} <= set(FACTS.stacks)

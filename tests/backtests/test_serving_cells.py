@@ -7,7 +7,7 @@ import pytest
 from flopwise.backtests.names import model_spellings, named_model
 from flopwise.backtests.serving import measured_quantities, row_job
 from flopwise.backtests.serving_cells import (
-    row_cache_dtype,
+    row_cache_format,
     row_device,
     row_format,
     row_lengths,
@@ -16,8 +16,8 @@ from flopwise.backtests.serving_cells import (
 )
 from flopwise.backtests.serving_engines import row_engine
 from flopwise.errors import UnknownNameError
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import engine
+from flopwise.facts.formats import BF16
+from named import FACTS
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from flopwise.facts.software import engine
     ],
 )
 def test_engines(cells: dict[str, str], name: str) -> None:
-    assert row_engine(cells).name == name
+    assert row_engine(cells, FACTS).name == name
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_engines(cells: dict[str, str], name: str) -> None:
 )
 def test_generations_without_a_version(year: int, model_type: str, notes: str, name: str) -> None:
     cells = {"engine": "vllm", "notes": notes}
-    assert row_engine(cells, device_year=year, model_type=model_type).name == name
+    assert row_engine(cells, FACTS, device_year=year, model_type=model_type).name == name
 
 
 def test_dies_are_devices() -> None:
-    facts = load_facts()
+    facts = FACTS
     whole, die = facts.accelerator("MI250"), row_device({"gpu": "MI250"}, facts).accelerator
     assert die.name == "MI250-GCD"
     assert (2 * die.hbm_bytes_per_s, 2 * die.peak["bf16"]) == (whole.hbm_bytes_per_s, whole.peak["bf16"])
@@ -75,13 +75,13 @@ def test_llama_bench_works_through_prompts_in_pieces_of_its_batch() -> None:
         "engine": "llama.cpp", "mode": "fixed_batch", "batch": "16", "model": "Llama-2-7b-hf", "gpu": "H100-SXM-80GB",
         "input_len": "128", "output_len": "128", "n_gpus": "1", "precision_weights": "fp16",
     }  # fmt: skip
-    job, _ = row_job(cells, load_facts())
+    job, _ = row_job(cells, FACTS)
     assert (job.concurrency, job.prefill_tokens) == (1, 16)
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:
     with pytest.raises(UnknownNameError):
-        row_engine({"engine": "hamsterwheel (v2)"})
+        row_engine({"engine": "hamsterwheel (v2)"}, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
     ],
 )
 def test_formats(cells: dict[str, str], software: str, name: str) -> None:
-    assert row_format(cells, engine(software)) == name
+    assert row_format(cells, FACTS.engine(software), FACTS).name == name
 
 
 def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
-    trt, vllm = engine("tensorrt-llm"), engine("vllm")
-    assert row_cache_dtype({"precision_kv": "fp16"}, trt, "fp8") == "bf16"
-    assert row_cache_dtype({"precision_kv": "auto"}, vllm, "fp8") == "bf16"
-    assert row_cache_dtype({}, trt, "fp8") == "fp8"
-    assert row_cache_dtype({}, trt, "bf16") == "bf16"
+    trt, vllm, fp8, bf16 = FACTS.engine("tensorrt-llm"), FACTS.engine("vllm"), FACTS.weight_format("fp8"), BF16
+    assert row_cache_format({"precision_kv": "fp16"}, trt, fp8, FACTS).name == "bf16"
+    assert row_cache_format({"precision_kv": "auto"}, vllm, fp8, FACTS).name == "bf16"
+    assert row_cache_format({}, trt, fp8, FACTS).name == "fp8"
+    assert row_cache_format({}, trt, bf16, FACTS).name == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -121,19 +121,19 @@ def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
     ],
 )
 def test_layouts_of_a_dense_model(cells: dict[str, str], place: tuple[int, ...]) -> None:
-    assert tuple(row_place(cells, named_model("Llama-3.1-8B", load_facts()), engine("vllm"))) == place
+    assert tuple(row_place(cells, named_model("Llama-3.1-8B", FACTS), FACTS.engine("vllm"))) == place
 
 
 def test_attention_replicas_of_a_mixture_share_its_experts() -> None:
-    model = named_model("Mixtral-8x7B", load_facts())
+    model = named_model("Mixtral-8x7B", FACTS)
     cells = {"n_gpus": "4", "tp": "1", "dp": "4.0", "ep": "4"}
-    assert tuple(row_place(cells, model, engine("vllm"))) == (1, 1, 4, 4, 1)
-    assert tuple(row_place({"n_gpus": "4", "tp": "4", "ep": "0"}, model, engine("vllm"))) == (4, 1, 1, 1, 1)
+    assert tuple(row_place(cells, model, FACTS.engine("vllm"))) == (1, 1, 4, 4, 1)
+    assert tuple(row_place({"n_gpus": "4", "tp": "4", "ep": "0"}, model, FACTS.engine("vllm"))) == (4, 1, 1, 1, 1)
 
 
 def test_llama_cpp_splits_by_layers() -> None:
-    model = named_model("Llama-3.1-8B", load_facts())
-    assert tuple(row_place({"n_gpus": "4"}, model, engine("llama.cpp"))) == (1, 4, 1, 1, 1)
+    model = named_model("Llama-3.1-8B", FACTS)
+    assert tuple(row_place({"n_gpus": "4"}, model, FACTS.engine("llama.cpp"))) == (1, 4, 1, 1, 1)
 
 
 def test_spellings_of_models() -> None:
@@ -157,7 +157,7 @@ def test_throughput_is_of_output_tokens_and_of_all_gpus() -> None:
 def test_modes_set_what_is_in_flight() -> None:
     base = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "n_gpus": "1", "tp": "1"}
     base |= {"input_len": "100", "output_len": "50", "concurrency": "7", "batch": "5", "request_rate": "3"}
-    facts = load_facts()
+    facts = FACTS
     jobs = {m: row_job(base | {"mode": m}, facts)[0] for m in ("fixed_batch", "serving_concurrency", "serving_qps")}
     assert (jobs["fixed_batch"].concurrency, jobs["fixed_batch"].static) == (5, True)
     assert (jobs["serving_concurrency"].concurrency, jobs["serving_concurrency"].static) == (7, False)

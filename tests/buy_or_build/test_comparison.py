@@ -89,6 +89,16 @@ def test_every_figure_has_ends_and_lies_between_them(found: CostComparison) -> N
         assert cross.tokens_per_month_high is None or cross.tokens_per_month <= cross.tokens_per_month_high
 
 
+@pytest.mark.parametrize(("times", "cheapest"), [(0.1, "API as given"), (100.0, "open weights")])
+def test_a_price_far_beyond_both_ends_settles_the_verdict(times: float, cheapest: str) -> None:
+    """Own machines cost thousands of USD at either end of their errors; the API a hundred, or a hundred thousand."""
+    verdict = compare(
+        "Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=VOLUME), ways=["api", "open"], constraints=AWS,
+        api_prices=[(0.15 * times, 0.60 * times)], simulate=False,
+    ).verdict  # fmt: skip
+    assert (verdict.cheapest, verdict.chance, verdict.settled) == (cheapest, 1.0, True)
+
+
 def test_the_verdict_turns_where_it_says(found: CostComparison) -> None:
     """The API's price of the verdict, given back, makes both ways cost the same."""
     made = found.verdict

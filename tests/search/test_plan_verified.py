@@ -9,6 +9,7 @@ from measured_errors import at_most
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models import load_model
 from flopwise.search.answer import Plan, from_json, to_json
 from flopwise.search.nodes import node_kinds
@@ -21,6 +22,7 @@ from flopwise.search.serving_option import Option
 from flopwise.search.serving_requests import waiting
 from flopwise.search.serving_run import Simulator, option_job
 from flopwise.search.serving_targets import stepped
+from flopwise.search.serving_techniques import with_facts
 from flopwise.search.serving_verify import Pick, odds, verified
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
@@ -41,7 +43,7 @@ def asked(**more: object) -> Resolved:
         "targets": {"ttft": {"p95": "1s"}, "tpot": {"p95": "90ms"}},
         "constraints": SMALL,
     }
-    return workload_from({**base, **more})
+    return with_facts(workload_from({**base, **more}), FACTS)
 
 
 def answered(**more: object) -> Plan:
@@ -52,9 +54,9 @@ def options(workload: Resolved) -> list[Option]:
     model = load_model(workload.source.model)
     found = []
     for node in node_kinds(workload, FACTS, RuledOut()):
-        made = deployments(model, workload, node, "bf16", "bf16")
+        made = deployments(model, workload, node, BF16, BF16_CACHE)
         if made is not None and made.batch.size:
-            found += [Option(workload, model, node, made, priced, "bf16") for priced in node.priced]
+            found += [Option(workload, model, node, made, priced, BF16_CACHE) for priced in node.priced]
     return found
 
 
@@ -228,13 +230,13 @@ def test_impossible_targets_name_the_floor_that_forbids_them() -> None:
     by_target = {f.target: f for f in answer.floors}
     model, nodes = load_model("Llama-3.1-8B"), node_kinds(workload, FACTS, RuledOut())
     assert by_target["tpot"].forbids
-    assert by_target["tpot"].seconds >= min(weights_read_s(model, node, "bf16") for node in nodes)
+    assert by_target["tpot"].seconds >= min(weights_read_s(model, node, BF16) for node in nodes)
     assert sum(by_target["tpot"].parts.values()) == pytest.approx(by_target["tpot"].seconds)
     assert by_target["ttft"].seconds >= min(
         float(least_prompt_s(model, n, "bf16", 500, np.array([float(n.count)]))[0]) for n in nodes
     )
     # what physics allows on its own is not called forbidden
-    loose = floors(asked(), model, nodes, ["bf16"])
+    loose = floors(asked(), model, nodes, [BF16])
     assert not any(f.forbids for f in loose)
 
 

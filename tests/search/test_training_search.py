@@ -18,7 +18,6 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
 from flopwise.search.incumbents import floor_s
@@ -40,9 +39,10 @@ from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
-from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
+from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES
+from named import FACTS, lora_with, recipe_with
 
 TOKENS = 1e9
 
@@ -67,28 +67,31 @@ def node() -> NodeKind:
 
 
 CASES = {
-    "dense": ("gpt2-xl", Recipe(seq_len=1024, global_batch=64, stack="megatron-te")),
-    "sharded": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="fsdp-compile")),
-    "experts": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te")),
-    "orthogonalised": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te", optimizer="muon")),
+    "dense": ("gpt2-xl", recipe_with(seq_len=1024, global_batch=64, stack="megatron-te")),
+    "sharded": ("Llama-3.2-1B", recipe_with(seq_len=4096, global_batch=96, stack="fsdp-compile")),
+    "experts": ("OLMoE-1B-7B", recipe_with(seq_len=4096, global_batch=32, stack="megatron-te")),
+    "orthogonalised": (
+        "OLMoE-1B-7B",
+        recipe_with(seq_len=4096, global_batch=32, stack="megatron-te", optimizer="muon"),
+    ),
     "orthogonalised, even slices": (
         "Llama-3.2-1B",
-        Recipe(seq_len=4096, global_batch=96, stack="fsdp-te", optimizer="muon"),
+        recipe_with(seq_len=4096, global_batch=96, stack="fsdp-te", optimizer="muon"),
     ),
-    "first layers differ": ("DeepSeek-V2-Lite", Recipe(seq_len=4096, global_batch=64, stack="megatron-te")),
-    "long": ("Llama-3.1-8B", Recipe(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
+    "first layers differ": ("DeepSeek-V2-Lite", recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")),
+    "long": ("Llama-3.1-8B", recipe_with(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
     "adapters": (
         "Llama-3.1-8B",
-        Recipe(seq_len=2048, global_batch=64, lora=Lora(rank=16, targets=ALL_TARGETS, base="nf4")),
+        recipe_with(seq_len=2048, global_batch=64, lora=lora_with(rank=16, targets=ALL_TARGETS, base="nf4")),
     ),
-    "zero bubble": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
+    "zero bubble": ("Llama-3.2-1B", recipe_with(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
     "padded": (
         "Llama-3.2-1B",
-        Recipe(seq_len=4096, global_batch=96, documents=lognormal(600, 1.0, 4096, "padded")),
+        recipe_with(seq_len=4096, global_batch=96, documents=lognormal(600, 1.0, 4096, "padded")),
     ),
     "frozen, packed, skewed": (
         "OLMoE-1B-7B",
-        Recipe(
+        recipe_with(
             seq_len=4096,
             global_batch=32,
             stack="megatron-te",
@@ -97,7 +100,7 @@ CASES = {
             frozen=Frozen(embedding=True, first=5),
         ),
     ),
-    "uneven stages": ("Llama-3.2-3B", Recipe(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
+    "uneven stages": ("Llama-3.2-3B", recipe_with(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
 }
 
 
@@ -159,8 +162,8 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
     GPT-2 XL has 1,557,611,200 parameters, of which the 1024 x 1600 positions are added and not multiplied.
     """
     node, weights = eight("p5.48xlarge"), 1_557_611_200 - 1024 * 1600
-    for passes, lora in ((6, None), (4, Lora(rank=8, targets=ALL_TARGETS))):
-        job = searched(load_model("gpt2-xl"), Recipe(seq_len=1024, global_batch=64, lora=lora), most=8)
+    for passes, lora in ((6, None), (4, lora_with(rank=8, targets=ALL_TARGETS))):
+        job = searched(load_model("gpt2-xl"), recipe_with(seq_len=1024, global_batch=64, lora=lora), most=8)
         flops = floor_flops(job) * 1e9
         assert flops == pytest.approx(passes * weights * 1e9, rel=0.06)
         assert flops > passes * weights * 1e9
@@ -197,7 +200,7 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
 def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, quicker: bool) -> None:
     """Long sequences compute much for each byte kept; then plans with copied activations are among the options."""
     node = eight("p5.48xlarge")
-    job = searched(load_model("Llama-3.1-8B"), Recipe(seq_len=seq, global_batch=64), most=64, least=8)
+    job = searched(load_model("Llama-3.1-8B"), recipe_with(seq_len=seq, global_batch=64), most=64, least=8)
     result = timed(job, node, TOKENS, {})
     away = Offloads(job)
     assert copying_is_quicker(job, away.at(("activations",)), result) == quicker
@@ -274,7 +277,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     best, candidates, fitting = float("inf"), 0, 0
     layers = model.stacks[0].num_layers
     degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
-    known = stack(recipe.stack).schedules.split(";")
+    known = recipe.stack.schedules
     schedules = (0, *(NAMES.index(name) for name in known if name in {"zero-bubble", "zb-v", "dualpipe", "dualpipe-v"}))
     groups = [(3, g) for g in range(2, gpus) if g in {2, 4, 8, 16, 3, 6, 12, 9, 18}]
     for tp, pp, micro, sharding, recompute, interleave, schedule in product(
@@ -289,7 +292,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
             continue
         zero, group = sharding
-        if zero > stack(recipe.stack).zero:
+        if zero > recipe.stack.zero:
             continue
         layout = Layout(
             dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group, recompute=recompute[0],
@@ -302,7 +305,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         fitting += recompute[1] == 1
         job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
-        best = min(best, sum(single_parts(single_table(job, stack(recipe.stack)), layout).values()))
+        best = min(best, sum(single_parts(single_table(job, recipe.stack), layout).values()))
     return best, candidates, fitting
 
 
@@ -324,7 +327,7 @@ def test_the_best_row_is_the_best_of_all_layouts(
         small = replace(node.cluster.accelerator, hbm_bytes=hbm_bytes)
         node = replace(node, cluster=replace(node.cluster, accelerator=small))
     model = load_model(name)
-    recipe = Recipe(seq_len=1024, global_batch=batch, stack=software)
+    recipe = recipe_with(seq_len=1024, global_batch=batch, stack=software)
     best, candidates, fitting = brute_force(model, recipe, node, gpus)
     job = searched(model, recipe, most=gpus, least=gpus, max_tp=8)
     result = timed(job, node, TOKENS, {})
@@ -387,7 +390,7 @@ def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
 
 def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
     model = load_model("Qwen3-30B-A3B")
-    recipe = Recipe(seq_len=4096, global_batch=128)
+    recipe = recipe_with(seq_len=4096, global_batch=128)
     job = searched(model, recipe, most=64)
     rng = np.random.default_rng(3)
     for pick in rng.choice(job.space.size, size=30, replace=False):
@@ -400,7 +403,7 @@ def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
 
 def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     model = load_model("gpt2")
-    recipe = Recipe(seq_len=1024, global_batch=64)
+    recipe = recipe_with(seq_len=1024, global_batch=64)
     job = searched(model, recipe, most=16, recomputes=(2,), micro_batch=4)
     assert {int(job.space.layout(r).recompute) for r in range(0, job.space.size, 7)} == {2}
     assert set(job.space.inner.micro_batch.tolist()) == {4}
@@ -420,7 +423,7 @@ def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     ],
 )
 def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
-    job = searched(load_model("gpt2-medium"), Recipe(seq_len=1024, global_batch=64), most=16, schedule=asked)
+    job = searched(load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule=asked)
     found = {
         (int(one.interleave), int(one.schedule))
         for one in (job.space.layout(r) for r in range(0, job.space.size, 11))
@@ -428,12 +431,12 @@ def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, 
     }
     assert found == turns
     with pytest.raises(SpecError, match="nearest: gpipe"):
-        searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=16, schedule="gpip")
+        searched(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule="gpip")
 
 
 def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
     for software, tried in (("fsdp-eager", True), ("megatron-deepspeed", True), ("fsdp-compile", False)):
-        recipe = Recipe(seq_len=1024, global_batch=64, stack=software)
+        recipe = recipe_with(seq_len=1024, global_batch=64, stack=software)
         space = searched(load_model("gpt2"), recipe, most=16).space
         assert any(t.schedule for f in space.families for t in f.turns) == tried
 
@@ -488,11 +491,14 @@ def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
         "method": {"kind": "lora"},
         "precision": "any",
     }
-    assert [r.precision for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"), "fsdp-compile")[0]] == [
-        "bf16"
-    ]
+    assert [
+        r.precision
+        for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"), FACTS.stack("fsdp-compile"), FACTS)[0]
+    ] == ["bf16"]
     with pytest.raises(SpecError, match="any"):
-        recipes(workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"), "fsdp-compile")
+        recipes(
+            workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"), FACTS.stack("fsdp-compile"), FACTS
+        )
 
 
 def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
@@ -511,7 +517,7 @@ def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
-    model, recipe = load_model("gpt2"), Recipe(seq_len=1024, global_batch=144)
+    model, recipe = load_model("gpt2"), recipe_with(seq_len=1024, global_batch=144)
     space = searched(model, recipe, most=144, max_tp=1).space
     found = {
         (int(r), int(g)) for f in space.families if f.shard is not None for r, g in zip(f.dp, f.shard, strict=True)
@@ -526,7 +532,7 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
 
 def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
-    model, recipe = load_model("Llama-3.1-70B"), Recipe(seq_len=8192, global_batch=80, stack="megatron-te")
+    model, recipe = load_model("Llama-3.1-70B"), recipe_with(seq_len=8192, global_batch=80, stack="megatron-te")
     built = eight().cluster
     found = fastest(model, recipe, built, 80, recompute=None, micro_batch=None)
     fixed = fastest(model, recipe, built, 80, recompute=2, micro_batch=None)
@@ -538,7 +544,7 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     assert fixed[0].recompute_first == 0
     fewer = replace(layout, recompute_first=layout.recompute_first - 1)
     held = [float(step_memory(model, recipe, one).total_bytes) for one in (layout, fewer)]
-    most = confident_capacity_bytes(recipe, built.accelerator.hbm_bytes)
+    most = confident_capacity_bytes(recipe, built.accelerator)
     assert held[0] <= most < held[1]
     steps = [
         estimate(TrainJob(model=model, recipe=recipe, layout=one, cluster=built)).step_s for one in (layout, fixed[0])
@@ -548,9 +554,9 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
 
 def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_in_ten() -> None:
     """The band of memory estimates is lognormal on either side of its median: measured over predicted."""
-    model, recipe = load_model("Llama-3.1-8B"), Recipe(seq_len=8192, global_batch=512)
+    model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=8192, global_batch=512)
     built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
-    hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe)
+    hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe, FACTS.calibration)
     job = searched(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
     found = fastest(model, recipe, built, 64, recompute=None, micro_batch=None)
     assert found is not None
@@ -580,7 +586,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
-    job = searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=64, least=8)
+    job = searched(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=64, least=8)
     alone = timed(job, replace(node, networked=False), TOKENS, {})
     assert set(alone.num_gpus.tolist()) == {8}
     assert timed(job, node, TOKENS, {}).num_gpus.max() == 64

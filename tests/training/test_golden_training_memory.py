@@ -9,17 +9,17 @@ import pytest
 from lossless import FFN, HEADS, KV, LAYERS, MATRICES, MODEL, NORMS, PARAMS, VOCAB, WIDTH, job
 from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
 
-from flopwise.facts.software import stack
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.frozen import Frozen
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.table import MemoryTable
+from named import FACTS, changed, recipe_with
 
 SEQ, BATCH = 4096, 32
-MEGATRON = Recipe(seq_len=SEQ, global_batch=BATCH, stack="megatron-te")
-FSDP = Recipe(seq_len=SEQ, global_batch=BATCH, stack="fsdp-compile")
-FREE, CONTEXT = stack("megatron-te").fragmentation_frac, stack("megatron-te").context_bytes
+MEGATRON = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="megatron-te")
+FSDP = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="fsdp-compile")
+FREE, CONTEXT = FACTS.stack("megatron-te").fragmentation_frac, FACTS.stack("megatron-te").context_bytes
 
 # Tensors of a layer that fused kernels keep for the backward pass, elements a token: input of the first norm, its
 # output (read by q, k and v), q and k after rope, v, attention's result, the residual, the second norm's output, gate
@@ -68,13 +68,13 @@ def test_states_of_fsdp_and_of_groups() -> None:
 
 
 def test_states_by_width_and_optimizer() -> None:
-    found = memory(replace(MEGATRON, optimizer="sgd-momentum", grad_dtype="bf16", master_weights=False)).items
+    found = memory(changed(MEGATRON, optimizer="sgd-momentum", grad_dtype="bf16", master_weights=False)).items
     assert (found["optimizer states"], found["gradients"], found["master weights"]) == (
         exactly(4 * PARAMS),
         exactly(2 * PARAMS),
         0,
     )
-    eight_bits = memory(replace(MEGATRON, optimizer="adamw-8bit")).items["optimizer states"]
+    eight_bits = memory(changed(MEGATRON, optimizer="adamw-8bit")).items["optimizer states"]
     assert eight_bits == exactly(2 * (1 + 4 / 256) * PARAMS)  # an fp32 scale for 256 states (Dettmers 2021)
     halves = memory(replace(MEGATRON, states_dtype="bf16")).items["optimizer states"]
     assert halves == exactly(4 * PARAMS)
@@ -103,7 +103,7 @@ def test_activations() -> None:
     assert half == exactly(LAYERS / 2 * (LAYER + ENTRY) + ENDS)
     first = memory(recompute=2, recompute_first=3).items["activations"]
     assert first == exactly(5 * LAYER + 3 * ENTRY + ENDS)
-    operations = memory(replace(FSDP, stack="fsdp-te"), recompute=1).items["activations"]
+    operations = memory(changed(FSDP, stack="fsdp-te"), recompute=1).items["activations"]
     # torchtitan: of the seven products the first, third, fifth and seventh; the compiler drops sums' summands, the
     # fourth and the last: q, v, gate; the layer's input and attention's result
     assert operations == exactly(LAYERS * SEQ * 2 * (WIDTH + KV + FFN + WIDTH + WIDTH) + ENDS)
@@ -132,7 +132,7 @@ def test_activations_in_flight() -> None:
     assert interleaved == exactly((2 * 3 + 4 + 1) / 2 * LAYERS / 4 * LAYER)
     few = memory(replace(MEGATRON, global_batch=2), pp=4)
     assert few.items["activations"] == exactly(2 * LAYERS / 4 * LAYER)
-    gpipe = memory(replace(FSDP, stack="fsdp-te"), pp=4, schedule=1)
+    gpipe = memory(changed(FSDP, stack="fsdp-te"), pp=4, schedule=1)
     held = float(gpipe.items["activations"])
     assert held == exactly(BATCH * LAYERS / 4 * LAYER + (BATCH * ENDS if gpipe.worst_stage == 2 else 0))
 
@@ -197,11 +197,13 @@ def test_gradients_that_do_not_last() -> None:
 def test_copies_buckets_and_temporaries() -> None:
     """Autocast keeps 16-bit copies of fp32 weights; BF16_Optimizer a state's copy in its step, and buckets of 3 GB."""
     assert memory(FSDP, dp=8, zero=2).items["16-bit copies of weights"] == exactly(2 * PARAMS)
-    row = replace(MEGATRON, stack="megatron-deepspeed")
+    row = changed(MEGATRON, stack="megatron-deepspeed")
     found = memory(row, dp=8, zero=1)
     assert found.items["communication buffers"] == 3e9
-    context = stack("megatron-deepspeed").context_bytes
-    step = (float(found.moments["optimizer step"]) - context) / (1 + stack("megatron-deepspeed").fragmentation_frac)
+    context = FACTS.stack("megatron-deepspeed").context_bytes
+    step = (float(found.moments["optimizer step"]) - context) / (
+        1 + FACTS.stack("megatron-deepspeed").fragmentation_frac
+    )
     # bf16 weights, bf16 gradients with their fp32 sum, 12 bytes of states and one more fp32 tensor, sharded
     assert step == exactly(PARAMS * (2 + 2 + 4 + (12 + 4) / 8) + 3e9)
 
@@ -233,7 +235,7 @@ def test_adapters() -> None:
     assert found["master weights"] == 0
     assert checkpoint_bytes(MemoryTable(MODEL, lora)) == exactly((4 + 8) * ADAPTERS)
     # QLoRA in bitsandbytes: four bits and an fp32 scale of 64 weights; tables and norms in 16
-    quantised = memory(replace(lora, lora=replace(lora.lora, base="nf4"))).items["weights"]  # type: ignore[type-var]
+    quantised = memory(replace(lora, lora=replace(lora.lora, base=FACTS.weight_format("nf4")))).items["weights"]  # type: ignore[type-var]
     packed = LAYERS * MATRICES * (4 + 32 / 64) / 8
     rest = 2 * (LAYERS * NORMS + WIDTH + 2 * VOCAB * WIDTH)
     assert quantised == exactly(packed + rest + 4 * ADAPTERS)

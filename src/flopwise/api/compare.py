@@ -70,7 +70,7 @@ def compare(
     cluster = place.cluster(gpus)
     seq_len = default_seq(found, seq)
     batch, note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
-    recipe = method.recipe(seq_len, batch)
+    recipe = method.recipe(seq_len, batch, place.known_facts)
     made = comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=method.micro_batch)
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
     return CompareAnswer(

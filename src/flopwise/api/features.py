@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from flopwise.api.memory import Deployment
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.storage import Storage
     from flopwise.serving.techniques import Techniques
 
@@ -27,22 +27,20 @@ class Features(Asked):
     image_bytes_per_s: float | None = None
 
     def techniques(
-        self, model: Model, asked: Deployment, chip: Accelerator, facts: Path | str | None = None, *,
+        self, model: Model, asked: Deployment, chip: Accelerator, facts: Facts, *,
         assume_family: str | None = None, offline: bool = False,
     ) -> Techniques:  # fmt: skip
-        """The same, looked up; the last three as `flopwise.api.machines.loaded` takes them.
+        """The same, looked up; the last two as `flopwise.api.machines.loaded` takes them.
 
         Raises:
             SpecError: a value that cannot be, or one that goes with another that is not given.
             UnknownNameError: no such draft model or processor.
         """
-        from flopwise.api.machines import loaded
-
         self.check_start()
-        folder = None if facts is None else Path(facts)
-        place = Place(tp=asked.tp, weights=asked.weights, engine=asked.engine, chip=chip, facts=folder)
+        software = asked.software(facts)
+        place = Place(tp=asked.tp, weights=software["weights"], engine=software["engine"], chip=chip, facts=facts)
         return self.looked_up(
-            model, place, lambda name: loaded(name, assume_family=assume_family, offline=offline, facts=facts)
+            model, place, lambda name: facts.model(name, assume_family=assume_family, offline=offline)
         )
 
     def check_start(self) -> None:
@@ -58,17 +56,17 @@ class Features(Asked):
             if value is not None and not 0 < value < float("inf"):
                 raise SpecError(f"{name} {value} is out of range; give a finite number above 0")
 
-    def kind_of_storage(self, facts: Path | None) -> Storage:
+    def kind_of_storage(self, facts: Facts) -> Storage:
         """Where weights are read from at a start.
 
         Raises:
             UnknownNameError: no such kind.
         """
-        from flopwise.facts.storage import Storage, storage
+        from flopwise.facts.storage import Storage
         from flopwise.serving.startup import DEFAULT_STORAGE
 
         if self.storage_bytes_per_s is None:
-            return storage(self.storage or DEFAULT_STORAGE, facts)
+            return facts.storage(self.storage or DEFAULT_STORAGE)
         if self.storage is not None:
             raise SpecError("a kind of storage and a bandwidth are both given; give one")
         return Storage(name="given", read_bytes_per_s=self.storage_bytes_per_s, source="given", date="")

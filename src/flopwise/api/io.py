@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.storage.bandwidth import StorageAnswer, StorageRequest
     from flopwise.storage.samples import DeviceRate, SampledWorkload
 
@@ -48,7 +49,6 @@ def io(
         MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.api.memory import overridden
-    from flopwise.facts.catalog import load_facts
     from flopwise.storage.bandwidth import StorageRequest, storage_answer
     from flopwise.storage.samples import rate_and_band
 
@@ -62,7 +62,7 @@ def io(
         raise SpecError(f"achieved rate {achieved_flops_per_s}; give FLOP/s of one device, above 0")
     if efficiency is not None and achieved_flops_per_s is not None:
         raise SpecError("an efficiency and an achieved rate are both given; give one of them")
-    work = _workload(model, figures, seq, token_bytes, {
+    work = _workload(model, figures, seq, token_bytes, place.known_facts, {
         "assume_family": assume_family, "offline": offline, "facts": place.facts,
     })  # fmt: skip
     number = gpus if gpus is not None else place.cluster(USUAL_NODE).gpus_per_node
@@ -71,10 +71,10 @@ def io(
         rate, band, notes = _training_rate(work, work.model, cluster, place, number, batch, precision)
     else:
         rate, band, notes = rate_and_band(
-            work, cluster, number, batch=batch, precision=precision, efficiency=efficiency,
+            work, cluster, place.known_facts, number, batch=batch, precision=precision, efficiency=efficiency,
             achieved_flops_per_s=achieved_flops_per_s,
         )  # fmt: skip
-    return storage_answer(request, work, cluster, number, rate, band, notes, load_facts(place.facts).folder)
+    return storage_answer(request, work, cluster, number, rate, band, notes, place.known_facts)
 
 
 def _workload(
@@ -82,23 +82,23 @@ def _workload(
     figures: dict[str, float | None],
     seq: int | None,
     token_bytes: float | None,
+    known: Facts,
     source: dict[str, Any],
 ) -> SampledWorkload:
     """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it."""
     from flopwise.api.memory import default_seq
-    from flopwise.facts.samples import sample
     from flopwise.storage.samples import given_workload, with_figures, workload_of_model, workload_of_sample
 
-    row = sample(model) if isinstance(model, str) else None
+    row = known.sample(model) if isinstance(model, str) else None
     if model is None:
         return given_workload("workload", "given by the user", figures)
     found = loaded(model if row is None else row.model, **source)
     if row is not None:
-        return with_figures(workload_of_sample(row, found, seq=seq), **figures)
+        return with_figures(workload_of_sample(row, found, known, seq=seq), **figures)
     if not found.stacks and None not in figures.values():
         return given_workload(found.name, "given", figures)
     length = default_seq(found, seq) if found.stacks else None
-    return with_figures(workload_of_model(found, seq=length, token_bytes=token_bytes), **figures)
+    return with_figures(workload_of_model(found, known, seq=length, token_bytes=token_bytes), **figures)
 
 
 def _training_rate(

@@ -43,6 +43,13 @@ class Machines:
         """Whether the question names an offer."""
         return bool(self.provider or self.instance or self.region)
 
+    @property
+    def known_facts(self) -> Facts:
+        """What is known: the shipped facts with those of the folder."""
+        from flopwise.facts.catalog import load_facts
+
+        return load_facts(self.facts)
+
     def cluster(self, num_gpus: int) -> Cluster:
         """The cluster that `num_gpus` accelerators make.
 
@@ -54,11 +61,10 @@ class Machines:
         """
         from flopwise.cost.cluster import cluster
         from flopwise.cost.fabric import UNKNOWN_NETWORK
-        from flopwise.facts.catalog import load_facts
 
         if num_gpus < 1:
             raise SpecError(f"{num_gpus} accelerators; give 1 or more")
-        catalog = load_facts(self.facts)
+        catalog = self.known_facts
         found = self._resolution(catalog)
         offer = self._offer(catalog, found, num_gpus)
         chip, per_node = found.accelerator, self.gpus_per_node
@@ -183,10 +189,9 @@ def loaded(
     """
     if not isinstance(model, str):
         return model
-    from flopwise.facts.models import load_model
+    from flopwise.facts.catalog import load_facts
 
-    folder = Path(facts) if facts is not None else None
-    return load_model(model, facts_folder=folder, assume_family=assume_family, offline=offline)
+    return load_facts(facts).model(model, assume_family=assume_family, offline=offline)
 
 
 def described(model: Model) -> Model:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from flopwise.api.recipes import Method, check_length
 from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.serving.remedies import Remedy as ServingRemedy
     from flopwise.training.layout import Layout, Recipe
@@ -44,6 +48,7 @@ class MemoryAnswer:
     fits_probability: float | None
     remedies: tuple[TrainingRemedy | ServingRemedy, ...]  # those that suffice first, then by what they save
     band: ErrorBand
+    facts: Facts  # what the answer stands on
     quick: tuple[QuickFormula, ...]
     settings: tuple[tuple[str, str], ...]  # what was asked, and what was assumed where it was not
     assumptions: tuple[str, ...]
@@ -63,6 +68,14 @@ class MemoryAnswer:
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
 
+class ServingSoftware(TypedDict):
+    """With what a model is served: keywords of `ServeJob` and `serving_memory`."""
+
+    weights: WeightFormat
+    kv_dtype: CacheFormat
+    engine: Engine
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """How a model is served, as people say it."""
@@ -75,7 +88,7 @@ class Deployment:
     pp: int = 1
     ep: int = 1
     dp: int = 1  # attention replicas that share the experts
-    engine: str = "vllm"
+    engine: str = defaults.ENGINE
     memory_frac: float | None = None
 
     def layout(self) -> ServingLayout:
@@ -83,6 +96,18 @@ class Deployment:
         from flopwise.serving.memory import ServingLayout
 
         return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
+
+    def software(self, facts: Facts) -> ServingSoftware:
+        """Formats and engine, looked up.
+
+        Raises:
+            UnknownNameError, SpecError: there is no such format or engine.
+        """
+        return ServingSoftware(
+            weights=facts.weight_format(self.weights or "bf16"),
+            kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
+            engine=facts.engine(self.engine),
+        )
 
     @property
     def layout_text(self) -> str:
@@ -117,14 +142,15 @@ def memory(
     from flopwise.facts.catalog import load_facts
 
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=facts))
-    resolution = None if gpu is None else load_facts(facts).resolve(gpu)
+    known = load_facts(facts)
+    resolution = None if gpu is None else known.resolve(gpu)
     chip = None if resolution is None else resolution.accelerator
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
         method = overridden(how or Method(), said)
-        answer = training_memory(found, method, chip, seq=seq, grad_accum=grad_accum)
+        answer = training_memory(found, method, chip, known, seq=seq, grad_accum=grad_accum)
     elif task == "serve":
-        answer = serving_memory_answer(found, overridden(deployment or Deployment(), said), chip)
+        answer = serving_memory_answer(found, overridden(deployment or Deployment(), said), chip, known)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
     return replace(answer, assumptions=(*answer.assumptions, *notes))
@@ -162,7 +188,7 @@ def default_seq(model: Model, seq: int | None) -> int:
 
 
 def training_memory(
-    model: Model, how: Method, chip: Accelerator | None, *, seq: int | None, grad_accum: int
+    model: Model, how: Method, chip: Accelerator | None, facts: Facts, *, seq: int | None, grad_accum: int
 ) -> MemoryAnswer:
     """Memory of a training step of `how`, `grad_accum` micro-batches a step."""
     from flopwise.training.routing import check_routing
@@ -172,13 +198,13 @@ def training_memory(
     seq_len = default_seq(model, seq)
     layout = how.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
-    recipe = (how if chip is None else how.on(chip)).recipe(seq_len, in_a_step)
+    recipe = (how if chip is None else how.on(chip, facts)).recipe(seq_len, in_a_step, facts)
     check_routing(model, recipe, layout)
-    return of_training(model, recipe, layout, chip, seq_given=seq is not None)
+    return of_training(model, recipe, layout, chip, facts, seq_given=seq is not None)
 
 
 def of_training(
-    model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, *, seq_given: bool = True
+    model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, facts: Facts, *, seq_given: bool = True
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
     from flopwise.training.memory import step_memory
@@ -188,7 +214,7 @@ def of_training(
     held = step_memory(model, recipe, layout, device_kind=kind)
     total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
     fits = None if capacity is None else total <= capacity
-    band = memory_band("full" if recipe.lora is None else "adapters")
+    band = memory_band("full" if recipe.lora is None else "adapters", facts)
     low, high = band.interval(total)
     said = "" if seq_given else " (the default; --seq sets it)"
     stretched = check_length(model, int(recipe.seq_len))
@@ -206,17 +232,20 @@ def of_training(
         usable_bytes=capacity,
         fits=fits,
         fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=tuple(training_remedies(model, recipe, layout, capacity, device_kind=kind)) if fits is False else (),
+        remedies=()
+        if fits is not False
+        else tuple(training_remedies(model, recipe, layout, facts, capacity, device_kind=kind)),
         band=band,
         quick=training_rules(model, recipe, layout, total, chip),
         settings=(
             ("layout", layout_text(layout)),
             ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
         ),
         assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
         training=(recipe, layout, held),
+        facts=facts,
         moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
     )
 
@@ -247,9 +276,10 @@ def layout_text(layout: Layout) -> str:
 
 def recipe_text(recipe: Recipe) -> str:
     """The recipe on one line."""
-    parts = [recipe.precision, recipe.optimizer, f"{recipe.attention} attention"]
+    parts = [recipe.precision, recipe.optimizer.name, f"{recipe.attention} attention"]
     if recipe.lora is not None:
-        name = "LoRA" if recipe.lora.base in {"bf16", "fp16", "fp32"} else f"QLoRA ({recipe.lora.base})"
+        base = recipe.lora.base.name
+        name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
         parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
     if recipe.frozen is not None:
         parts.append(f"frozen: {recipe.frozen.text}")
@@ -262,7 +292,7 @@ def recipe_text(recipe: Recipe) -> str:
     return ", ".join(parts)
 
 
-def memory_band(kind: str) -> ErrorBand:
+def memory_band(kind: str, facts: Facts) -> ErrorBand:
     """The measured error band of a class of memory estimates, or of all of them.
 
     Raises:
@@ -271,9 +301,9 @@ def memory_band(kind: str) -> ErrorBand:
     from flopwise.cost.intervals import error_band
 
     try:
-        return error_band(f"memory.{kind}")
+        return error_band(f"memory.{kind}", facts.calibration)
     except MissingFactError:
-        return error_band("memory")
+        return error_band("memory", facts.calibration)
 
 
 def _band_notes(band: ErrorBand) -> tuple[str, ...]:
@@ -289,15 +319,13 @@ def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[st
     return replace(asked, weights=own or "bf16"), told
 
 
-def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
+def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None, facts: Facts) -> MemoryAnswer:
     """Memory of serving as `asked`."""
-    from flopwise.facts.formats import weight_format
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
     asked, native = in_its_format(model, asked)
-    weights = asked.weights or "bf16"
-    weight_format(weights)
+    software = asked.software(facts)
     check_layout(model, asked.layout())
     context = asked.context or default_seq(model, None)
     stretched = check_length(model, context, what="a context") if asked.context else ()
@@ -309,18 +337,22 @@ def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | N
         concurrency=concurrency,
         context=context,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
-        weights=weights,
-        kv_dtype=asked.kv_dtype or "bf16",
-        engine_name=asked.engine,
+        **software,
         memory_frac=asked.memory_frac,
         device_kind="gpu" if chip is None else chip.kind,
     )
-    answer = of_serving(model, asked, layout, held, chip, context=context, concurrency=concurrency)
+    answer = of_serving(model, asked, layout, held, chip, facts, context=context, concurrency=concurrency)
     return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
 
 
 def _serving_remedies(
-    model: Model, asked: Deployment, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
+    model: Model,
+    asked: Deployment,
+    layout: ServingLayout,
+    chip: Accelerator | None,
+    facts: Facts,
+    context: int,
+    concurrency: int,
 ) -> tuple[ServingRemedy, ...]:
     """What would make a deployment fit."""
     from flopwise.serving.remedies import serving_remedies
@@ -331,12 +363,11 @@ def _serving_remedies(
         serving_remedies(
             model,
             layout,
+            facts,
             concurrency=concurrency,
             context=context,
             device=chip,
-            weights=asked.weights or "bf16",
-            kv_dtype=asked.kv_dtype or "bf16",
-            engine_name=asked.engine,
+            **asked.software(facts),
             memory_frac=asked.memory_frac,
         )
     )
@@ -348,6 +379,7 @@ def of_serving(
     layout: ServingLayout,
     held: ServingMemory,
     chip: Accelerator | None,
+    facts: Facts,
     *,
     context: int,
     concurrency: int,
@@ -357,7 +389,7 @@ def of_serving(
 
     caches = generates(model)
     total = float(held.total_bytes)
-    band = memory_band("serving")
+    band = memory_band("serving", facts)
     low, high = band.interval(total)
     usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
     return MemoryAnswer(
@@ -374,9 +406,9 @@ def of_serving(
         usable_bytes=usable,
         fits=None if chip is None else bool(held.fits),
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, context, concurrency),
+        remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, facts, context, concurrency),
         band=band,
-        quick=serving_rules(model, asked, chip, context),
+        quick=serving_rules(model, asked, chip, facts, context),
         settings=(
             ("layout", asked.layout_text),
             ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
@@ -385,6 +417,7 @@ def of_serving(
         ),
         assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
         serving=(layout, held),
+        facts=facts,
         deployment=asked,
         concurrency=concurrency,
         context=context,

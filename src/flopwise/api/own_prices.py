@@ -11,7 +11,7 @@ from flopwise.errors import InfeasibleError, SpecError
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.catalog import Facts
-    from flopwise.facts.hardware_prices import HardwarePrice
+    from flopwise.facts.price_book import HardwarePrice
     from flopwise.fleet.onprem import AgainstCloud, Ownership, Site
 
 HOURLY = ("on_demand", "spot")
@@ -65,13 +65,12 @@ def own_prices(
         InfeasibleError: nobody's purchase price of it is known.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.hardware_prices import hardware_price, hardware_prices
 
     if not 0 < utilisation <= 1:
         raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")
     known = load_facts(facts)
     site = _site(colocation, {"usd_per_kwh": usd_per_kwh, "pue": pue, "years": years})
-    names = list(dict.fromkeys(price.accelerator for price in hardware_prices(known.folder)))
+    names = list(dict.fromkeys(price.accelerator for price in known.hardware_prices))
     if gpu is not None:
         asked = known.accelerator(gpu).name
         if asked not in names:
@@ -80,7 +79,7 @@ def own_prices(
         names = [asked]
     found = []
     for name in names:
-        price = hardware_price(name, known.folder)
+        price = known.hardware_price(name)
         assert price is not None
         found.append(_row(known.accelerators[name], price, site, utilisation, known))
     return sorted(found, key=lambda row: row.usd_per_gpu_hour)
@@ -94,7 +93,6 @@ def _site(colocation: bool, said: dict[str, float | None]) -> Site:
 
 
 def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: float, known: Facts) -> OwnPrice:
-    from flopwise.facts.grades import grade_record
     from flopwise.fleet.onprem import against_clouds, ownership
 
     def month(usd: float | None) -> Ownership:
@@ -109,7 +107,7 @@ def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: flo
     return OwnPrice(
         accelerator=device.name,
         grade=price.grade,
-        remark=grade_record(device.name, known.folder).remark,
+        remark=known.grade(device.name).remark,
         unit=price.unit,
         price_usd=own.purchase_usd,
         usd_per_gpu_hour=hour,

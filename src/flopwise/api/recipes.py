@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from flopwise.errors import SpecError, nearest_names
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.layout import Layout, Lora, Recipe
 
 DEFAULT_RANK = 16
 """LoRA rank where none is given."""
-DEFAULT_STACK, DEFAULT_ADAPTER_STACK = "fsdp-compile", "hf-trainer"
 OTHER_STACKS = ("xla", "hf-trainer")
 """Where the usual one does not run."""
 OFFLOADS = ("optimizer", "parameters", "activations")
@@ -28,7 +29,7 @@ class Method:
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = "bf16"
-    optimizer: str = "adamw"
+    optimizer: str = defaults.OPTIMIZER
     stack: str | None = None
     attention: str = "flash"
     grad_dtype: str | None = None
@@ -73,29 +74,26 @@ class Method:
         said = bool(self.offload or self.stage_layers or self.recomputes_some)
         return self.fsdp or said or any(d is not None for d in degrees)
 
-    def on(self, accelerator: Accelerator) -> Method:
+    def on(self, accelerator: Accelerator, facts: Facts) -> Method:
         """The method with a training stack that runs on a device, where none is named and the usual one does not."""
-        from flopwise.facts.platforms import runs_on
-
-        if self.stack is not None or runs_on(self._usual_stack, accelerator):
+        if self.stack is not None or facts.stack(self._usual_stack).runs_on(accelerator):
             return self
-        return replace(self, stack=next((s for s in OTHER_STACKS if runs_on(s, accelerator)), None))
+        return replace(self, stack=next((s for s in OTHER_STACKS if facts.stack(s).runs_on(accelerator)), None))
 
     @property
     def _usual_stack(self) -> str:
-        return DEFAULT_ADAPTER_STACK if self.qlora or self.lora is not None else DEFAULT_STACK
+        return defaults.ADAPTER_STACK if self.qlora or self.lora is not None else defaults.STACK
 
-    def recipe(self, seq_len: int, global_batch: int) -> Recipe:
+    def recipe(self, seq_len: int, global_batch: int, facts: Facts) -> Recipe:
         """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
 
         Raises:
             SpecError: a choice that does not exist.
         """
-        from flopwise.facts.software import optimizer, stack
         from flopwise.training.frozen import frozen_of
         from flopwise.training.layout import Attention, Precision, Recipe
 
-        adapters = self._lora()
+        adapters = self._lora(facts)
         name = self.stack or self._usual_stack
         precision: Precision = _one_of("precision", self.precision, get_args(Precision))
         attention: Attention = _one_of("attention", self.attention, get_args(Attention))
@@ -105,8 +103,8 @@ class Method:
             seq_len=seq_len,
             global_batch=global_batch,
             precision=precision,
-            optimizer=optimizer(self.optimizer).name,
-            stack=stack(name).name,
+            optimizer=facts.optimizer(self.optimizer),
+            stack=facts.stack(name),
             attention=attention,
             grad_dtype=self.grad_dtype,
             master_weights=self.master_weights,
@@ -132,7 +130,7 @@ class Method:
             return from_file(self.lengths, seq_len, packing)
         return lognormal(self.mean_length or 0.0, self.length_spread, seq_len, packing)
 
-    def _lora(self) -> Lora | None:
+    def _lora(self, facts: Facts) -> Lora | None:
         from flopwise.training.layout import TARGET_SETS, Lora
 
         if self.lora is None and not self.qlora:
@@ -141,7 +139,9 @@ class Method:
             return None
         asked = self.lora_targets or "all-linear"
         targets = TARGET_SETS.get(asked) or tuple(t.strip() for t in asked.split(",") if t.strip())
-        return Lora(rank=self.lora or DEFAULT_RANK, targets=targets, base="nf4" if self.qlora else "bf16")
+        return Lora(
+            rank=self.lora or DEFAULT_RANK, targets=targets, base=facts.weight_format("nf4" if self.qlora else "bf16")
+        )
 
     def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
         """The layout as said, degrees that are not said being 1; with `num_gpus` replicas fill them.

@@ -39,7 +39,7 @@ def roofline(
         MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
     """
     from flopwise.api.memory import default_seq
-    from flopwise.cost.roofline import RooflineWork, pass_of_model, roofline_answer
+    from flopwise.cost.roofline import RooflineWork, roofline_answer
 
     place = machines or Machines(gpu=gpu, facts=facts)
     if model is not None and (flops is not None or bytes is not None):
@@ -51,7 +51,7 @@ def roofline(
     if model is not None:
         found = loaded(model, assume_family=assume_family, offline=offline, facts=place.facts)
         tokens = default_seq(found, seq) if found.stacks else 0
-        work = pass_of_model(found, batch, tokens, training=training)
+        work = RooflineWork.of_pass(found, batch, tokens, training=training)
     elif flops is None and bytes is None:
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     else:

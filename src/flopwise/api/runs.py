@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import MissingFactError, SpecError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.catalog import Facts
     from flopwise.training.goodput import Reliability
     from flopwise.training.run import Conditions
 
@@ -42,8 +41,8 @@ class Surroundings:
         """The fields that the question sets."""
         return [f.name for f in fields(self) if getattr(self, f.name) not in (None, False)]
 
-    def conditions(self, cluster: Cluster, folder: Path | None = None) -> tuple[Conditions, tuple[str, ...]]:
-        """The conditions of a run on `cluster`, and what was assumed; `folder`: facts over the shipped ones.
+    def conditions(self, cluster: Cluster, facts: Facts) -> tuple[Conditions, tuple[str, ...]]:
+        """The conditions of a run on `cluster`, and what was assumed.
 
         Raises:
             SpecError: a value that cannot be.
@@ -52,8 +51,8 @@ class Surroundings:
         from flopwise.training.run import Conditions
 
         self._check()
-        held, origins = self._reliability(cluster, folder)
-        spot, told = self._spot(cluster, folder)
+        held, origins = self._reliability(cluster, facts)
+        spot, told = self._spot(cluster, facts)
         if spot is not None:
             held = replace(held, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
@@ -103,9 +102,8 @@ class Surroundings:
         if self.spares is not None and self.repair is None:
             raise SpecError("spare nodes count by how long a repair takes: give --repair, such as 24h")
 
-    def _reliability(self, cluster: Cluster, folder: Path | None) -> tuple[Reliability, dict[str, str]]:
+    def _reliability(self, cluster: Cluster, facts: Facts) -> tuple[Reliability, dict[str, str]]:
         """Failures, restarts and checkpoints, and where each value comes from."""
-        from flopwise.facts.reliability import failure_record
         from flopwise.training.goodput import DEFAULT_RELIABILITY
 
         values: dict[str, tuple[Any, str]] = {}
@@ -113,7 +111,7 @@ class Surroundings:
             values["mtbf_node_s"] = self.node_mtbf, "given"
             values["mtbf_gpu_s"] = float("inf"), "given"
         if self.failures is not None:
-            record = failure_record(self.failures, folder)
+            record = facts.failure_record(self.failures)
             values["mtbf_gpu_s"] = record.mtbf_gpu_s, f"{record.source}, {record.date}, {record.confidence} confidence"
         if self.mtbf is not None:
             values["mtbf_gpu_s"] = self.mtbf, "given"
@@ -123,7 +121,7 @@ class Surroundings:
             values["write_bytes_per_s"] = self.checkpoint_bandwidth, "given"
             values["write_bytes_per_s_per_gpu"] = float("inf"), "given"
         if self.checkpoint_storage is not None:
-            values |= _writes(self.checkpoint_storage, folder)
+            values |= _writes(self.checkpoint_storage, facts)
         named = {
             "interval_s": self.checkpoint_every,
             "repair_s": self.repair,
@@ -136,25 +134,23 @@ class Surroundings:
         )
         return held, {name: why for name, (_, why) in values.items()}
 
-    def _spot(self, cluster: Cluster, folder: Path | None) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
+    def _spot(self, cluster: Cluster, facts: Facts) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
         """The rate at which an instance is taken back, and what to say of it."""
-        from flopwise.facts.reliability import ANY, spot_record
+        from flopwise.facts.reliability import ANY
 
         if self.interruptions is not None:
             return (self.interruptions, "given"), ()
         if cluster.purchase != "spot":
             return None, ()
         provider = cluster.offer.provider if cluster.offer is not None else ANY
-        record = spot_record(provider, cluster.accelerator.name, folder)
+        record = facts.spot(provider, cluster.accelerator.name)
         whose = "" if cluster.offer is not None else " of whoever offers it at the least (--provider names one)"
         return (record.interruptions_per_s, record.text), (f"spot interruptions{whose}: {record.text}",)
 
 
-def _writes(name: str, folder: Path | None) -> dict[str, tuple[Any, str]]:
+def _writes(name: str, facts: Facts) -> dict[str, tuple[Any, str]]:
     """Write bandwidth of a kind of storage, by what its row is about: a node's client, a drive, a connection."""
-    from flopwise.facts.storage import storage
-
-    kind = storage(name, folder)
+    kind = facts.storage(name)
     if kind.write_bytes_per_s is None:
         raise MissingFactError(f"{kind.name}: its write bandwidth is not known; give --checkpoint-bandwidth")
     why = f"{kind.name}, one {kind.scope} a node: {kind.source}, {kind.date}, {kind.confidence} confidence"

@@ -17,6 +17,7 @@ from flopwise.errors import SpecError
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.serving.estimate import ServeJob
     from flopwise.serving.result import ServeEstimate
     from flopwise.serving.startup import ColdStart
@@ -105,7 +106,7 @@ def serve(
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
     asked, native = in_its_format(found, asked)
     inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
-    _check(found, asked)
+    _check(found, asked, place.known_facts)
     replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
     replicas = _replicas(asked, replica, gpus)
     cluster = place.cluster(replica)
@@ -114,16 +115,14 @@ def serve(
         model=found,
         cluster=cluster,
         layout=asked.layout(),
-        weights=asked.weights or "bf16",
-        kv_dtype=asked.kv_dtype or "bf16",
-        engine=asked.engine,
+        **asked.software(place.known_facts),
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=_each(concurrency, rate, replicas, static=static),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=static,
         memory_frac=asked.memory_frac,
-        techniques=more.techniques(found, asked, cluster.accelerator, place.facts, **names),
+        techniques=more.techniques(found, asked, cluster.accelerator, place.known_facts, **names),
     )
     answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
     return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
@@ -179,14 +178,10 @@ def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tupl
     return asked, answer, (f"{said}, as {model.name} is made for {most:,}",)
 
 
-def _check(model: Model, asked: Deployment) -> None:
-    from flopwise.facts.formats import cache_elem_bytes, weight_format
-    from flopwise.facts.software import engine
+def _check(model: Model, asked: Deployment, facts: Facts) -> None:
     from flopwise.serving.estimate import check_layout
 
-    weight_format(asked.weights or "bf16")
-    cache_elem_bytes(asked.kv_dtype or "bf16")
-    engine(asked.engine)
+    asked.software(facts)
     check_layout(model, asked.layout())
 
 
@@ -210,7 +205,16 @@ def answered(
     context, ranks = job.context, int(job.layout.dp)
     at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
     used = job_memory(replace(job, concurrency=at_once * ranks))
-    held = of_serving(job.model, asked, job.layout, used, job.cluster.accelerator, context=context, concurrency=at_once)
+    held = of_serving(
+        job.model,
+        asked,
+        job.layout,
+        used,
+        job.cluster.accelerator,
+        place.known_facts,
+        context=context,
+        concurrency=at_once,
+    )
     load = (
         f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
     )
@@ -225,8 +229,8 @@ def answered(
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
             ("layout", asked.layout_text),
-            ("weights", f"{job.weights}; KV cache {job.kv_dtype}" if job.decodes else job.weights),
-            ("engine", job.engine + (", fixed batch" if job.static else "")),
+            ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
+            ("engine", job.engine.name + (", fixed batch" if job.static else "")),
             *technique_settings(job),
             ("requests", f"{_request_text(job)}; {load}"),
             ("price", price_text(job.cluster)),

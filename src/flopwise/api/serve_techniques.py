@@ -60,25 +60,16 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
 
 def started(job: ServeJob, features: Features, place: Machines) -> ColdStart:
     """How long a replica takes to start."""
-    from pathlib import Path
-
     from flopwise.serving.startup import cold_start
 
-    kind = features.kind_of_storage(None if place.facts is None else Path(place.facts))
+    kind = features.kind_of_storage(place.known_facts)
     image = {"image_bytes": features.image_bytes or 0.0, "image_bytes_per_s": features.image_bytes_per_s or 0.0}
     return cold_start(job, kind, **image)
 
 
 def unsupported(job: ServeJob) -> Iterator[str]:
     """What is said where the engine is not documented to run the format, or on the device."""
-    from flopwise.facts.engine_support import support
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.platforms import unsupported_note
-    from flopwise.facts.software import engine
-
-    yield from unsupported_note(engine(job.engine).name, job.cluster.accelerator)
-
-    row = support(job.engine)
-    if not row.runs(weight_format(job.weights)):
-        runs = ", ".join(sorted(row.formats))
-        yield f"{job.engine} is not documented to run {job.weights} weights; it runs {runs}"
+    yield from job.engine.unsupported_note(job.cluster.accelerator)
+    if not job.engine.runs(job.weights):
+        runs = ", ".join(sorted(job.engine.formats))
+        yield f"{job.engine.name} is not documented to run {job.weights.name} weights; it runs {runs}"

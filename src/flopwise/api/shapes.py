@@ -48,10 +48,11 @@ def advise(
     """
     from flopwise.api.memory import default_seq
     from flopwise.api.recipes import Method
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.software import engine as engine_row
+    from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel
-    from flopwise.shapes import answer, decoding, training
+    from flopwise.shapes.answer import shape_answer
+    from flopwise.shapes.decoding import DecodeClock
+    from flopwise.shapes.training import COMPARED, TrainingClock
 
     if task not in DEFAULT_BATCH:
         raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(DEFAULT_BATCH)}")
@@ -65,24 +66,27 @@ def advise(
             raise SpecError(f"{name} {size}; give 1 or more")
     place = machines or Machines(gpu=gpu, facts=facts)
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    known = place.known_facts
     cluster, sequences = place.cluster(tp), DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
         tokens = default_seq(found, seq)
         check_expert_parallel(found, ep or 1)
         how = Method(precision=precision or "bf16", stack=stack, attention=attention or "flash", ep=ep or 1)
-        recipe = how.recipe(tokens, sequences)
-        return answer.training_shapes(
-            training.TrainingClock(
-                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload
+        recipe = how.recipe(tokens, sequences, known)
+        return shape_answer(
+            TrainingClock(
+                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload,
+                compared=tuple(map(known.stack, COMPARED)),
             )
-        )
+        )  # fmt: skip
     if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
         raise MissingFactError(
             f"{found.name} does not generate tokens: there is no decoding to advise on; --task train"
         )
-    return answer.decoding_shapes(
-        decoding.DecodeClock(
-            model=found, cluster=cluster, weights=weight_format(weights or "bf16").name, kv_dtype=kv_dtype or "bf16",
-            engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=default_seq(found, seq),
+    return shape_answer(
+        DecodeClock(
+            model=found, cluster=cluster, weights=known.weight_format(weights or "bf16"),
+            kv_dtype=known.cache_format(kv_dtype or "bf16"), engine=known.engine(engine or defaults.ENGINE), tp=tp,
+            batch=sequences, seq=default_seq(found, seq),
         )
     )  # fmt: skip

@@ -93,10 +93,13 @@ def autoscale(
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import autoscaled
     from flopwise.serving.sim.result import Slo
+    from flopwise.serving.startup import DEFAULT_STORAGE
 
+    place = question.get("machines") or Machines(facts=question.get("facts"))
+    drive = place.known_facts.storage(DEFAULT_STORAGE)
     return autoscaled(
-        resolve(model, **question), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare, cache=cache,
-        on_compile=on_compile, report=report,
+        resolve(model, **question), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
+        cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
 
 
@@ -171,7 +174,7 @@ def batch(
             spot=replace(place, purchase="spot", usd_per_gpu_hour=request.spot_price).cluster(gpus),
             on_demand=replace(place, purchase="on_demand").cluster(gpus),
             provider=place.provider,
-            folder=Path(place.facts) if place.facts is not None else None,
+            facts=place.known_facts,
         )
 
     return queue_answer(request, job, machines_of, (*notes, *told_of_techniques(job)), report)
@@ -220,15 +223,13 @@ def _replica_job(
     check_layout(found, base.layout())
     cluster = place.cluster(base.tp * base.pp * base.dp + (features.prefill_gpus or 0))
     techniques = features.techniques(
-        found, base, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
+        found, base, cluster.accelerator, place.known_facts, assume_family=assume_family, offline=offline
     )
     job = ServeJob(
         model=found,
         cluster=cluster,
         layout=base.layout(),
-        weights=base.weights or "bf16",
-        kv_dtype=base.kv_dtype or "bf16",
-        engine=base.engine,
+        **base.software(place.known_facts),
         memory_frac=base.memory_frac,
         techniques=techniques,
     )

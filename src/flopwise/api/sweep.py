@@ -47,6 +47,7 @@ def sweep(
     Raises:
         SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
     """
+    from flopwise.facts.catalog import load_facts
     from flopwise.search.engines import run
     from flopwise.search.sweep import Point, Sweep
 
@@ -55,9 +56,9 @@ def sweep(
     found: Any = source if given and source else points(source)
     if found is None:
         raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
-    folder = None if facts is None else str(Path(facts).absolute())
+    known = load_facts(facts)
     planned: dict[int, Planned] = {}
-    running = run(found, engine, facts=folder, assume_family=assume_family, workers=workers, address=address)
+    running = run(found, engine, facts=known, assume_family=assume_family, workers=workers, address=address)
     for number, one in running:
         planned[number] = one
         if advance is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.run import Conditions
@@ -78,7 +79,6 @@ def train(
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
     """
-    from flopwise.facts.catalog import load_facts
     from flopwise.training.routing import check_skew
 
     place = overridden(machines or Machines(gpu=gpu, facts=facts), fields_of(Machines, said))
@@ -86,10 +86,10 @@ def train(
     others = fields_of(Machines, said) | fields_of(Surroundings, said)
     method = overridden(how or Method(), {k: v for k, v in said.items() if k not in others})
     found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    cluster = place.cluster(gpus)
+    cluster, known = place.cluster(gpus), place.known_facts
     seq_len = default_seq(found, seq)
     batch, batch_note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
-    recipe = method.on(cluster.accelerator).recipe(seq_len, batch)
+    recipe = method.on(cluster.accelerator, known).recipe(seq_len, batch, known)
     check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, method, gpus)
     reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
@@ -98,11 +98,20 @@ def train(
     if length is not None and length < batch * of_sample:
         one = f"{batch * of_sample:,.0f} of one step (global batch {batch:,} x {of_sample:,.0f})"
         raise SpecError(f"a run of {length:,.0f} tokens is shorter than the {one}; give a smaller global batch")
-    conditions, told = run.conditions(cluster, load_facts(place.facts).folder)
+    conditions, told = run.conditions(cluster, known)
     told = (*told, *(run.writes_assumed if length is not None else ()))
     notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
     return answered(
-        found, recipe, layout, cluster, length, laid_out=laid_out, notes=notes, reads=reads, conditions=conditions
+        found,
+        recipe,
+        layout,
+        cluster,
+        known,
+        length,
+        laid_out=laid_out,
+        notes=notes,
+        reads=reads,
+        conditions=conditions,
     )
 
 
@@ -150,7 +159,6 @@ def reads_of(
         if token_bytes is not None:
             raise SpecError("the bytes of a token are given, but no storage that they are read from")
         return None
-    from flopwise.facts.catalog import load_facts
     from flopwise.training.storage import Reads, stored_token_bytes
 
     for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
@@ -161,9 +169,7 @@ def reads_of(
     each = token_bytes or stored_token_bytes(model)
     if bytes_per_s is not None:
         return Reads(storage="given", bytes_per_s=bytes_per_s, token_bytes=each)
-    from flopwise.facts.storage import storage
-
-    row = storage(kind or "", load_facts(place.facts).folder)
+    row = place.known_facts.storage(kind or "")
     return Reads(storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date)
 
 
@@ -197,7 +203,9 @@ def best_layout(
     capacity = float(cluster.accelerator.hbm_bytes)
     if float(memory.total_bytes) > capacity:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
-    odds = float(memory_band(recipe).probability_at_most(float(memory.total_bytes), capacity))
+    odds = float(
+        memory_band(recipe, cluster.accelerator.calibration).probability_at_most(float(memory.total_bytes), capacity)
+    )
     least = f"none of which fits with a probability of {format_percent(FITS_WITH, 0)}"
     return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, {least}"
 
@@ -207,6 +215,7 @@ def answered(
     recipe: Recipe,
     layout: Layout,
     cluster: Cluster,
+    facts: Facts,
     tokens: float | None,
     *,
     laid_out: str = "given",
@@ -215,7 +224,6 @@ def answered(
     conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
-    from flopwise.facts.platforms import unsupported_note
     from flopwise.training.estimate import TrainJob, estimate
     from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
@@ -231,7 +239,7 @@ def answered(
         conditions=conditions or DEFAULT_CONDITIONS,
     )
     found = estimate(job)
-    held = of_training(model, recipe, layout, cluster.accelerator)
+    held = of_training(model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
     return TrainAnswer(
         estimate=found,
@@ -246,14 +254,14 @@ def answered(
             ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
             ("global batch", f"{int(recipe.global_batch):,} sequences"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
             *((("tokens dropped", format_percent(found.dropped_frac)),) if found.dropped_frac is not None else ()),
             *((("storage", reads.text),) if reads is not None else ()),
             ("price", price_text(cluster)),
         ),
         assumptions=tuple(
             dict.fromkeys(
-                (*notes, *unsupported_note(recipe.stack, cluster.accelerator), *found.assumptions, *held.assumptions)
+                (*notes, *recipe.stack.unsupported_note(cluster.accelerator), *found.assumptions, *held.assumptions)
             )
         ),
     )

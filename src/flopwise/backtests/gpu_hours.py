@@ -20,8 +20,9 @@ from flopwise.backtests.prediction import Prediction, banded, number, skipped, w
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Experts, Model
-from flopwise.facts.calibration import load_calibration
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
@@ -48,7 +49,7 @@ DEGREES = {"tp": r"\btp ?(\d+)", "pp": r"\bpp ?(\d+)", "dp": r"\bdp ?(\d+)"}
 CAMPAIGN = "train_campaign_frac"
 
 
-def campaign_frac() -> float:
+def campaign_frac(calibration: Calibration) -> float:
     """Share of the GPU-hours of a published pre-training that its steps need on the fastest layout.
 
     Source: data/calibration/training.json (`benchmarks/fit_campaign.py`). Known parts of it: Llama 3 405B trained for
@@ -56,7 +57,7 @@ def campaign_frac() -> float:
     utilisation; OPT-175B's 35 manual restarts (arXiv 2205.01068 section 2.5).
     Assumes: one share for all campaigns.
     """
-    return load_calibration().find(CAMPAIGN, ("any",)).value
+    return calibration.find(CAMPAIGN, ("any",)).value
 
 
 def early(row: Mapping[str, str]) -> bool:
@@ -76,7 +77,7 @@ def noted_degrees(row: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, int(m[1])) for name, m in found if m)
 
 
-def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
+def row_recipe(row: Mapping[str, str], model: Model, facts: Facts, gpus: int) -> Recipe:
     """The recipe of a pre-training run of that model, with a batch that divides over the GPUs."""
     software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
     seq = min(model.max_position or longest, longest)
@@ -90,7 +91,8 @@ def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
         seq_len=seq,
         global_batch=gpus * max(1, round(tokens / seq / gpus)),
         precision=cast("Precision", precision),
-        stack=EARLY_STACK if early(row) else software,
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(EARLY_STACK if early(row) else software),
         attention="eager" if early(row) else "flash",
     )
 
@@ -129,10 +131,11 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         gpus = whole(row, "n_gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
-        steps = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus, noted_degrees(row))
+        recipe = row_recipe(row, model, facts, gpus)
+        steps = billions * 1e9 * _hours_per_token(model, recipe, gpu, gpus, noted_degrees(row))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    hours = steps / campaign_frac()
+    hours = steps / campaign_frac(facts.calibration)
     mixture = any(isinstance(i, Experts) for k in model.stacks[0].kinds for i in k.items)
-    band = error_band("gpu_hours.moe" if mixture else "gpu_hours.dense")
+    band = error_band("gpu_hours.moe" if mixture else "gpu_hours.dense", facts.calibration)
     return banded(name, UNIT, measured, hours, band)

@@ -10,7 +10,7 @@ from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
 from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import FlopwiseError
-from flopwise.facts.calibration import Calibration, load_calibration
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
 
 Row = Mapping[str, str]
@@ -246,8 +246,8 @@ class Predictor:
     """`predict_row` for many rows: rates and fabrics are resolved once per GPU."""
 
     def __init__(self, facts: Facts, calibration: Calibration | None = None) -> None:
-        """Predict with `facts` and `calibration` (the shipped one by default)."""
-        self.facts, self.calibration = facts, calibration or load_calibration()
+        """Predict with `facts` and `calibration` (that of the facts by default)."""
+        self.facts, self.calibration = facts, calibration or facts.calibration
         self._rates: dict[str, Rates] = {}
         self._fabrics: dict[tuple[object, ...], Fabric] = {}
 
@@ -259,7 +259,7 @@ class Predictor:
             seconds = self._seconds(row)
         except FlopwiseError as error:
             return skipped(name, UNIT, str(error), measured)
-        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}"))
+        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}", self.facts.calibration))
 
     def _seconds(self, row: Row) -> float:
         """Seconds for `row`.
@@ -275,7 +275,7 @@ class Predictor:
         if op not in KERNELS:
             return _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
         if accelerator.name not in self._rates:
-            self._rates[accelerator.name] = rates(accelerator, accelerator.calibration or self.calibration)
+            self._rates[accelerator.name] = rates(accelerator, self.calibration)
         return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
     def _fabric(self, name: str, *, pairs: bool, network: float | None, devices: int | None) -> Fabric:

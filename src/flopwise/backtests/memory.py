@@ -14,7 +14,6 @@ from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models import model_from_config
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import TARGET_SETS, Layout, Lora, Precision, Recipe
@@ -124,7 +123,7 @@ def row_layout(row: Mapping[str, str]) -> Layout:
     )
 
 
-def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
+def _lora(row: Mapping[str, str], model: Model, stack: str, facts: Facts) -> Lora | None:
     """The adapters of a row: rank and targets from its notes or its number of trained parameters."""
     method, notes = row.get("method", "").lower(), row.get("notes", "").lower()
     if method not in ADAPTER_METHODS | SMALL_METHODS:
@@ -141,7 +140,7 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
     lora = Lora(
         rank=rank,
         targets=targets,
-        base=weight_format(base).name,
+        base=facts.weight_format(base),
         adapter_dtype="fp32" if "adapters fp32" in row.get("param_dtype", "") else "bf16",
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         dropout=stack == "litgpt",
@@ -155,7 +154,7 @@ def _lora(row: Mapping[str, str], model: Model, stack: str) -> Lora | None:
     return replace(lora, rank=max(1, round(trained * 1e6 / one)))
 
 
-def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
+def row_recipe(row: Mapping[str, str], model: Model, layout: Layout, facts: Facts) -> Recipe:
     """Optimizer, types, loss and adapters of a row."""
     words = f"{row.get('optimizer', '')} {row.get('notes', '')}".lower()
     name = row.get("optimizer", "").lower()
@@ -169,8 +168,8 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(int(found[1]) if found else 1, replicas),
         precision=_precision(kinds),
-        optimizer=row_optimizer(name),
-        stack=stack,
+        optimizer=facts.optimizer(row_optimizer(name)),
+        stack=facts.stack(stack),
         attention="eager" if flash.startswith("false") else "flash",
         weights_dtype="fp32" if "fp32 weights" in kinds else pure,
         grad_dtype=pure,
@@ -178,7 +177,7 @@ def row_recipe(row: Mapping[str, str], model: Model, layout: Layout) -> Recipe:
         loss_chunks=8 if "chunked" in words else 1 if "cumulative" in words else None,
         optimizer_in_backward=any(w in name for w in ("in_bwd", "in backward", "low-memory")),
         selective="alternate" if "every 2nd" in words else None,
-        lora=_lora(row, model, stack),
+        lora=_lora(row, model, stack, facts),
     )
 
 
@@ -223,11 +222,11 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
-    band = error_band("memory.adapters" if adapters else "memory.full")
+    band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
     return banded(name, UNIT, measured, read_bytes(row, memory), band)
 
 
 def row_memory(row: Mapping[str, str], facts: Facts) -> Memory:
     """All items of a row. Raises FlopwiseError where it can't be predicted."""
     model, layout = row_model(row, facts), row_layout(row)
-    return step_memory(model, row_recipe(row, model, layout), layout)
+    return step_memory(model, row_recipe(row, model, layout, facts), layout)

@@ -10,7 +10,7 @@ from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import Prediction, number, skipped
 from flopwise.backtests.serving_cells import (
     Place,
-    row_cache_dtype,
+    row_cache_format,
     row_device,
     row_format,
     row_lengths,
@@ -87,11 +87,11 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
     gpu = row_device(row, facts)
     model = named_model(row.get("model", ""), facts)
-    software = row_engine(row, device_year=gpu.accelerator.year, model_type=model.model_type)
+    software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
     place = row_place(row, model, software)
-    weights = row_format(row, software)
-    if weights == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
-        weights = "fp16"
+    weights = row_format(row, software, facts)
+    if weights.name == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
+        weights = facts.weight_format("fp16")
     if mode in OFFLINE and number(row, "input_len") is None:
         raise SpecError("input_len is missing")
     sent = row_requests(row) if mode in ONLINE else None
@@ -109,8 +109,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
         cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),
         layout=ServingLayout(tp=place.tp, pp=place.pp, ep=place.ep, dp=place.dp),
         weights=weights,
-        kv_dtype=row_cache_dtype(row, software, weights),
-        engine=software.name,
+        kv_dtype=row_cache_format(row, software, weights, facts),
+        engine=software,
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=None if at_once is None else 1 if tool else max(1, -(-at_once // place.replicas)),

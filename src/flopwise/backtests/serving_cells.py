@@ -11,7 +11,7 @@ from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
 from flopwise.backtests.prediction import number, whole
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.facts.formats import weight_format
+from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 
 Row = Mapping[str, str]
@@ -78,7 +78,7 @@ def row_lengths(row: Row) -> tuple[int, int]:
     return max(1, round(share * inputs)), max(1, round(share * outputs))
 
 
-def row_format(row: Row, software: Engine) -> str:
+def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
     """The weight format: as stated, else as the model's name ends, else what the engine loads by default.
 
     Raises:
@@ -88,25 +88,24 @@ def row_format(row: Row, software: Engine) -> str:
     if stated:
         inner = BRACKETS.search(stated)
         if inner and "fp8_block" in inner[1]:
-            return "fp8-block"
+            return facts.weight_format("fp8-block")
         plain = BRACKETS.sub("", stated).strip()
-        return weight_format(_SPELLED.get(plain.lower(), plain)).name
+        return facts.weight_format(_SPELLED.get(plain.lower(), plain))
     name = re.sub(r"\.gguf$", "", row.get("model", "").strip(), flags=re.IGNORECASE)
     suffix = QUANT_SUFFIX.search(name)
     if suffix:
         plain = suffix[1]
-        return weight_format(_SPELLED.get(plain.lower(), plain)).name
-    return weight_format(OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16").name
+        return facts.weight_format(_SPELLED.get(plain.lower(), plain))
+    return facts.weight_format(OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16")
 
 
-def row_cache_dtype(row: Row, software: Engine, weights: str) -> str:
-    """The type of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
+def row_cache_format(row: Row, software: Engine, weights: WeightFormat, facts: Facts) -> CacheFormat:
+    """The format of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
     stated = row.get("precision_kv", "").strip().lower()
     if stated and stated != "auto":
-        return {"fp16": "bf16"}.get(stated, stated)
-    if software.name.startswith("tensorrt-llm") and weights.startswith(_EIGHT_BIT_CACHE):
-        return "fp8"
-    return "bf16"
+        return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
+    eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(_EIGHT_BIT_CACHE)
+    return facts.cache_format("fp8" if eight else "bf16")
 
 
 def row_place(row: Row, model: Model, software: Engine) -> Place:

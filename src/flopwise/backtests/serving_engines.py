@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from flopwise.backtests.names import BRACKETS
 from flopwise.errors import UnknownNameError
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.catalog import Facts
+from flopwise.facts.software import Engine
 
 Row = Mapping[str, str]
 Release = tuple[int, int]
@@ -27,7 +28,7 @@ MODEL_YEARS = {
 """Years before which no model of a family (by the beginning of its type) could be run, where that tells generations."""
 
 
-def row_engine(row: Row, *, device_year: int | None = None, model_type: str = "") -> Engine:
+def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_type: str = "") -> Engine:
     """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
 
     The version decides (that of a product around the engine says nothing). Without one the year of a date in the
@@ -39,21 +40,21 @@ def row_engine(row: Row, *, device_year: int | None = None, model_type: str = ""
     """
     text = row.get("engine", "")
     inner = BRACKETS.search(text)
-    named = _known(text) or _known(BRACKETS.sub("", text))
-    found = named or (_known(inner[1]) if inner else None) or engine(text)
+    named = _known(text, facts) or _known(BRACKETS.sub("", text), facts)
+    found = named or (_known(inner[1], facts) if inner else None) or facts.engine(text)
     older = GENERATIONS.get(found.name, ())
     version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if named else None
     if version:
         release = int(version[1]), int(version[2])
-        return next((engine(name) for name, first, _ in older if release < first), found)
+        return next((facts.engine(name) for name, first, _ in older if release < first), found)
     dated = DATE.search(row.get("notes", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
     year = int(dated[1]) if dated else max(device_year or 0, family)
-    return next((engine(name) for name, _, since in older[-1:] if 0 < year < since), found)
+    return next((facts.engine(name) for name, _, since in older[-1:] if 0 < year < since), found)
 
 
-def _known(name: str) -> Engine | None:
+def _known(name: str, facts: Facts) -> Engine | None:
     try:
-        return engine(name)
+        return facts.engine(name)
     except UnknownNameError:
         return None

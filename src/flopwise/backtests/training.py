@@ -10,6 +10,7 @@ from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import Prediction, flag, number, skipped, whole
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models import model_from_config
@@ -122,7 +123,7 @@ def row_layout(row: Mapping[str, str]) -> Layout:
     )
 
 
-def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
+def row_recipe(row: Mapping[str, str], layout: Layout, facts: Facts) -> Recipe:
     """The row's recipe."""
     precision = row.get("precision", "bf16") or "bf16"
     names: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
@@ -131,7 +132,7 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
         precision = "fp8_rowwise"
     known: dict[str, Precision] = {name: name for name in names}
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
-    lora = Lora(rank=16, targets=("q", "k", "v", "o"), base=base) if base else None
+    lora = Lora(rank=16, targets=("q", "k", "v", "o"), base=facts.weight_format(base)) if base else None
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq = whole(row, "seq_len", 2048)
     return Recipe(
@@ -139,7 +140,8 @@ def row_recipe(row: Mapping[str, str], layout: Layout) -> Recipe:
         documents=None if row.get("task") in {"pretrain", "", None} else noted_documents(notes, seq),
         global_batch=max(whole(row, "global_batch_seqs", replicas), replicas),
         precision=known.get(precision, "bf16"),
-        stack=noted_stack(row),
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(noted_stack(row)),
         attention="eager" if row.get("flash_attention", "").lower() == "false" else "flash",
         lora=lora,
         selective="alternate" if re.search("every 2nd|per-layer ac", notes) else None,
@@ -181,7 +183,7 @@ def row_job(row: Mapping[str, str], facts: Facts) -> TrainJob:
     gpu, network, layout = facts.resolve(row.get("gpu", "")), noted_network(row), row_layout(row)
     return TrainJob(
         model=row_model(row, facts),
-        recipe=row_recipe(row, layout),
+        recipe=row_recipe(row, layout, facts),
         layout=layout,
         cluster=cluster(gpu.accelerator, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
     )

@@ -19,7 +19,7 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
     name, measured = row.get("id", ""), number(row, "bytes")
     try:
         model = named_model(row.get("model", ""), facts)
-        predicted = float(weight_bytes(model, row.get("format", "")))
+        predicted = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    return banded(name, UNIT, measured, predicted, error_band("weights"))
+    return banded(name, UNIT, measured, predicted, error_band("weights", facts.calibration))

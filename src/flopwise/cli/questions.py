@@ -10,6 +10,7 @@ import click
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.render import Screen, bars, heading, pairs, table
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.api.machines import Machines
@@ -112,7 +113,7 @@ recipe_options = grouped(
         help="Of the matrix products in training.",
     ),
     click.option(
-        "--optimizer", type=options.Name("optimizer"), default="adamw", show_default=True,
+        "--optimizer", type=options.Name("optimizer"), default=defaults.OPTIMIZER, show_default=True,
         help="adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
     ),
     click.option(
@@ -202,7 +203,7 @@ serving_options = grouped(
     ),
     click.option("--kv-dtype", type=options.Name("dtype"), help="Of the key-value cache: bf16 (default), fp8 ..."),
     click.option(
-        "--engine", type=options.Name("engine"), default="vllm", show_default=True,
+        "--engine", type=options.Name("engine"), default=defaults.ENGINE, show_default=True,
         help="vllm, sglang, tensorrt-llm, llama.cpp, hf ...",
     ),
     click.option(

@@ -34,8 +34,7 @@ from flopwise.fleet.schedules import slots
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.model import Machine, PlannedWorkload, Platform
     from flopwise.fleet.schedules import WeeklySchedule
     from flopwise.ops.types import Array
@@ -92,9 +91,7 @@ class AllocationProblem:
         return replace(self, options=options, demands=demands, risen=rise)
 
 
-def allocation_problem(
-    platform: Platform, items: Sequence[PlannedWorkload], folder: Path | None = None
-) -> AllocationProblem:
+def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
     most = KEPT
     few = [few_options(item, most) for item in items]
@@ -103,7 +100,7 @@ def allocation_problem(
         few = [few_options(item, most) for item in items]
     options = with_carbon([option for group in few for option in group])
     providers = [{option.provider: rented(option.purchase) for option in group} for group in few]
-    volumes = volume_bills([item.job for item in items], providers, folder)
+    volumes = volume_bills([item.job for item in items], providers, facts)
     week = slots([_bounding_schedule(item) for item in items])
     demands = tuple(
         WorkloadDemand(

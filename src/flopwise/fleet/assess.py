@@ -91,7 +91,7 @@ def assess_with_plans(
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
     advance(STAGES[2], 1, 3)
-    questions = what_ifs(platform, problem, allocation, facts.folder)
+    questions = what_ifs(platform, problem, allocation, facts)
     advance(STAGES[2], 2, 3)
     saved = savings(fleet)
     advance(STAGES[3], 0, 1)
@@ -117,7 +117,7 @@ def _allocate(
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
     items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
     _check_all_carried(items)
-    problem = allocation_problem(platform, items, facts.folder)
+    problem = allocation_problem(platform, items, facts)
     advance(STAGES[1], 0, 1)
     try:
         allocation = problem.solved()
@@ -155,7 +155,7 @@ def _drawn_months(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
     fixed = fleet.cost.storage + sum(row.usd_per_month for row in fleet.rows if row.role == IDLE)
     return drawn_months(
         fleet.platform, [row for row, _ in busy], fixed, loads=[load for _, load in busy], sent_usd=sent, runs=runs,
-        seed=seed, folder=fleet.facts.folder,
+        seed=seed, facts=fleet.facts,
     )  # fmt: skip
 
 

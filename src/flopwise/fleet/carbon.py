@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER, PowerModel, device_watts, facility_joules
-from flopwise.facts.carbon import grid_record
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Facts
 
 JOULES_PER_KWH = 3.6e6
 
@@ -36,10 +35,10 @@ def metered_kwh(joules: Floats, pue: float | None) -> Floats:
     return joules / JOULES_PER_KWH * (DEFAULT_POWER.pue if pue is None else pue) / DEFAULT_POWER.pue
 
 
-def carbon_kg(kwh: Floats, provider: str, region: str, folder: Path | None = None) -> Floats:
+def carbon_kg(kwh: Floats, provider: str, region: str, facts: Facts) -> Floats:
     """What electricity at the meter emits in a region, in kg of CO2 equivalent; broadcasts.
 
     Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
     Assumes: the load is spread over the year.
     """
-    return kwh * grid_record(provider, region, folder).kg_per_kwh
+    return kwh * facts.grid(provider, region).kg_per_kwh

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import FlopwiseError
-from flopwise.facts.models import load_model
 from flopwise.fleet.model import ChosenWorkload, ExpectedFigures
 from flopwise.fleet.searches import forked
 from flopwise.fleet.spec import API
@@ -63,7 +62,7 @@ def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
     """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
     if item.workload is None or option.purchase == API:
         return None
-    model = load_model(item.workload.source.model, facts_folder=facts.folder)
+    model = facts.model(item.workload.source.model)
     if item.job.trains:
         return _training_figures(item, option, facts, model)
     return _serving_figures(item, option, facts, model)
@@ -73,7 +72,7 @@ def _training_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
     assert item.workload is not None
     estimate = training_estimate(training_job(item.workload, model, facts, option.offer, option.candidate))
     candidate, band = option.candidate, estimate.band
-    memory = memory_band(estimate.job.recipe)
+    memory = memory_band(estimate.job.recipe, facts.calibration)
     low, high = estimate.low * estimate.num_gpus, estimate.high * estimate.num_gpus
     figures = {
         "run_s": _with_ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low),

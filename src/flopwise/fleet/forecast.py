@@ -10,8 +10,7 @@ from flopwise.fleet.option import monthly_option
 from flopwise.fleet.schedules import month_after, months_between
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.bill import SolvedFleet
     from flopwise.fleet.model import ChosenWorkload
     from flopwise.fleet.replica_scaling import ReplicaLoad
@@ -47,7 +46,7 @@ def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
         stored, sent = fleet.volumes.get(chosen.planned.index, (0.0, 0.0))
         for number in range(begin, len(sums)):
             grown = (1 + chosen.job.growth_per_month) ** (number - begin)
-            more = _machine_growth(chosen, grown, fleet.facts.folder)
+            more = _machine_growth(chosen, grown, fleet.facts)
             for n, usd in enumerate(_grown_usd(rows.get(chosen.name, []), grown, more)):
                 sums[number][n] += usd + stored + sent * grown
     return [
@@ -74,7 +73,7 @@ def _grown_usd(
     return usd, low, high
 
 
-def _machine_growth(chosen: ChosenWorkload, grown: float, folder: Path | None) -> float:
+def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float:
     """How many times the machines cost of what they cost, at `grown` times the load."""
     job = chosen.job
     if grown == 1.0 or job.workload is None:
@@ -84,7 +83,7 @@ def _machine_growth(chosen: ChosenWorkload, grown: float, folder: Path | None) -
         option = taken.option
         share = taken.count / option.instances
         now += share * option.usd
-        more = monthly_option(option.workload, job, option.candidate, option.offer, grown, folder)
+        more = monthly_option(option.workload, job, option.candidate, option.offer, facts, grown)
         beyond = option.own is not None and more.instances > option.own.most
         later += share * (option.usd * grown if beyond else more.usd)
     return later / now if now else grown

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts.compliance import providers_with, tags
-from flopwise.facts.hosted_prices import HostedPrice, hosted_for
-from flopwise.facts.models import load_model
 from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.spec import API
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.model import Platform, ResolvedJob
 
 UNKNOWN_REGION = "not known"
@@ -161,7 +158,7 @@ def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> MonthlyTokens | Non
     )
 
 
-def api_offers(job: ResolvedJob, platform: Platform, folder: Path | None = None) -> tuple[list[ApiOffer], list[str]]:
+def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
     """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
     workload = job.workload
     if API not in job.purchase or workload is None:
@@ -173,14 +170,14 @@ def api_offers(job: ResolvedJob, platform: Platform, folder: Path | None = None)
     month = monthly_tokens(job)
     if month is None:
         return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
-    name = load_model(workload.source.model, facts_folder=folder).name
-    prices, offers, refused = hosted_for(name, folder), list[ApiOffer](), dict[str, list[str]]()
+    name = facts.model(workload.source.model).name
+    prices, offers, refused = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
     for price in prices:
         offer = ApiOffer(
             provider=price.provider, instance=price.name, region=price.regions or UNKNOWN_REGION, accelerator="",
             count=0, source=price.source, price_date=price.date, confidence=price.confidence, price=price,
         )  # fmt: skip
-        reason = _why_forbidden(offer, job, platform, folder) or _above_budget(month.usd(price), job)
+        reason = _why_forbidden(offer, job, platform, facts) or _above_budget(month.usd(price), job)
         if reason is None:
             offers.append(offer)
         else:
@@ -190,7 +187,7 @@ def api_offers(job: ResolvedJob, platform: Platform, folder: Path | None = None)
     return offers, [f"no API of {', '.join(dict.fromkeys(whose))}: {reason}" for reason, whose in refused.items()]
 
 
-def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, folder: Path | None) -> str | None:
+def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, facts: Facts) -> str | None:
     """Why an API may not have the workload's data: what is not known of it counts against it."""
     limits, spec = job.spec.constraints, job.spec
     if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
@@ -202,8 +199,8 @@ def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, folder
     ):
         if regions and not any(offer.serves(region) for region in regions):
             return f"{reason} (region {offer.region})"
-    known, needed = tags(folder), [tag.strip().lower() for tag in spec.tags]
-    having = frozenset() if any(tag not in known for tag in needed) else providers_with(needed, folder)
+    known, needed = facts.tags, [tag.strip().lower() for tag in spec.tags]
+    having = frozenset() if any(tag not in known for tag in needed) else facts.providers_with(needed)
     if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(spec.tags)}"
     return None

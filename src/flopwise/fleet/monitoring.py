@@ -14,8 +14,7 @@ from flopwise.search.serving import PREFILL_BUSY
 from flopwise.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.bill import SolvedFleet
     from flopwise.fleet.model import ChosenWorkload, ResolvedJob
 
@@ -38,7 +37,7 @@ def alerts(fleet: SolvedFleet) -> list[Alert]:
         own = rows.get(chosen.name, [])
         found += _workload_spend(chosen.job, own)
         found += _figure_limits(chosen)
-        found += _interruptions(own, fleet.facts.folder)
+        found += _interruptions(own, fleet.facts)
     return found
 
 
@@ -154,11 +153,11 @@ def _figure_limits(chosen: ChosenWorkload) -> Iterable[Alert]:
         yield Alert(metric="requests", workload=job.name, threshold=capacity, unit="1/s", why=why)
 
 
-def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[Alert]:
+def _interruptions(rows: Sequence[Allotment], facts: Facts) -> Iterable[Alert]:
     """More of them than chance explains."""
     for row in rows:
         if row.purchase == "spot":
-            expected = spot_interruptions(row, folder)
+            expected = spot_interruptions(row, facts)
             why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
             yield Alert(
                 metric="interruptions a month", workload=row.workload, threshold=float(seldom_more(expected) + 1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.facts.carbon import grid_record
 from flopwise.fleet.carbon import carbon_kg, metered_kwh
 from flopwise.fleet.hosted import ApiOffer, monthly_tokens
 from flopwise.fleet.model import MonthlyOption
@@ -15,14 +14,13 @@ from flopwise.search.answer import Candidate
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.model import ResolvedJob
 
 
 def monthly_option(
-    index: int, job: ResolvedJob, candidate: Candidate, offer: Offer, factor: float = 1.0, folder: Path | None = None
+    index: int, job: ResolvedJob, candidate: Candidate, offer: Offer, facts: Facts, factor: float = 1.0
 ) -> MonthlyOption:
     """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
 
@@ -44,23 +42,23 @@ def monthly_option(
         if factor != 1.0 and job.workload is not None:
             instances = int(machines_needed(instances, filled_frac(candidate), unit, factor))
     if isinstance(offer, OwnOffer):
-        return _own_option(index, candidate, offer, instances, unit, busy, joules, folder)
+        return _own_option(index, candidate, offer, instances, unit, busy, joules, facts)
     price = effective(
         offer,
         candidate.purchase,
         busy,
+        facts,
         interruptible=job.interruptible,
         interruptions_per_hour=0.0 if job.trains else None,  # runs have their interruptions in them
         starts_per_month=runs if job.ends else job.schedule.starts_per_month,
-        folder=folder,
     )
     assert price is not None, "the search takes what has a price"
-    pue = grid_record(offer.provider, offer.region, folder).pue
+    pue = facts.grid(offer.provider, offer.region).pue
     kwh = None if joules is None else float(metered_kwh(joules, pue))
     return MonthlyOption(
         workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
         paid_hours=price.billed_hours, usd_per_hour=price.usd_per_hour_list, usd_each=price.usd_per_month, kwh=kwh,
-        kg=None if kwh is None else float(carbon_kg(kwh, offer.provider, offer.region, folder)), notes=price.notes,
+        kg=None if kwh is None else float(carbon_kg(kwh, offer.provider, offer.region, facts)), notes=price.notes,
     )  # fmt: skip
 
 
@@ -72,7 +70,7 @@ def _own_option(
     unit: int,
     busy: float,
     joules: float | None,
-    folder: Path | None,
+    facts: Facts,
 ) -> MonthlyOption:
     """On own machines: they stand there all month, work adds its power."""
     machines = offer.machines
@@ -83,7 +81,7 @@ def _own_option(
     kg = kwh
     if kwh is not None:
         own = machines.kg_per_kwh
-        kg = float(carbon_kg(kwh, offer.provider, offer.region, folder)) if own is None else kwh * own
+        kg = float(carbon_kg(kwh, offer.provider, offer.region, facts)) if own is None else kwh * own
     return MonthlyOption(
         workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
         paid_hours=HOURS_PER_MONTH, usd_per_hour=offer.first_usd / HOURS_PER_MONTH, usd_each=offer.first_usd,

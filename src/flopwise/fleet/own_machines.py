@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError
-from flopwise.facts.hardware_prices import HardwarePrice, hardware_price
 from flopwise.facts.offers import OWNED, Offer
+from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet.carbon import kwh_on
 from flopwise.fleet.model import OwnMachineKind, OwnPool
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, ownership
@@ -181,7 +181,7 @@ def with_own(facts: Facts, entries: Sequence[OwnMachineKind]) -> Facts:
         if entry.provider in clouds:
             raise SpecError(f"{entry.where}.provider: {entry.provider} rents machines; own ones need another name")
     new = tuple(_offer(entry, facts) for entry in entries if entry.name not in there)
-    return replace(facts, offers=(*facts.offers, *new)) if new else facts
+    return facts.replaced(offers=(*facts.offers, *new)) if new else facts
 
 
 def _offer(entry: OwnMachineKind, facts: Facts) -> OwnOffer:
@@ -227,7 +227,7 @@ def _price(entry: OwnMachineKind, accelerator: str, facts: Facts) -> HardwarePri
             accelerator=accelerator, unit="server", grade="", count=entry.gpus, usd=entry.usd, source=GIVEN, date="",
             confidence="high",
         )  # fmt: skip
-    known = hardware_price(accelerator, facts.folder)
+    known = facts.hardware_price(accelerator)
     if known is None:
         raise SpecError(
             f"{entry.where}: what {accelerator} costs to buy is not known (support and network follow it); give "

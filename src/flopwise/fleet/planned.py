@@ -27,8 +27,6 @@ from flopwise.search.plan import check
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.model import MonthlyOption, Platform, ResolvedJob
@@ -116,7 +114,7 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
         parts += [([OWNED], (offer,)) for offer in own]
     keys = []
     for purchases, offers in parts:
-        some = replace(facts, offers=offers) if own else facts
+        some = facts.replaced(offers=offers) if own else facts
         workload: Resolved | None = searched_workload(job, platform, purchases)
         if workload is not None and platform.machines:
             workload = narrowed_to_offers(workload, some, whole=not splittable(job))
@@ -184,7 +182,7 @@ def _planned(
     index: int, platform: Platform, offered: Offered, answers: list[tuple[Resolved, SearchAnswer]]
 ) -> PlannedWorkload:
     job, (facts, refused) = platform.jobs[index], offered
-    apis, notes = api_offers(job, platform, facts.folder)
+    apis, notes = api_offers(job, platform, facts)
     options = [api_option(index, job, offer) for offer in apis]
     own, assumptions = [o for o in facts.offers if isinstance(o, OwnOffer)], list[str]()
     if own and OWNED not in job.purchase:
@@ -197,7 +195,7 @@ def _planned(
     for _, answer in answers:
         for candidate in [] if answer.plan is None else answer.plan.plans:
             offer = offers[candidate.provider, candidate.instance, candidate.region]
-            options.append(monthly_option(index, job, candidate, offer, folder=facts.folder))
+            options.append(monthly_option(index, job, candidate, offer, facts))
         if answer.num_kinds is not None:
             kinds = answer.num_kinds
             assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
@@ -262,7 +260,7 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
 
 
-def scaled(item: PlannedWorkload, factor: float, folder: Path | None = None) -> PlannedWorkload:
+def scaled(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
     """The workload with `factor` times the traffic or runs, on the same layouts.
 
     Assumes: what it sends grows with its traffic or runs; what it stores does not.
@@ -271,7 +269,7 @@ def scaled(item: PlannedWorkload, factor: float, folder: Path | None = None) -> 
     if factor == 1.0 or job.workload is None:
         return item
     more = replace(job, egress_bytes=job.egress_bytes * factor, inter_zone_bytes=job.inter_zone_bytes * factor)
-    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, factor, folder) for o in few_options(item))
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
     return replace(item, job=more, options=options)
 
 
@@ -300,7 +298,7 @@ def workstation_options(index: int, job: ResolvedJob, facts: Facts) -> list[Mont
     """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
     gpus = _constrained_gpus(job, facts)
     return [
-        monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, folder=facts.folder)
+        monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, facts)
         for offer in _sufficient_offers(job, facts)
         for purchase in _workstation_purchases(job)
         if _ruling_constraint(job, offer, purchase, gpus) is None and offer.price_usd_per_hour(purchase) is not None

@@ -11,16 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts import book
-from flopwise.facts.reliability import SPOT, SpotRecord, spot_record
-from flopwise.facts.terms import KINDS, Kind, purchase_terms, volume_price
+from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
 from flopwise.fleet.model import VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.checkpoint import daly_interval_s
@@ -28,8 +24,9 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY, progress_frac
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
-    from flopwise.facts.terms import PurchaseTerms, VolumePrice
+    from flopwise.facts.price_book import PurchaseTerms, VolumePrice
     from flopwise.fleet.model import ResolvedJob
 
 MOST_HOURS = 744.0
@@ -117,6 +114,7 @@ def effective(
     offer: Offer,
     purchase: str,
     hours_per_month: float,
+    facts: Facts,
     *,
     interruptible: bool = True,
     checkpoint_s: float = 0.0,
@@ -125,7 +123,6 @@ def effective(
     saved_every_s: float | None = None,
     instances: int = 1,
     starts_per_month: float = 1.0,
-    folder: Path | None = None,
 ) -> EffectivePrice | None:
     """What one instance of `offer` costs for `hours_per_month` of work.
 
@@ -153,9 +150,9 @@ def effective(
             even = float(break_even_frac(usd, on_demand))
             notes.append(f"cheaper than on demand from {100 * even:.3g} % of the month on")
     else:
-        terms, notes, billed = purchase_terms(offer.provider, offer.instance, folder), list[str](), hours_per_month
+        terms, notes, billed = facts.terms_of(offer.provider, offer.instance), list[str](), hours_per_month
         if purchase == "spot":
-            rate, origin = _interruptions(offer, interruptions_per_hour, folder)
+            rate, origin = _interruptions(offer, interruptions_per_hour, facts)
             lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
             billed = hours_per_month / max(lasting, 1e-9)
             longer = billed / hours_per_month - 1
@@ -186,9 +183,7 @@ def _check_ranges(hours_per_month: float, **figures: float | None) -> None:
             raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
 
 
-def run_usd(
-    offer: Offer, purchase: str, hours: float, *, folder: Path | None = None
-) -> tuple[float, EffectivePrice] | None:
+def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[float, EffectivePrice] | None:
     """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
 
     A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
@@ -198,24 +193,17 @@ def run_usd(
         SpecError: no such purchase option; hours not above 0.
     """
     months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
-    price = effective(offer, purchase, hours / months, interruptions_per_hour=0.0, folder=folder)
+    price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
     return None if price is None else (price.usd_per_month * months, price)
 
 
-def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tuple[float, str]:
+def _interruptions(offer: Offer, given: float | None, facts: Facts) -> tuple[float, str]:
     """(interruptions of one instance an hour, where that is from)."""
     if given is not None:
         return given, ""
-    record = _spot(offer.provider, offer.accelerator, folder, book.stamp(SPOT, folder))
+    record = facts.spot(offer.provider, offer.accelerator)
     rate = record.interruptions_per_s * HOUR_S
     return rate, f"one interruption in {1 / rate:,.0f} h of an instance: {record.text}"
-
-
-@lru_cache(maxsize=1024)
-def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stamp) -> SpotRecord:
-    """The record of spot interruptions, looked up once while the files stay as they are."""
-    del state
-    return spot_record(provider, accelerator, folder)
 
 
 def _sustained_note(terms: PurchaseTerms, share: float) -> str:
@@ -236,9 +224,7 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
     return total
 
 
-def volume_usd(
-    provider: str, kind: Kind, nbytes: float, folder: Path | None = None
-) -> tuple[float, VolumePrice] | None:
+def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
     Raises:
@@ -246,12 +232,12 @@ def volume_usd(
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
-    price = volume_price(provider, kind, folder)
+    price = facts.volume_price(provider, kind)
     return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
 
 
 def volume_bills(
-    jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], folder: Path | None = None
+    jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], facts: Facts
 ) -> dict[tuple[int, str], VolumeBill]:
     """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
 
@@ -261,14 +247,14 @@ def volume_bills(
     machines, or sent to an API, is in their price.
     """
     clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
-    nbytes = [{kind: float(getattr(job, f"{kind}_bytes")) for kind in KINDS} for job in jobs]
-    totals = {kind: sum(own[kind] for own in nbytes) for kind in KINDS}
-    rates = {kind: _byte_rates(kind, total, clouds, folder) if total else {} for kind, total in totals.items()}
+    nbytes = [{kind: float(getattr(job, f"{kind}_bytes")) for kind in VOLUME_KINDS} for job in jobs]
+    totals = {kind: sum(own[kind] for own in nbytes) for kind in VOLUME_KINDS}
+    rates = {kind: _byte_rates(kind, total, clouds, facts) if total else {} for kind, total in totals.items()}
     bills: dict[tuple[int, str], VolumeBill] = {}
     for number, (own, by_name) in enumerate(zip(nbytes, providers, strict=True)):
         for name in by_name if any(own.values()) else ():
-            usd, notes = dict.fromkeys(KINDS, 0.0), list[str]()
-            for kind in (kind for kind in KINDS if own[kind]):
+            usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
+            for kind in (kind for kind in VOLUME_KINDS if own[kind]):
                 included = f"{kind.replace('_', ' ')} of {name}: taken to be in its price"
                 usd_per_byte, note = rates[kind].get(name, (0.0, included))
                 usd[kind] = usd_per_byte * own[kind]
@@ -278,11 +264,11 @@ def volume_bills(
     return bills
 
 
-def _byte_rates(kind: Kind, total: float, clouds: Sequence[str], folder: Path | None) -> dict[str, tuple[float, str]]:
+def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, tuple[float, str]]:
     """(USD a byte on average over `total`, where that is from) of each cloud."""
     known, rates, words = {}, dict[str, tuple[float, str]](), kind.replace("_", " ")
     for name in clouds:
-        if (bill := volume_usd(name, kind, total, folder)) is not None:
+        if (bill := volume_usd(name, kind, total, facts)) is not None:
             known[name] = bill[0] / total
             rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
     dearest = max(known, key=known.__getitem__, default=None)

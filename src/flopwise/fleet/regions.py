@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flopwise.facts.compliance import providers_with, tags
 from flopwise.fleet.own_machines import OwnOffer
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 def providers_with_tags(job: ResolvedJob, facts: Facts) -> frozenset[str] | None:
     """Providers that have every tag of a workload; none where only own machines have one. None: it has no tags."""
     needed = [tag.strip().lower() for tag in job.spec.tags]
-    return providers_with(needed, facts.folder) if tags(facts.folder).keys() >= set(needed) else frozenset()
+    return facts.providers_with(needed) if facts.tags.keys() >= set(needed) else frozenset()
 
 
 def why_not_allowed(
@@ -53,4 +51,4 @@ def allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[
             kept.append(offer)
         else:
             refused[reason] = refused.get(reason, 0) + 1
-    return replace(facts, offers=tuple(kept)), refused
+    return facts.replaced(offers=tuple(kept)), refused

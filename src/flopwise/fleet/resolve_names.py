@@ -7,9 +7,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.compliance import tags
-from flopwise.facts.hosted_prices import hosted_prices
-from flopwise.facts.models.catalog import load_model
 from flopwise.facts.offers import known_region, region_names
 from flopwise.fleet.own_machines import OwnOffer, with_own
 from flopwise.fleet.spec import API
@@ -38,7 +35,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
             known.check_job(job, f"workloads.{number}")
     except SpecError as error:
         raise platform.source.located(error) from None
-    names = [p.provider for p in hosted_prices(facts.folder)] if _uses_apis(platform) else []
+    names = [p.provider for p in facts.hosted_prices] if _uses_apis(platform) else []
     spelling = {name.lower(): name for name in [*names, *(o.provider for o in facts.offers)]}
     rules = platform.rules
     shares = {spelling.get(name.lower(), name): share for name, share in rules.providers.items()}
@@ -70,7 +67,7 @@ class _KnownNames:
         self.instances = tuple(dict.fromkeys(o.instance for o in offers))
         self.regions = region_names(offers)
         if _uses_apis(self.platform):
-            prices = hosted_prices(self.facts.folder)
+            prices = self.facts.hosted_prices
             self.apis = frozenset(p.provider.lower() for p in prices)
             places = (part for p in prices for part in (p.regions or "any").lower().split("/") if part != "any")
             self.regions = tuple(dict.fromkeys([*self.regions, *places]))
@@ -138,7 +135,7 @@ class _KnownNames:
             for number, name in enumerate(names):
                 check(f"{path}.{key}.{number}", name)
         if spec.model is not None:
-            model = self.look_up("model", lambda name: load_model(name, facts_folder=facts.folder))
+            model = self.look_up("model", facts.model)
             model(f"{path}.model", spec.model)
 
     def check_provider(self, path: str, name: str, apis: frozenset[str]) -> None:
@@ -154,7 +151,7 @@ class _KnownNames:
     def check_tag(self, name: str) -> None:
         """One that a provider, or a machine of one's own, has."""
         own = {tag for o in self.facts.offers if isinstance(o, OwnOffer) for tag in o.machines.tags}
-        known = {*tags(self.facts.folder), *own}
+        known = {*self.facts.tags, *own}
         if name.strip().lower() not in known:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, known, hint)

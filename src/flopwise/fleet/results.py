@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flopwise.facts.models import load_model
 from flopwise.fleet.assessment import WorkloadResult
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
@@ -70,7 +69,7 @@ def _kind(chosen: ChosenWorkload, facts: Facts) -> tuple[str, str, int | None]:
         return size_of(figures.parameters), figures.pattern, figures.parameters
     if workload is None:
         return "machines", "machines to work on", None
-    count = int(parameters(load_model(workload.source.model, facts_folder=facts.folder)))
+    count = int(parameters(facts.model(workload.source.model)))
     return size_of(count), "answered by an API", count
 
 

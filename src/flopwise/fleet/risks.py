@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from flopwise.facts.reliability import spot_record
 from flopwise.fleet.allocation_program import covers
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.schedules import most_at_once, slots
@@ -15,8 +14,7 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.bill import SolvedFleet
     from flopwise.fleet.model import ChosenWorkload
     from flopwise.fleet.schedules import WeeklySchedule
@@ -48,7 +46,7 @@ def risks(
         register += _machine_failure(chosen, chosen.name in backed)
     register += _quotas(fleet)
     for row in fleet.rows:
-        register += _interruptions(row, fleet.facts.folder)
+        register += _interruptions(row, fleet.facts)
     register += _hosted(fleet.rows)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
@@ -148,17 +146,17 @@ def _running_schedule(row: Allotment, fleet: SolvedFleet) -> WeeklySchedule | No
     return chosen.job.schedule
 
 
-def spot_interruptions(row: Allotment, folder: Path | None = None) -> float:
+def spot_interruptions(row: Allotment, facts: Facts) -> float:
     """Interruptions that are expected in a month, of all instances of a row of the bill; 0 unless they are spot."""
     if row.purchase != "spot":
         return 0.0
-    rate = spot_record(row.provider, row.gpu, folder).interruptions_per_s
+    rate = facts.spot(row.provider, row.gpu).interruptions_per_s
     return rate * HOUR_S * row.hours_per_month * row.count
 
 
-def _interruptions(row: Allotment, folder: Path | None) -> Iterable[Risk]:
+def _interruptions(row: Allotment, facts: Facts) -> Iterable[Risk]:
     if row.purchase == "spot":
-        record = spot_record(row.provider, row.gpu, folder)
+        record = facts.spot(row.provider, row.gpu)
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected = record.interruptions_per_s * HOUR_S * hours
         origin = f"{record.share}, {record.confidence} confidence"

@@ -8,13 +8,11 @@ Quantisation is against the cheapest way in 16 bits on demand, and takes the pla
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.errors import FlopwiseError
-from flopwise.facts.formats import weight_format
 from flopwise.fleet.assessment import Allotment, CostSaving
 from flopwise.fleet.option import monthly_option
 from flopwise.fleet.own_machines import OwnOffer
@@ -177,7 +175,7 @@ def _quantised(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     for name in FEWER_BITS:
         fewer = min((w.usd for w in _options_in(name, chosen, [option.offer], option.purchase, facts)), default=None)
         if fewer is not None and fewer < option.usd:
-            how = f"{weight_format(name).name} weights instead of {current} on {option.instance}; check quality"
+            how = f"{facts.weight_format(name).name} weights instead of {current} on {option.instance}; check quality"
             yield CostSaving(what="quantisation", workload="", usd_per_month=option.usd - fewer, how=how, taken=False)
             return
 
@@ -209,11 +207,10 @@ def _options_in(
         max_gpus=min([workload.max_gpus, *own]),
     )
     try:
-        answer = plan(narrowed, replace(facts, offers=tuple(offers)), alone=False)
+        answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)
     except FlopwiseError:
         return []
     sold = {o.key: o for o in offers}
     return [
-        monthly_option(item.index, item.job, c, sold[c.provider, c.instance, c.region], folder=facts.folder)
-        for c in answer.plans
+        monthly_option(item.index, item.job, c, sold[c.provider, c.instance, c.region], facts) for c in answer.plans
     ]

@@ -13,8 +13,7 @@ from flopwise.fleet.model import paid_all_month
 from flopwise.fleet.risks import spot_interruptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.model import Platform
     from flopwise.fleet.replica_scaling import ReplicaLoad
 
@@ -32,7 +31,7 @@ def drawn_months(
     sent_usd: Mapping[str, float] | None = None,
     runs: int,
     seed: int,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> Scenarios:
     """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
 
@@ -48,7 +47,7 @@ def drawn_months(
     """
     if not rows:
         raise ValueError("a bill needs machines")
-    draws, demand = _draws(platform, rows, loads, runs, seed, folder)
+    draws, demand = _draws(platform, rows, loads, runs, seed, facts)
     sent = demand @ np.array([(sent_usd or {}).get(job.name, 0.0) for job in platform.jobs])
     total = _bills(rows, loads, draws, set(PARTS)) + fixed_usd + sent
     alone = {part: float(np.var(_bills(rows, loads, draws, {part}) + (part == "demand") * sent)) for part in PARTS}
@@ -68,7 +67,7 @@ def _draws(
     loads: Sequence[ReplicaLoad | None],
     runs: int,
     seed: int,
-    folder: Path | None,
+    facts: Facts,
 ) -> tuple[dict[str, Draws], Draws]:
     """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
     random, spreads = np.random.default_rng(seed), platform.rules.spreads
@@ -80,7 +79,7 @@ def _draws(
     sold = {key: n for n, key in enumerate(dict.fromkeys((r.provider, r.purchase) for r in rows))}
     moved = random.normal(0.0, 1.0, (runs, len(sold)))[:, [sold[r.provider, r.purchase] for r in rows]]
     price_spread = np.array([spreads.spot_price if r.purchase == "spot" else spreads.list_price for r in rows])
-    expected = np.array([spot_interruptions(r, folder) for r in rows])
+    expected = np.array([spot_interruptions(r, facts) for r in rows])
     lost = random.poisson(expected, (runs, len(rows))) - expected
     hours = np.array(
         [max(r.hours_per_month * (1 if j.trains else r.count), 1e-9) for r, j in zip(rows, jobs, strict=True)]

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -88,7 +88,7 @@ def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchA
         if kinds is not None:
             purchases = search.workload.source.constraints.purchase or ["on_demand"]
             some = promising(search.facts, kinds, purchases, shares)
-            answer = _planned(search.workload, replace(search.facts, offers=some))
+            answer = _planned(search.workload, search.facts.replaced(offers=some))
             if answer.plan is not None and answer.plan.plans:
                 return msgspec.structs.replace(answer, num_kinds=kinds)
         return _planned(search.workload, search.facts)

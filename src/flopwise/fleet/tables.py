@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.facts.grades import grade_record
 from flopwise.fleet.hosted import ApiOffer, BreakEven, break_even
 from flopwise.fleet.model import rented
 from flopwise.fleet.onprem import against_clouds
@@ -75,7 +74,7 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     usd = None if best.on_demand_usd_per_hour is None else _gpu_usd(best, best.on_demand_usd_per_hour)
     return {
         "gpu": name,
-        "grade": None if device.kind == "cpu" else grade_record(name, facts.folder).grade,
+        "grade": None if device.kind == "cpu" else facts.grade(name).grade,
         "used": bool(used),
         "workloads": list(dict.fromkeys(used)),
         "hbm_bytes": device.hbm_bytes,

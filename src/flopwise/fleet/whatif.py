@@ -27,8 +27,7 @@ from flopwise.fleet.schedules import WEEKS_PER_MONTH
 from flopwise.fleet.spec import OWNED
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.model import Allocation, PlannedWorkload, Platform, Policy
 
 PRICE_RISE = 0.2
@@ -102,7 +101,7 @@ def what_ifs(
     platform: Platform,
     made: AllocationProblem,
     allocation: Allocation,
-    folder: Path | None = None,
+    facts: Facts,
     *,
     seconds: float = 3.0,
 ) -> list[WhatIf]:
@@ -122,7 +121,7 @@ def what_ifs(
     calls.append(ask.without_spot)
     unbound = replace(platform, rules=replace(platform.rules, budget_per_month=None))
     for name, factors, how in _growth(made.items):
-        grown = partial(_scaled_problem, unbound, made.items, factors, folder)
+        grown = partial(_scaled_problem, unbound, made.items, factors, facts)
         calls.append(partial(ask.reallocated, name, grown, how))
     return [row for rows in _side_by_side(calls) for row in rows]
 
@@ -224,7 +223,7 @@ def _growth(items: Sequence[PlannedWorkload]) -> list[tuple[str, list[float], st
 
 
 def _scaled_problem(
-    platform: Platform, items: Sequence[PlannedWorkload], factors: Sequence[float], folder: Path | None
+    platform: Platform, items: Sequence[PlannedWorkload], factors: Sequence[float], facts: Facts
 ) -> AllocationProblem:
-    more = [scaled(item, factor, folder) for item, factor in zip(items, factors, strict=True)]
-    return allocation_problem(platform, more, folder)
+    more = [scaled(item, factor, facts) for item, factor in zip(items, factors, strict=True)]
+    return allocation_problem(platform, more, facts)

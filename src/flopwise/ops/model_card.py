@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
@@ -33,38 +34,38 @@ class ModelCard:
     groups: tuple[TensorGroup, ...]
     counts: Counts | None
 
+    @classmethod
+    def of(cls, model: Model, batch: int | None = None, seq: int | None = None) -> Self:
+        """The card of a model; with `batch` or `seq` its operations too.
 
-def model_card(model: Model, batch: int | None = None, seq: int | None = None) -> ModelCard:
-    """The card of a model; with `batch` or `seq` its operations too.
+        Source: the model's layers, or its published figures. Assumes: one sequence where `batch` is not given.
+        Raises: SpecError: no length of a sequence is given. MissingFactError: the model's operations are not known.
+        """
 
-    Source: the model's layers, or its published figures. Assumes: one sequence where `batch` is not given.
-    Raises: SpecError: no length of a sequence is given. MissingFactError: the model's operations are not known.
-    """
+        def known(count: Callable[[Model], int]) -> int | None:
+            try:
+                return count(model)
+            except MissingFactError:
+                return None
 
-    def known(count: Callable[[Model], int]) -> int | None:
-        try:
-            return count(model)
-        except MissingFactError:
-            return None
-
-    counts = None
-    if batch is not None or seq is not None:
-        sequences, tokens = batch or 1, _sequence_tokens(model, seq)
-        counts = Counts(
-            batch=sequences,
-            seq=tokens,
-            forward_flops=float(forward_flops(model, sequences, tokens)),
-            backward_flops=float(backward_flops(model, sequences, tokens)),
-            causal_forward_flops=float(causal_forward_flops(model, sequences, tokens)),
-            operations=tuple(operations(model, sequences, tokens)),
+        counts = None
+        if batch is not None or seq is not None:
+            sequences, tokens = batch or 1, _sequence_tokens(model, seq)
+            counts = Counts(
+                batch=sequences,
+                seq=tokens,
+                forward_flops=float(forward_flops(model, sequences, tokens)),
+                backward_flops=float(backward_flops(model, sequences, tokens)),
+                causal_forward_flops=float(causal_forward_flops(model, sequences, tokens)),
+                operations=tuple(operations(model, sequences, tokens)),
+            )
+        return cls(
+            model=model,
+            parameters=known(parameters),
+            active_parameters=known(active_parameters),
+            groups=tuple(tensor_groups(model)) if model.stacks else (),
+            counts=counts,
         )
-    return ModelCard(
-        model=model,
-        parameters=known(parameters),
-        active_parameters=known(active_parameters),
-        groups=tuple(tensor_groups(model)) if model.stacks else (),
-        counts=counts,
-    )
 
 
 def _sequence_tokens(model: Model, seq: int | None) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from flopwise.errors import SpecError
-from flopwise.facts.platforms import runs_on
-from flopwise.facts.software import Stack, optimizer, stack
+from flopwise.facts.formats import BF16
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.tensors import parameters
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.frozen import frozen_of
@@ -18,6 +18,7 @@ from flopwise.units import parse_count
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.search.workload import Resolved
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
@@ -33,15 +34,15 @@ STACKS = {
 """Training software by task where none is named: the first that runs on the device."""
 
 
-def stack_on(workload: Resolved, accelerator: Accelerator) -> str | None:
+def stack_on(workload: Resolved, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
     """The training software on a device: the one asked for, or the usual one there; None where it does not run.
 
     Raises:
         UnknownNameError: an unknown stack is asked for.
     """
     asked = workload.source.constraints.stack
-    names = STACKS[workload.source.task] if asked is None else (stack(asked).name,)
-    return next((name for name in names if runs_on(name, accelerator)), None)
+    stacks = map(facts.stack, STACKS[workload.source.task] if asked is None else (asked,))
+    return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
 
 
 def seq_len(workload: Resolved, model: Model) -> int:
@@ -65,7 +66,7 @@ def global_batch(workload: Resolved, model: Model, seq: int) -> int:
     return divisible_batch(tokens / seq)
 
 
-def lora(workload: Resolved) -> Lora | None:
+def lora(workload: Resolved, facts: Facts) -> Lora | None:
     """The adapters of a fine-tuning method, or None.
 
     Raises:
@@ -77,7 +78,8 @@ def lora(workload: Resolved) -> Lora | None:
     targets: tuple[str, ...] = ()
     for name in method.targets or ["all-linear"]:
         targets += TARGET_SETS.get(name, (name,))
-    base = method.base_format or ("nf4" if method.kind == "qlora" else "bf16")
+    named = method.base_format or ("nf4" if method.kind == "qlora" else None)
+    base = BF16 if named is None else facts.weight_format(named)
     return Lora(rank=workload.lora_rank, targets=tuple(dict.fromkeys(targets)), base=base)
 
 
@@ -88,7 +90,7 @@ def _documents(workload: Resolved, seq: int) -> Documents | None:
     return lognormal(parse_count(data.mean_length, "data.mean_length"), data.length_spread, seq, data.packing)
 
 
-def precisions(workload: Resolved, adapters: Lora | None, software: Stack) -> tuple[list[str], str]:
+def precisions(workload: Resolved, adapters: Lora | None, software: TrainingStack) -> tuple[list[str], str]:
     """The precisions that are searched with a training stack, and what is told of them.
 
     `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
@@ -111,16 +113,16 @@ def precisions(workload: Resolved, adapters: Lora | None, software: Stack) -> tu
     return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
 
 
-def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recipe], list[str]]:
+def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows with the training stack `software`, and what was assumed.
 
     Raises:
         SpecError: an unknown precision.
-        UnknownNameError: an unknown optimizer or stack.
+        UnknownNameError: an unknown optimizer or format.
     """
     source = workload.source
-    adapters = lora(workload)
-    wanted, chosen = precisions(workload, adapters, stack(software))
+    adapters = lora(workload, facts)
+    wanted, chosen = precisions(workload, adapters, software)
     seq = seq_len(workload, model)
     batch = global_batch(workload, model, seq)
     told = [chosen] if chosen else []
@@ -138,7 +140,7 @@ def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recip
             seq_len=seq,
             global_batch=batch,
             precision=cast("Precision", name),
-            optimizer=optimizer(source.optimizer).name,
+            optimizer=facts.optimizer(source.optimizer),
             stack=software,
             lora=adapters,
             expert_skew=source.routing.expert_skew,

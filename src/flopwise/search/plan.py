@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flopwise.errors import SpecError
-from flopwise.facts.grades import grade_remarks
-from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
 from flopwise.search.outcome import Answer
@@ -36,7 +34,7 @@ def check(workload: Resolved, facts: Facts) -> None:
     if workload.source.task in TRAINING:
         from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half of the code is enough for each
 
-        check_training(workload, model)
+        check_training(workload, model, facts)
     else:
         from flopwise.search.plan_serving import check_serving  # noqa: PLC0415 - as above
 
@@ -44,7 +42,7 @@ def check(workload: Resolved, facts: Facts) -> None:
 
 
 def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
-    model = load_model(workload.source.model, facts_folder=facts.folder, assume_family=assume_family)
+    model = facts.model(workload.source.model, assume_family=assume_family)
     if not model.stacks:
         raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
     return model
@@ -93,7 +91,7 @@ def plan(
         assumptions=[
             *model.notes,
             *answer.assumptions,
-            *grade_remarks((c.gpu for c in answer.plans[:SHOWN]), facts.folder),
+            *facts.grade_remarks(c.gpu for c in answer.plans[:SHOWN]),
         ],
         evaluated=answer.evaluated,
         elapsed_s=time.perf_counter() - started,

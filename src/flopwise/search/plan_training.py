@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import stack
 from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
@@ -31,8 +29,6 @@ from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
@@ -45,14 +41,14 @@ NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
 
-def check_training(workload: Resolved, model: Model) -> tuple[str, ...]:
+def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
     """What is assumed of sequences longer than the model is made for, once recipe and length can be.
 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     limits = workload.source.constraints
-    found, _ = recipes(workload, model, stack(limits.stack or STACKS[workload.source.task][0]).name)
+    found, _ = recipes(workload, model, facts.stack(limits.stack or STACKS[workload.source.task][0]), facts)
     if limits.schedule is not None:
         schedule_code(limits.schedule)
     first = found[0]
@@ -77,8 +73,8 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     answer = Answer()
-    answer.assumptions += check_training(workload, model)
-    options = _options(workload, model, _by_stack(workload, facts, answer, alone=alone), answer, advance, facts.folder)
+    answer.assumptions += check_training(workload, model, facts)
+    options = _options(workload, model, _by_stack(workload, facts, answer, alone=alone), answer, advance, facts)
     picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
     missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
     for option in options:
@@ -97,7 +93,7 @@ def plan_training(
     _count_missed(missed, answer)
     ordered = sorted(picked.values(), key=lambda entry: entry[0])
     answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
-    answer.assumptions += sentences(answer.plans, facts.folder)
+    answer.assumptions += sentences(answer.plans, facts)
     if answer.plans and not alone:
         found = rank.cheaper_misses(options, workload, answer.plans[0].cost_usd)
         answer.misses = [rank.candidate(o, workload, row, met, i) for i, (o, row, met) in enumerate(found, start=1)]
@@ -111,7 +107,7 @@ def plan_training(
             rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)
         ]
     elif ordered:
-        answer.levers = levers(workload, ordered[0][1], answer, facts.folder)
+        answer.levers = levers(workload, ordered[0][1], answer, facts)
     return answer
 
 
@@ -124,7 +120,7 @@ def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) 
     asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, answer.ruled_out, alone=alone):
         device = node.cluster.accelerator
-        software = stack_on(workload, device)
+        software = stack_on(workload, device, facts)
         if software is None:
             why = (
                 "no usual training stack is known to run there"
@@ -133,7 +129,7 @@ def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) 
             )
             answer.ruled_out.add(why, len(node.priced), device.name, unit="offers")
         else:
-            groups.setdefault(software, []).append(node)
+            groups.setdefault(software.name, []).append(node)
     if not groups:
         raise nothing_left(answer.ruled_out)
     if asked is None:
@@ -150,13 +146,13 @@ def _options(
     groups: dict[str, list[NodeKind]],
     answer: Answer,
     advance: Advance | None,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> list[Option]:
     """Every recipe on every kind of node and way to buy it."""
     options: list[Option] = []
     tokens = (workload.tokens or 0.0) / workload.useful_frac
     limits = workload.source.constraints
-    work = [(software, *recipes(workload, model, software)) for software in groups]
+    work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     answer.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
@@ -175,7 +171,7 @@ def _options(
             answer.ruled_out.add(reason, count)
         known: Known = {}
         away = Offloads(job)
-        margin = memory_band(recipe).quantile(workload.confidence)
+        margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
             if advance is not None:
                 advance(before + done, steps)
@@ -194,7 +190,7 @@ def _options(
                 if times.rows.size:
                     band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
                     found = [
-                        Option(chosen, node, interrupted(chosen, node, times, p, folder), p, band) for p in node.priced
+                        Option(chosen, node, interrupted(chosen, node, times, p, facts), p, band) for p in node.priced
                     ]
                     best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
                     options += found
@@ -253,7 +249,7 @@ def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]
         answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
-def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None = None) -> list[Lever]:
+def levers(workload: Resolved, best: Option, answer: Answer, facts: Facts) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen = answer.plans[0]
     layout = _layout(chosen)
@@ -264,12 +260,12 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
         cluster=best.node.cluster,
         tokens=(workload.tokens or 0.0) / workload.useful_frac,
         conditions=conditions(
-            chosen.purchase, chosen.provider, chosen.gpu, best.node.count, folder, best.job.reliability
+            chosen.purchase, chosen.provider, chosen.gpu, best.node.count, facts, best.job.reliability
         ),
     )
     reference = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base, workload.source.task):
+    for change, job in _changes(base, workload.source.task, facts):
         try:
             memory, seconds, cost = _outcome(job, chosen)
         except FlopwiseError as error:
@@ -299,7 +295,7 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
     """The job that a candidate of a plan stands for."""
-    wanted, _ = recipes(workload, model, chosen.layout["stack"])
+    wanted, _ = recipes(workload, model, facts.stack(chosen.layout["stack"]), facts)
     recipe = next(r for r in wanted if r.precision == chosen.layout["precision"])
     return TrainJob(
         model=model,
@@ -317,7 +313,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             chosen.provider,
             chosen.gpu,
             chosen.num_gpus // chosen.num_instances,
-            facts.folder,
+            facts,
             reliability(workload.saving),
         ),
     )
@@ -341,7 +337,7 @@ def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
 
 
-def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
+def _changes(base: TrainJob, task: str, facts: Facts) -> list[tuple[str, TrainJob]]:
     """Single changes to a job that people ask about."""
     layout, recipe = base.layout, base.recipe
     rates = base.cluster.rates
@@ -362,9 +358,10 @@ def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
         zero = layout.zero or 1
         changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
     changes.append(("twice the global batch", replace(base, recipe=replace(recipe, global_batch=2 * batch))))
-    changes.append(("optimizer adamw-8bit", replace(base, recipe=replace(recipe, optimizer="adamw-8bit"))))
-    if recipe.lora is not None and recipe.lora.base == "bf16":
-        quantised = replace(recipe.lora, base=weight_format("nf4").name)
+    eight = facts.optimizer("adamw-8bit")
+    changes.append((f"optimizer {eight.name}", replace(base, recipe=replace(recipe, optimizer=eight))))
+    if recipe.lora is not None and recipe.lora.base.name == "bf16":
+        quantised = replace(recipe.lora, base=facts.weight_format("nf4"))
         changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
     if recipe.lora is None and task == "finetune":
         adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))

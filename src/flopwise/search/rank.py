@@ -71,7 +71,8 @@ def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
     run_s = option.result.run_s
     held = option.result.memory_bytes
     capacity = float(option.node.cluster.accelerator.hbm_bytes)
-    fits: Floats = np.asarray(memory_band(option.job.recipe).probability_at_most(held, capacity))
+    band = memory_band(option.job.recipe, option.node.cluster.accelerator.calibration)
+    fits: Floats = np.asarray(band.probability_at_most(held, capacity))
     found: dict[str, Floats] = {"memory": fits}
     if workload.deadline_s is not None:
         found["deadline"] = at_most(option, run_s, workload.deadline_s)
@@ -178,8 +179,9 @@ def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Float
             **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
             "schedule": NAMES[int(layout.schedule)],
             "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
-            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
-            "optimizer": job.recipe.optimizer,
+            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len),
+            "stack": job.recipe.stack.name,
+            "optimizer": job.recipe.optimizer.name,
             **({"offload": list(job.space.offload)} if job.space.offload else {}),
         },
         seconds=float(result.run_s[row]),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.software import stack
 from flopwise.search.space import Limits, powers_of_two
 from flopwise.search.training import fastest
 from flopwise.training.layout import COLUMNS, Layout, Recipe
@@ -120,7 +119,7 @@ def comparison(
             continue
         timed = _timed(model, here, cluster, *plans)
         capacity = cluster.accelerator.hbm_bytes
-        sure = confident_capacity_bytes(here, capacity)
+        sure = confident_capacity_bytes(here, cluster.accelerator)
         picked = {name: _best(timed, name, sure) for name in dict.fromkeys((*timed.names, "hybrid"))}
         if reference is None and timed.memory[picked["hybrid"]] <= capacity:
             reference = _point("hybrid", count, here, timed, picked["hybrid"], capacity, None, {})
@@ -167,7 +166,7 @@ def _candidates(
     rows: list[dict[str, int]] = []
     names: list[str] = []
     ruled: list[tuple[str, str]] = []
-    software = stack(recipe.stack)
+    software = recipe.stack
     single = [s for s in STRATEGIES[:-1] if s != "expert" or limits.experts > 1]
     for strategy in single:
         reason = ruled_out(strategy, count, limits, batch)
@@ -209,7 +208,7 @@ def _timed(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, names
     keys = np.stack([np.asarray(getattr(layout, n)) for n in ("tp", "cp", "ep", "micro_batch")])
     distinct, inner = np.unique(keys, axis=1, return_inverse=True)
     degrees, degree = np.unique(np.asarray(layout.pp), return_inverse=True)
-    table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, Inner(*distinct), degrees)
+    table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines = {name: np.broadcast_to(np.asarray(value, dtype=float), (len(names),)) for name, value in parts.items()}
     memory = np.broadcast_to(

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import device_watts
-from flopwise.facts.software import engine
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.search.serving_floors import least_prompt_s
 from flopwise.search.serving_grid import Column, Grid, batches, replica_grid
 from flopwise.search.serving_techniques import job_of, prompt_left
@@ -40,7 +41,7 @@ class Deployments:
     `replicas` is how many carry the workload; latencies are those at the target percentile.
     """
 
-    weights: str
+    weights: WeightFormat
     path: ComputePath
     tp: Column
     pp: Column
@@ -69,7 +70,13 @@ def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
 
 
 def deployments(
-    model: Model, workload: Resolved, node: NodeKind, weights: str, kv_dtype: str, *, least: float = 1.0
+    model: Model,
+    workload: Resolved,
+    node: NodeKind,
+    weights: WeightFormat,
+    kv_dtype: CacheFormat,
+    *,
+    least: float = 1.0,
 ) -> Deployments | None:
     """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
 
@@ -82,7 +89,6 @@ def deployments(
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
     if not grid.tp.size:
         return None
-    name = workload.source.constraints.engine or "vllm"
     answer = 0 if one_pass else workload.output_tokens
     asked = partial(job_of, workload, model, node.cluster, weights)
     memory = serving_memory(
@@ -94,7 +100,7 @@ def deployments(
         hbm_bytes=node.cluster.accelerator.hbm_bytes,
         weights=weights,
         kv_dtype=kv_dtype,
-        engine_name=name,
+        engine=workload.engine,
         device_kind=node.cluster.accelerator.kind,
         **changed_memory(asked(ServingLayout(**grid._asdict()))),
     )
@@ -110,7 +116,7 @@ def deployments(
         nothing: dict[str, Any] = {f: np.array([]) for f in _COLUMNS}
         return Deployments(considered=int(grid.tp.size), **told, **nothing)
     sizes = batches(most[fit])
-    held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], name, workload.input_tokens + answer)
+    held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], workload.engine, workload.input_tokens + answer)
     grid = Grid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
     layout, dtype = ServingLayout(**grid._asdict()), told["path"].dtype
     job = replace(asked(layout), kv_dtype=kv_dtype)
@@ -131,7 +137,7 @@ def deployments(
 
 
 def _memory_bytes(
-    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine_name: str, context: int
+    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int
 ) -> Floats:
     """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
     shape = np.shape(memory.max_concurrency)
@@ -139,7 +145,7 @@ def _memory_bytes(
         np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
         for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
     )
-    chunk = engine(engine_name).prefill_tokens or context
+    chunk = engine.prefill_tokens or context
 
     def workspace(sequences: Floats) -> Floats:
         rows = sequences if generates(model) else 0

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import all_reduce_s
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Linear
-from flopwise.facts.formats import weight_format
-from flopwise.facts.software import engine
+from flopwise.facts.formats import WeightFormat
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
 from flopwise.search.serving_grid import MAX_TP, replica_grid
-from flopwise.search.serving_techniques import prompt_left, tokens_a_step
-from flopwise.serving.precision import layer_weight_bits, product_path, substitute
+from flopwise.search.serving_techniques import format_on, prompt_left, tokens_a_step
+from flopwise.serving.precision import layer_weight_bits, product_path
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -52,12 +51,12 @@ def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, 
     return least
 
 
-def weights_read_s(model: Model, node: NodeKind, weights: str) -> float:
+def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:
     """Seconds to read the weights once, however the layers are cut inside a node: no token takes less.
 
     Source: bytes over the datasheet bandwidth of all devices. Assumes: of the experts only those of one token.
     """
-    read = layer_weight_bits(model, weight_format(weights).name) / 8 * active_parameters(model)
+    read = layer_weight_bits(model, weights) / 8 * active_parameters(model)
     return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
 
 
@@ -74,7 +73,7 @@ def message_s(model: Model, node: NodeKind, tp: Floats) -> Floats:
     return seconds
 
 
-def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[str]) -> list[Floor]:
+def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[WeightFormat]) -> list[Floor]:
     """For each latency target, the best that the allowed devices could do by physics alone, and whether that misses.
 
     Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
@@ -84,7 +83,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
     ttfts: list[Floor] = []
     for node in nodes:
         for weights in wanted:
-            form = substitute(weights, node.cluster.rates) or weights
+            form = format_on(weights, node.cluster, workload.facts)
             grid = replica_grid(node, model, workload.max_gpus, spread=False)
             if not grid.tp.size:
                 continue
@@ -114,7 +113,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
 
 
 def _floor(
-    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: str, tp: float
+    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: WeightFormat, tp: float
 ) -> Floor:
     return Floor(
         target=target,
@@ -123,7 +122,7 @@ def _floor(
         parts=parts,
         gpu=node.cluster.accelerator.name,
         instance=node.name,
-        layout={"tp": int(tp), "weights": weights},
+        layout={"tp": int(tp), "weights": weights.name},
     )
 
 
@@ -131,7 +130,7 @@ def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
     """The floor of a whole request: its prompt, and one step for each further token."""
     assert workload.latency is not None
     steps = workload.output_tokens - 1
-    host_s = engine(workload.source.constraints.engine or "vllm").request_s
+    host_s = workload.engine.request_s
     parts = {COMPUTING: ttft.seconds, f"{steps:,} tokens": steps * tpot.seconds, "the server": host_s}
     return Floor(
         target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,

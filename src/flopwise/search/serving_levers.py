@@ -17,6 +17,7 @@ from flopwise.serving.remedies import allows, runnable_formats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.search.outcome import Answer
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
@@ -39,13 +40,14 @@ def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
 
 def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
     """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
-    engine_name, rates = best.workload.source.constraints.engine or "vllm", best.node.cluster.rates
-    if not answers_in_one_pass(best.model, best.workload):
-        for weights in runnable_formats(best.model, engine_name, rates, tuple(FORMATS)):
-            if weights != best.found.weights:
-                yield _lever(FORMATS[weights], best, chosen, weights=weights)
-        if best.kv_dtype != "fp8":
-            yield _lever("KV cache fp8", best, chosen, kv_dtype="fp8")
+    workload, rates = best.workload, best.node.cluster.rates
+    if not answers_in_one_pass(best.model, workload):
+        forms = map(workload.facts.weight_format, FORMATS)
+        for form in runnable_formats(best.model, workload.engine, rates, tuple(forms)):
+            if form is not best.found.weights:
+                yield _lever(FORMATS[form.name], best, chosen, weights=form)
+        if best.kv_dtype.name != "fp8":
+            yield _lever("KV cache fp8", best, chosen, kv_dtype=workload.facts.cache_format("fp8"))
     held = chosen.layout
     for change, other in (
         ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
@@ -92,8 +94,8 @@ def _lever(
     best: Option,
     chosen: Candidate,
     *,
-    weights: str | None = None,
-    kv_dtype: str | None = None,
+    weights: WeightFormat | None = None,
+    kv_dtype: CacheFormat | None = None,
     workload: Resolved | None = None,
     layout: dict[str, Any] | None = None,
 ) -> Lever:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
+from flopwise.facts import defaults
+from flopwise.facts.formats import CacheFormat
 from flopwise.search.answer import Candidate
 from flopwise.search.serving import Deployments, answers_in_one_pass
 from flopwise.serving.bands import serving_band
@@ -35,7 +37,7 @@ class Option:
     node: NodeKind
     found: Deployments
     priced: Priced
-    kv_dtype: str
+    kv_dtype: CacheFormat
     memo: dict[Hashable, dict[str, Floats]] = field(default_factory=dict)  # odds of those with the same estimates
 
     @cached_property
@@ -86,7 +88,7 @@ class Option:
             model=self.model,
             cluster=self.node.cluster,
             weights=self.found.weights,
-            engine=self.workload.source.constraints.engine or "vllm",
+            engine=self.workload.engine,
             arrivals_per_s=self.workload.requests_per_s,
         )
 
@@ -193,8 +195,8 @@ class Option:
             purchase=self.priced.purchase,
             layout={
                 "tp": int(f.tp[row]), "pp": int(f.pp[row]), "ep": int(f.ep[row]), "dp": int(f.dp[row]),
-                "replicas": int(f.replicas[row]), "max_batch": int(f.batch[row]), "weights": f.weights,
-                "kv_dtype": self.kv_dtype, "engine": self.workload.source.constraints.engine or "vllm",
+                "replicas": int(f.replicas[row]), "max_batch": int(f.batch[row]), "weights": f.weights.name,
+                "kv_dtype": self.kv_dtype.name, "engine": self.workload.source.constraints.engine or defaults.ENGINE,
             },
             seconds=float(self.seconds[row]),
             usd_per_hour=hourly,

@@ -115,5 +115,5 @@ def _named(option: Option, row: int) -> str:
     offer, found = option.priced.offer, option.found
     return (
         f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "
-        f"batch {int(found.batch[row])}, {int(found.replicas[row])} replicas, {found.weights}"
+        f"batch {int(found.batch[row])}, {int(found.replicas[row])} replicas, {found.weights.name}"
     )

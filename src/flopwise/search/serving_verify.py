@@ -238,7 +238,7 @@ def _said(pick: Pick, run: Simulated, target: str, likely: float) -> str:
     offer, count = pick.option.priced.offer, int(pick.option.instances[pick.row])
     shown = "-" if value is None else format_seconds(value)
     return (
-        f"{count} x {offer.instance} {pick.option.found.weights}: {target} {limit.percentile} {shown} of "
+        f"{count} x {offer.instance} {pick.option.found.weights.name}: {target} {limit.percentile} {shown} of "
         f"{format_seconds(limit.seconds)}, {100 * likely:.0f} % likely"
     )
 

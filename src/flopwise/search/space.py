@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import Stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Layout
 from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
@@ -88,7 +88,7 @@ class Pipelines(NamedTuple):
     zero: int = 3
 
     @staticmethod
-    def of(software: Stack, asked: str | None) -> Pipelines:
+    def of(software: TrainingStack, asked: str | None) -> Pipelines:
         """Those that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises:

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.facts.reliability import spot_record
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.search.answer import Candidate
     from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.training import Searched, Timed
@@ -35,25 +33,25 @@ def conditions(
     provider: str,
     accelerator: str,
     count: int,
-    folder: Path | None = None,
+    facts: Facts,
     saved: Reliability = DEFAULT_RELIABILITY,
 ) -> Conditions:
     """The conditions of a run on instances of `count` accelerators bought so, and `saved` so; default but for spot."""
     if purchase != "spot":
         return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
-    record = spot_record(provider, accelerator, folder)
+    record = facts.spot(provider, accelerator)
     held = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return Conditions(reliability=held, origins=(("interruptions_per_s", record.text),))
 
 
-def interrupted(job: Searched, node: NodeKind, result: Timed, priced: Priced, folder: Path | None = None) -> Timed:
+def interrupted(job: Searched, node: NodeKind, result: Timed, priced: Priced, facts: Facts) -> Timed:
     """`result` with the run times of instances bought as `priced`; `result` itself where that changes nothing.
 
     What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
     """
     offer = priced.offer
     found = conditions(
-        priced.purchase, offer.provider, node.cluster.accelerator.name, node.count, folder, job.reliability
+        priced.purchase, offer.provider, node.cluster.accelerator.name, node.count, facts, job.reliability
     )
     if priced.purchase != "spot":
         return result
@@ -62,11 +60,11 @@ def interrupted(job: Searched, node: NodeKind, result: Timed, priced: Priced, fo
     return replace(result, run_s=result.run_s * longer)
 
 
-def sentences(plans: Iterable[Candidate], folder: Path | None = None) -> list[str]:
+def sentences(plans: Iterable[Candidate], facts: Facts) -> list[str]:
     """What is assumed of the spot capacity in `plans`, once for each provider and accelerator."""
     told = []
     for chosen in plans:
         if chosen.purchase == "spot":
-            record = spot_record(chosen.provider, chosen.gpu, folder)
+            record = facts.spot(chosen.provider, chosen.gpu)
             told.append(f"spot {chosen.gpu} of {chosen.provider}: {record.text}")
     return list(dict.fromkeys(told))

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
-from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.incumbents import Incumbents, Piece
@@ -59,7 +58,7 @@ class Searched:
 
     model: Model
     recipe: Recipe
-    software: Software
+    software: TrainingStack
     space: Space
     allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
     checkpoint_bytes: float  # whatever the layout
@@ -108,7 +107,7 @@ def searched(
     if micro_batch is not None:
         kept = inner.micro_batch == micro_batch
         inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
-    software = stack(recipe.stack)
+    software = recipe.stack
     pipelines = Pipelines.of(software, schedule)
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes, pipelines=pipelines, shard=shard
@@ -365,7 +364,7 @@ def fastest(
 
 def _confident_tensor_bytes(job: Searched, built: Cluster) -> float:
     """The most bytes of tensors that are sure enough to fit a device of the cluster."""
-    most = confident_capacity_bytes(job.recipe, built.accelerator.hbm_bytes)
+    most = confident_capacity_bytes(job.recipe, built.accelerator)
     return tensor_bytes(most, job.software, built.accelerator.kind)
 
 

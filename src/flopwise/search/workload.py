@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
+from flopwise.facts.software import Engine
 from flopwise.search.workload_data import check_packing, maybe, positive, training_tokens, whole
 from flopwise.search.workload_techniques import asked_techniques
 from flopwise.search.workload_traffic import Arriving, arriving
@@ -217,7 +219,7 @@ class Workload(_Strict, frozen=True):
     objective: Literal["cost", "time", "energy"] = "cost"
     simulate: bool = True
     """Serving: whether the best plans are run through the simulator before they are ranked."""
-    optimizer: Name = "adamw"
+    optimizer: Name = defaults.OPTIMIZER
     precision: Name | None = None
     checkpoints: Checkpoints = Checkpoints()
 
@@ -269,7 +271,13 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     network_bytes_per_s_per_gpu: float | None  # the same, given for each accelerator
     saving: Saving
     drafter: Any = None  # the model that drafts, once it is looked up
-    facts_folder: Any = None  # where it was
+    facts: Any = None  # what is known, once it is given
+
+    @property
+    def engine(self) -> Engine:
+        """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
+        found: Engine = self.facts.engine(self.source.constraints.engine or defaults.ENGINE)
+        return found
 
 
 def schema() -> dict[str, Any]:
@@ -304,7 +312,7 @@ def _meaningless(workload: Workload) -> None:
         held["routing"] = workload.routing != Routing()
         held["checkpoints"] = workload.checkpoints != Checkpoints()
         held |= {
-            "optimizer": workload.optimizer != "adamw",
+            "optimizer": workload.optimizer != defaults.OPTIMIZER,
             "constraints.stack": workload.constraints.stack is not None,
             "constraints.schedule": workload.constraints.schedule is not None,
             "constraints.shard": workload.constraints.shard is not None,

@@ -11,20 +11,21 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.serving.assisted import AssistedRunner
 from flopwise.serving.disaggregated import pools
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.assist import rounds
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.pools import prefill_instances, transfer
+from flopwise.serving.sim.request import Scheduling, transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import Trace, trace
 from flopwise.serving.techniques import Offload, Speculation, Techniques
+from named import serve_job_with
 
 FACTS = load_facts()
 H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
 MODEL, DRAFT = load_model("Llama-3.1-8B"), load_model("Llama-3.2-1B")
-JOB = ServeJob(model=MODEL, cluster=H100, input_tokens=1000, output_tokens=200)
+JOB = serve_job_with(model=MODEL, cluster=H100, input_tokens=1000, output_tokens=200)
 WAYS = {
     "shared": Techniques(shared_tokens=700),
     "hits": Techniques(hit_frac=0.6),
@@ -126,9 +127,9 @@ def test_the_transfer_between_pools_is_that_of_the_estimate() -> None:
     ("replicas", "beside", "gpus", "whole"), [(1, 4, 4, 1), (3, 2, 2, 3), (4, 1, 2, 2), (2, 0, 4, 0)]
 )
 def test_prefill_devices_make_whole_replicas(replicas: int, beside: int, gpus: int, whole: int) -> None:
-    assert prefill_instances(replicas, beside, gpus) == whole
+    assert Scheduling(prefill_gpus=beside).prefill_pool(replicas, gpus) == whole
 
 
 def test_prefill_devices_that_make_none_are_refused() -> None:
     with pytest.raises(SpecError, match="whole replicas of 4"):
-        prefill_instances(1, 2, 4)
+        Scheduling(prefill_gpus=2).prefill_pool(1, 4)

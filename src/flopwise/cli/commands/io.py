@@ -10,6 +10,7 @@ import click
 from flopwise import units
 from flopwise.cli import options, questions
 from flopwise.cli.render import Screen, bars, heading, pairs, table
+from flopwise.facts import defaults
 
 if TYPE_CHECKING:
     from flopwise.storage.bandwidth import StorageAnswer
@@ -107,7 +108,7 @@ FLOPS = options.Quantity("flop", _flops, high=1e36)
 @click.option(
     "--optimizer",
     type=options.Name("optimizer"),
-    default="adamw",
+    default=defaults.OPTIMIZER,
     show_default=True,
     help="Whose states a checkpoint holds.",
 )

@@ -14,7 +14,8 @@ from flopwise.cli.app import usage_error
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import Ages, Held, Imported
+    from flopwise.api.prices import PriceAges
+    from flopwise.prices.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
@@ -138,7 +139,7 @@ def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts
     options.say_age(stale_own(found))
 
 
-def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
+def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
     yield table(
         ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
         [
@@ -174,7 +175,7 @@ def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
         yield from _held(ages.imported, paper)
 
 
-def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
+def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not held:
         yield "Nothing is imported: the shipped prices hold."
         return
@@ -188,7 +189,7 @@ def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
             yield f"{each.name} cannot be read: {each.fault}"
 
 
-def _imported(done: Imported, paper: Screen) -> Iterator[str]:
+def _imported(done: PriceImport, paper: Screen) -> Iterator[str]:
     yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
     yield pairs(
         [
