@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.facts import tables
 from flopwise.facts.rows import each_row
-from flopwise.prices.quotes import Line, Quote, form_of, gibibytes, num_gpus, provider_of, region_of
+from flopwise.price_import.quotes import Line, Quote, form_of, gibibytes, num_gpus, provider_of, region_of
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
 from flopwise.facts.rows import first_line
-from flopwise.prices import gpuhunt, skypilot
-from flopwise.prices.rows import PriceRows, own_rows, rows_of_quotes
+from flopwise.price_import import gpuhunt, skypilot
+from flopwise.price_import.rows import PriceRows, own_rows, rows_of_quotes
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
-    from flopwise.prices.quotes import Quote
+    from flopwise.price_import.quotes import Quote
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,25 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError, UnknownNameError, nearest_names
+from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import tables
 from flopwise.facts.offers import OFFERS, PURCHASES
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
+from flopwise.price_import.gpuhunt import fetched_quotes
+from flopwise.price_import.layouts import read_prices
+from flopwise.price_import.rows import PriceRows, rows_of_quotes
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
-    from flopwise.prices.rows import PriceRows
 
+FETCHED = "gpuhunt"
+"""The name of prices that were fetched."""
 ODD = 4.0
 """Times a known price, up or down, beyond which an import asks whether it is right."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -74,7 +78,63 @@ def price_file(name: str, folder: str | None = None) -> Path:
     return Path(prices_folder() if folder is None else folder) / f"{name}{ENDING}"
 
 
-def name_of(path: Path) -> str:
+def import_file(
+    path: Path,
+    facts: Facts,
+    *,
+    name: str | None,
+    provider: str | None,
+    day: str | None,
+    skip_unknown: bool,
+    today: dt.date,
+    latest: dt.date,
+) -> PriceImport:
+    """Lay the prices of a file over the shipped ones; `latest` is the last day that prices may be of.
+
+    Raises:
+        SpecError: with file, row and column, what was given and what is allowed.
+    """
+    name = _name_of(path) if name is None else name
+    price_file(name)  # before the work: is it a name?
+    on = _day_of(path, day, today, latest)
+    rows = read_prices(path, facts, day=on, provider=provider, skip_unknown=skip_unknown, latest=latest.isoformat())
+    return write_import(name, rows, facts)
+
+
+def import_fetched(providers: Sequence[str], facts: Facts, today: dt.date) -> PriceImport:
+    """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
+
+    Raises:
+        InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
+    """
+    quotes, complaints = fetched_quotes(providers)
+    usable = (quote for quote in quotes if quote is not None)
+    prices = rows_of_quotes(usable, facts, layout=FETCHED, source=FETCHED, day=today.isoformat(), skip_unknown=True)
+    prices.skipped.update(complaints)
+    if not prices.rows:
+        reasons = [f"gpuhunt brought {len(quotes):,} items, no price of use", *complaints[:5]]
+        raise InfeasibleError("prices were not refreshed", reasons)
+    return write_import(FETCHED, prices, facts)
+
+
+def _day_of(path: Path, given: str | None, today: dt.date, latest: dt.date) -> str:
+    """The day for which prices hold: as given, else that of the file."""
+    if given is None:
+        try:
+            changed = path.stat().st_mtime
+        except (OSError, ValueError):
+            return today.isoformat()  # reading it says what is wrong
+        return min(dt.datetime.fromtimestamp(changed, tz=dt.UTC).date(), today).isoformat()
+    try:
+        on = dt.date.fromisoformat(tables.date(given))
+    except ValueError:
+        raise SpecError(f"--date: {given[:40]!r} is no day; allowed: a day as YYYY-MM-DD") from None
+    if on > latest:
+        raise SpecError(f"--date: {given} lies ahead; allowed: days up to {latest.isoformat()}")
+    return given
+
+
+def _name_of(path: Path) -> str:
     """A name for what comes from a file: its own, or that of its folder for catalogs that are all called alike."""
     text = f"{path.parent.name}-{path.stem}" if path.stem.lower() in ("vms", "instances") else path.stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64] or "prices"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import offers, tables
-from flopwise.prices.quotes import GIB, Quote
+from flopwise.price_import.quotes import GIB, Quote
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

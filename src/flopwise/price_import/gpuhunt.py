@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import InfeasibleError
 from flopwise.facts import tables
 from flopwise.facts.rows import each_row
-from flopwise.prices.quotes import (
+from flopwise.price_import.quotes import (
     PROVIDERS,
     Line,
     Quote,
