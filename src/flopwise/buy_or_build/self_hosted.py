@@ -30,7 +30,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
+from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
 from flopwise.search import serving_option, training_option
