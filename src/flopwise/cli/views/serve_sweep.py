@@ -11,7 +11,8 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.serve_sweep import ServeSweep, SweepPoint
+    from flopwise.api.serve_sweep import ServeSweep
+    from flopwise.serving.load_curve import SweepPoint
 
 ALONG = {"concurrency": "requests in flight", "batch": "fixed batch", "tp": "tensor-parallel degree"}
 TITLES = {"concurrency": "in flight", "batch": "batch", "tp": "tp"}
