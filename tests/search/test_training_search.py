@@ -23,8 +23,6 @@ from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import (
     LayoutSearch,
     fastest_layout,
-    floor_flops,
-    floor_gpu_s,
     floor_s,
     layout_search,
     node_table,
@@ -33,6 +31,7 @@ from flopwise.search.layout_search import (
 )  # fmt: skip
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
+from flopwise.search.plan_training import floor_flops, floor_gpu_s
 from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
 from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from

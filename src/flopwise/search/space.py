@@ -196,14 +196,6 @@ class Space:
             offload_activations="activations" in self.offload,
         )
 
-    def offloaded(self, parts: tuple[str, ...]) -> Space:
-        """The same meshes with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
-        families = self.families
-        if "parameters" in parts:
-            whole = (replace(f, zeros=tuple(z for z in f.zeros if z == 3)) for f in families)
-            families = tuple(f for f in whole if f.zeros)
-        return replace(self, families=families, offload=parts)
-
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
