@@ -16,7 +16,7 @@ import numpy as np
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elastic import Elastic, elastic
 from flopwise.serving.sim.engine import Replica, replica

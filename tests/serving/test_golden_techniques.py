@@ -27,12 +27,11 @@ from plain_machine import (
 )
 
 from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.estimate import estimate, percentiles, runner
 from flopwise.serving.iteration import Load
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import ServeEstimate
 from flopwise.serving.techniques import Offload, Speculation, Techniques
-from flopwise.serving.under_load import percentiles
 
 INPUT, OUTPUT = 1024, 256
 HALF_WAY = INPUT + OUTPUT / 2

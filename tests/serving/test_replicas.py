@@ -11,9 +11,9 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.bands import serving_class
-from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.estimate import estimate, runner
 from flopwise.serving.iteration import Load
+from flopwise.serving.job import ServeJob, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
 from named import serve_job_with, weight_bytes, weights_per_gpu

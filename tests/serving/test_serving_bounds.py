@@ -10,10 +10,10 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.estimate import estimate, runner
 from flopwise.serving.iteration import Load
+from flopwise.serving.job import Ranged, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import Ranged
 from flopwise.serving.techniques import PLAIN, Offload, Speculation, Techniques
 from named import serve_job_with
 

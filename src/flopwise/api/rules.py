@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.job import ServeEstimate
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flopwise.api.features import Features
     from flopwise.api.machines import Machines
-    from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.job import ServeEstimate, ServeJob
     from flopwise.serving.startup import ColdStart
 
 LARGEST_BATCH = 4096
@@ -31,9 +30,9 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
     """How much drafts gain at this load, and up to which batch; None without them."""
     import numpy as np
 
-    from flopwise.serving.assisted import request_work, tokens_a_round
     from flopwise.serving.estimate import runner
     from flopwise.serving.iteration import Load
+    from flopwise.serving.technique_runner import request_work, tokens_a_round
 
     how = job.techniques.speculation
     if how is None:

@@ -22,9 +22,9 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.serving.estimate import ServeJob, estimate
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import Ranged, ServeEstimate
 
 Row = Mapping[str, str]
 

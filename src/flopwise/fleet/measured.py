@@ -13,8 +13,8 @@ from flopwise.ops.tensors import parameters
 from flopwise.search.plan_serving import candidate_job as serving_job
 from flopwise.search.plan_training import candidate_job as training_job
 from flopwise.search.serving import answers_in_one_pass
-from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import estimate as served
+from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as trained
 from flopwise.training.memory import memory_band
 

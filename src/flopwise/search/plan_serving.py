@@ -24,7 +24,8 @@ from flopwise.search.serving_option import Column, Option
 from flopwise.search.serving_targets import stepped, target_costs
 from flopwise.search.serving_techniques import format_on, job_of, tokens_a_step, told, with_facts
 from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
-from flopwise.serving.estimate import ServeJob, check_request
+from flopwise.serving.estimate import check_request
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.units import format_bytes, format_seconds

@@ -15,8 +15,7 @@ from flopwise.facts import defaults
 from flopwise.facts.formats import CacheFormat
 from flopwise.search.answer import Candidate
 from flopwise.search.serving import Deployments, answers_in_one_pass
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flopwise.search.serving import Deployments
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.sim.result import Simulated as Run
     from flopwise.serving.sim.trace import Trace
 

@@ -15,7 +15,7 @@ from flopwise.search.answer import Candidate, Simulated
 from flopwise.search.serving import deployments
 from flopwise.search.serving_option import Floats, Option
 from flopwise.search.serving_run import Simulator
-from flopwise.serving.bands import serving_band
+from flopwise.serving.job import serving_band
 from flopwise.serving.sim.provision import fewest
 from flopwise.units import format_seconds
 

@@ -10,16 +10,16 @@ import numpy as np
 from flopwise.cost.collectives import p2p_s
 from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
-from flopwise.serving.assisted import paced, per_token, request_work
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
+from flopwise.serving.technique_runner import paced, per_token, request_work
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.ops.types import Array, Floats, Ints
-    from flopwise.serving.estimate import ServeJob
     from flopwise.serving.iteration import Runner, StepTime
+    from flopwise.serving.job import ServeJob
 
 GRID = 512
 """Points on which the number that decode is looked up."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,73 +11,24 @@ from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import Engine
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
-from flopwise.serving.bands import serving_band
-from flopwise.serving.disaggregated import disaggregated
-from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
+from flopwise.serving.disaggregated import disaggregated, disaggregated_percentile, sustained_per_s
+from flopwise.serving.iteration import Load, Runner, StepTime, prompt, whole_prompts
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
-from flopwise.serving.result import Ranged, ServeEstimate
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
-from flopwise.serving.technique_rules import check_techniques, told_of_techniques
-from flopwise.serving.techniques import PLAIN, Techniques
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeJob:
-    """What is estimated: one replica's layout, its load, and how it is served. `concurrency` None: as many as fit."""
-
-    model: Model
-    cluster: Cluster
-    layout: ServingLayout = field(default_factory=ServingLayout)
-    weights: WeightFormat = BF16
-    kv_dtype: CacheFormat = BF16_CACHE
-    engine: Engine
-    input_tokens: int = 1024
-    output_tokens: int = 256
-    concurrency: int | None = None
-    arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
-    requests: int | None = None  # that all users send together, where it is a run with an end
-    static: bool = False  # a fixed batch: all prompts first, then all answers
-    memory_frac: float | None = None
-    max_batch: int | None = None
-    prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
-    techniques: Techniques = PLAIN
-
-    @property
-    def software(self) -> Engine:
-        """The engine, with the prefill budget that is asked for."""
-        if self.prefill_tokens is None:
-            return self.engine
-        return replace(self.engine, prefill_tokens=self.prefill_tokens)
-
-    @property
-    def num_gpus(self) -> int:
-        """Devices of the replica, those of a prefill pool included."""
-        return int(self.layout.num_gpus) + self.techniques.prefill_gpus
-
-    @property
-    def decodes(self) -> bool:
-        """Whether answers are made token by token."""
-        return generates(self.model)
-
-    @property
-    def context(self) -> int:
-        """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
-        asked = prompt(self.model, self.input_tokens)
-        return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
-
-    @property
-    def growing(self) -> int:
-        """Tokens that a sequence gets while others, at other stages, run: none where all start together."""
-        return self.output_tokens if self.decodes and not self.static else 0
+from flopwise.serving.steady import (
+    Percentile,
+    Steady,
+    closed_loop,
+    fixed_batch,
+    least_prompt_s,
+    open_loop,
+    open_loop_percentile,
+)
+from flopwise.serving.technique_rules import check_techniques, technique_assumptions
+from flopwise.serving.technique_runner import assisted, changed_memory, paced, per_token, request_work, tokens_a_round
 
 
 def check(job: ServeJob) -> None:
@@ -373,7 +324,7 @@ def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *check_context(job),
         *job.cluster.assumptions,
         *memory.assumptions,
-        *told_of_techniques(job),
+        *technique_assumptions(job),
         *((path.note,) if path.note else ()),
         *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
     )
@@ -404,3 +355,37 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     compute, memory, wires = (seconds / whole for _, seconds in _lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
+
+
+def percentiles(
+    job: ServeJob, most_in_flight: float, names: Sequence[str]
+) -> tuple[float, float, dict[str, Percentile]]:
+    """(arrivals, what is sustained, TTFT and TPOT by percentile) of one attention replica; requests per second.
+
+    Source: `open_loop_percentile`, `disaggregated_percentile`.
+    Assumes: as there; the job's arrivals are given.
+    """
+    assert job.arrivals_per_s is not None
+    machine = runner(job)
+    each = job.arrivals_per_s / int(job.layout.dp)
+    if job.techniques.prefill_gpus:
+        steady = disaggregated(job, machine, most_in_flight)
+        apart = {p: disaggregated_percentile(job, machine, steady, each, p) for p in names}
+        return each, sustained_per_s(job, machine, most_in_flight), apart
+    shape = request_work(job)
+    whole = open_loop(machine, job.layout, each, most_in_flight, *shape)
+    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
+    found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
+    for name in names:
+        seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
+        found[name] = Percentile(seen.ttft_s, paced(job, seen.tpot_s, middle.tpot_s, name))
+    return each, sustained, found
+
+
+def least_tpot_s(job: ServeJob) -> float:
+    """No answer's tokens come faster than a step of it alone at datasheet rates brings them.
+
+    Source: `Runner.step`, its floor. Assumes: nothing of the answer is cached yet.
+    """
+    alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
+    return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)

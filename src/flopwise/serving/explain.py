@@ -23,8 +23,8 @@ from flopwise.provenance import Figure, derived, fact, given
 from flopwise.serving.estimate import runner, steady_state
 from flopwise.serving.explain_techniques import technique_figures, tokens_figure
 from flopwise.serving.iteration import Load, Runner, StepTime, prompt
+from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import generates
-from flopwise.serving.result import ServeEstimate
 from flopwise.serving.steady import Steady
 from flopwise.units import HOUR_S
 

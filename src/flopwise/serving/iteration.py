@@ -22,7 +22,6 @@ from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import hottest_rank_load
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import Shape, Split, Work, item_work
-from flopwise.serving.bounds import kernel_parts
 from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
@@ -381,3 +380,45 @@ def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool
         shape = Shape(batch=tokens, query=1, context=1)
     works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
     return [merge_works(works)] if works else []
+
+
+class KernelParts(NamedTuple):
+    """Seconds of one kernel; their sum is its time."""
+
+    compute_s: Floats
+    memory_s: Floats
+    launch_s: Floats
+
+
+def kernel_parts(rates: Rates, work: Work, dtype: str, timing: Timing) -> KernelParts:
+    """Split `timing` into launch (its fixed time) and the rest, which goes to what bounds the kernel.
+
+    A tile that a few rows leave half empty, or a weight that is unpacked for one token, takes time for the weights
+    that pass through it and not for the operations asked for. So intensity decides: the operations at the rate that
+    the kernels sustain in full tiles against the bytes at the rate that memory sustains.
+
+    Source: roofline model (Williams 2009) at sustained rates.
+    Assumes: beyond the longer of computing and moving, up to one fixed time is launching, filling and draining.
+    """
+    slack_s = np.maximum(timing.seconds - np.maximum(timing.compute_s, timing.memory_s), 0.0)
+    launch_s = np.minimum(slack_s, _fixed_s(rates, work))
+    rest_s = timing.seconds - launch_s
+    computing = _useful_s(rates, work, dtype, timing) >= timing.memory_s
+    return KernelParts(np.where(computing, rest_s, 0.0), np.where(computing, 0.0, rest_s), launch_s)
+
+
+def _fixed_s(rates: Rates, work: Work) -> float:
+    if work.kind == "grouped":
+        return rates.value["grouped_s"]
+    if work.kind == "attention":
+        return rates.value["attention_s" if np.any(np.asarray(work.query) > 1) else "decode_s"]
+    return rates.value["kernel_s"]
+
+
+def _useful_s(rates: Rates, work: Work, dtype: str, timing: Timing) -> Floats:
+    """Seconds of the operations asked for, in full tiles."""
+    if work.kind in {"matmul", "grouped"}:
+        return work.causal_flops / rates.matmul_flops_per_s(dtype)
+    if work.kind == "attention":
+        return work.causal_flops / (rates.peak_flops_per_s("bf16") * rates.value["attention_frac"])
+    return timing.compute_s

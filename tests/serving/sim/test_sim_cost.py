@@ -13,8 +13,9 @@ from flopwise.facts.architecture import Attend
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.masks import attended_pairs
-from flopwise.serving.estimate import ServeJob, job_memory, runner
+from flopwise.serving.estimate import job_memory, runner
 from flopwise.serving.iteration import Load
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.engine import Limits, replica

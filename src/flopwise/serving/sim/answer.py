@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.estimate import least_tpot_s
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.sim.caching import ResponseCache, hit_rate
-from flopwise.serving.sim.joining import told
 from flopwise.serving.sim.provision import MOST_REPLICAS, fewest
 from flopwise.serving.sim.request import SimulationRequest
 from flopwise.serving.sim.result import Simulated, Slo, Summary
 from flopwise.serving.sim.trace import PS, Trace
-from flopwise.serving.technique_rules import technique_settings, told_of_simulated_techniques, told_of_techniques
-from flopwise.serving.under_load import least_tpot_s
+from flopwise.serving.sim.user_ramp import ramp_note
+from flopwise.serving.technique_rules import simulated_technique_assumptions, technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_price
 
 
@@ -132,8 +131,8 @@ def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: i
 
 def _technique_notes(job: ServeJob) -> Iterator[str]:
     """What is assumed of techniques, and what their simulation adds to it."""
-    yield from told_of_techniques(job)
-    yield from told_of_simulated_techniques(job)
+    yield from technique_assumptions(job)
+    yield from simulated_technique_assumptions(job)
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
@@ -145,7 +144,7 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
     if traffic.arrivals == "diurnal":
         yield "requests come from midnight on; their rate is the mean of whole days"
     yield from filter(None, (_idle_policy_note(request.scheduling.policy, request.trace),))
-    yield from filter(None, (told(request.trace, traffic.users, together=traffic.together),))
+    yield from filter(None, (ramp_note(request.trace, traffic.users, together=traffic.together),))
 
 
 def _idle_policy_note(policy: str, trace: Trace) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.catalog import Facts
-from flopwise.serving.estimate import ServeJob, estimate
-from flopwise.serving.result import ServeEstimate
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.batch import (
     BatchOutcome,
     BatchQueue,

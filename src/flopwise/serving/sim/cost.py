@@ -11,10 +11,10 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
-from flopwise.serving.assisted import AssistedRunner
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.technique_runner import TechniqueRunner
 
 if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
@@ -119,7 +119,7 @@ def step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tok
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
         raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
-    timed = _Assisted(runner, layout) if isinstance(runner, AssistedRunner) else _Timed(runner, layout)
+    timed = _Assisted(runner, layout) if isinstance(runner, TechniqueRunner) else _Timed(runner, layout)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
@@ -217,10 +217,10 @@ class _Timed:
 class _Assisted(_Timed):
     """The same of a runner with techniques: what they add to a step counts with what is cached.
 
-    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `AssistedRunner.step`.
+    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `TechniqueRunner.step`.
     """
 
-    def __init__(self, runner: AssistedRunner, layout: ServingLayout) -> None:
+    def __init__(self, runner: TechniqueRunner, layout: ServingLayout) -> None:
         alone = replace(
             runner, draft=None, draft_layout=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0
         )

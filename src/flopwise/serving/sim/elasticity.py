@@ -8,7 +8,7 @@ from math import ceil
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.storage import Storage
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.serving.assisted import changed_memory, request_work
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.technique_runner import changed_memory, request_work
 
 if TYPE_CHECKING:
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
 
 BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
 REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
@@ -151,7 +151,7 @@ def replica(
 def _counted_frac(job: ServeJob) -> float:
     """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
 
-    Source: `flopwise.serving.assisted.request_work`. Assumes: sequences are on average half way through their answer.
+    Source: `technique_runner.request_work`. Assumes: sequences are on average half way through their answer.
     """
     _, steps = request_work(job)
     return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)

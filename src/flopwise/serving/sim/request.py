@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.serving.disaggregated import moved_s
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache, made_by, merged, with_hits

@@ -9,16 +9,16 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.assisted import AssistedRunner
 from flopwise.serving.disaggregated import pools
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.assist import rounds
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.request import Scheduling, transfer
 from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.technique_effects import rounds
 from flopwise.serving.sim.trace import Trace, trace
+from flopwise.serving.technique_runner import TechniqueRunner
 from flopwise.serving.techniques import Offload, Speculation, Techniques
 from named import serve_job_with
 
@@ -92,7 +92,7 @@ def test_requests_with_prefixes_of_their_own_are_refused(how: Techniques) -> Non
 def test_steps_are_those_of_the_runner(name: str, batch: int) -> None:
     job = replace(JOB, techniques=WAYS[name])
     machine = runner(job)
-    assert isinstance(machine, AssistedRunner)
+    assert isinstance(machine, TechniqueRunner)
     bare = replace(machine, cached_tokens=0.0)  # what is cached of prompts the simulator counts itself
     cost = replica(job, max_tokens=2000).cost
     context = 900

@@ -20,7 +20,7 @@ SPREAD = 0.95
 """Of the first answer's time: the last user begins before the first one is answered."""
 
 
-def begins_ps(trace: Trace, users: int, replicas: int, cost: StepCost, limits: Limits) -> Column:
+def user_start_ps(trace: Trace, users: int, replicas: int, cost: StepCost, limits: Limits) -> Column:
     """When each request may come at the earliest, from the start; of the first `users` it is when they come.
 
     Users whose requests are all alike would end together as they began together, for ever: each prompt would wait for
@@ -46,7 +46,7 @@ def _alike(trace: Trace) -> bool:
     return not (np.ptp(trace.prompt) or np.ptp(trace.output))
 
 
-def told(trace: Trace, users: int | None, *, together: bool) -> str:
+def ramp_note(trace: Trace, users: int | None, *, together: bool) -> str:
     """That users begin one after the other; empty where they do not."""
     if together or users is None or users < 2 or not _alike(trace):
         return ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.sim.trace import Column, Trace
+from flopwise.serving.technique_runner import cached_tokens
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.engine import Limits

@@ -12,20 +12,19 @@ from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
 from flopwise.serving.precision import product_path
-from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.speculative import tokens_per_step, tokens_variance, without_ends
 from flopwise.serving.steady import PERCENTILES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.ops.types import Floats
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.ops.types import Floats, Ints
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.steady import Steady
     from flopwise.serving.techniques import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssistedRunner(Runner):
+class TechniqueRunner(Runner):
     """A runner with techniques. Loads are as for a plain one, of what is left to compute and of whole rounds."""
 
     cached_tokens: float = 0.0  # of each prompt: seen, not computed
@@ -41,7 +40,7 @@ class AssistedRunner(Runner):
     def step(self, load: Load, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
 
-        Source: `Runner.step`; `flopwise.serving.speculative`, `offload` and `prefix`.
+        Source: `Runner.step`; `cached_tokens`; `flopwise.serving.speculative` and `offload`.
         Assumes: a draft and the model run one after the other, in one step of the engine.
         """
         before = self.cached_tokens + self.grown_tokens
@@ -86,6 +85,24 @@ def _sum(step: StepTime, other: StepTime, count: Floats) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(step, other, strict=True)))
 
 
+def cached_tokens(
+    input_tokens: Ints, *, shared_tokens: Ints = 0, hit_frac: Floats = 0.0, block_tokens: int = 1
+) -> Floats:
+    """Tokens of a prompt that need no computing; broadcasts.
+
+    A shared prefix is found in whole blocks; of what the engine finds at any rate `hit_frac` is the measured share.
+    The last token of a prompt is always computed: its result is the first token of the answer.
+
+    Source: Kwon et al. 2023 (arXiv:2309.06180) section 4.4 for shared blocks; vLLM, `get_computed_blocks`, for the
+    last token; Zheng et al. 2023 (arXiv:2312.07104) section 3 for the hit rate.
+    Assumes: the cache has kept the prefix since it was last used.
+    """
+    whole = np.asarray(shared_tokens) // block_tokens * block_tokens
+    found = np.maximum(whole, np.asarray(input_tokens) * hit_frac)
+    cached: Floats = np.minimum(found, np.asarray(input_tokens) - 1.0)
+    return cached
+
+
 def tokens_a_round(job: ServeJob) -> float:
     """Tokens that a decoding sequence gets from one step: 1 without speculation."""
     how = job.techniques.speculation
@@ -105,7 +122,7 @@ def prefix_tokens(job: ServeJob) -> float:
 def request_work(job: ServeJob) -> tuple[float, float]:
     """(prompt tokens to compute, steps until its answer is whole) of one request.
 
-    Source: `prefix.cached_tokens`, `speculative.tokens_per_step`.
+    Source: `cached_tokens`, `speculative.tokens_per_step`.
     Assumes: the first token comes with the prompt.
     """
     if job.techniques.speculation is None and not prefix_tokens(job):
@@ -164,7 +181,7 @@ def assisted(job: ServeJob, plain: Runner) -> Runner:
             "away_bytes": layer_bytes(job.model, job.weights, job.layout),
             "host": None if how.offload.host is None else _host_runner(job, plain),
         }
-    return AssistedRunner(**held, **added)
+    return TechniqueRunner(**held, **added)
 
 
 def _draft_layout(how: Speculation) -> ServingLayout:
