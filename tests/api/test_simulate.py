@@ -11,7 +11,7 @@ from flopwise.api.serve import serve
 from flopwise.api.simulate import simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.serving.sim.result import Slo
-from flopwise.serving.sim.source import Traffic
+from flopwise.serving.sim.source import RequestSource
 
 HOW: dict[str, Any] = {"gpu": "h100", "inputs": "512", "outputs": "64"}
 MODEL = "Llama-3.1-8B"
@@ -130,7 +130,7 @@ def test_encoders_are_not_simulated() -> None:
 
 def test_traffic_says_where_it_comes_from() -> None:
     with pytest.raises(SpecError, match="leave --input"):
-        Traffic(trace=Path("x"), inputs="5").check()
+        RequestSource(trace=Path("x"), inputs="5").check()
 
 
 def test_the_command_answers_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +199,9 @@ def test_replicas_are_paid_until_the_last_answer() -> None:
     run = simulate(MODEL, rate=2.0, requests=20, replicas=3, usd_per_gpu_hour=2.0, **HOW)
     assert run.summary.replica_hours == pytest.approx(3 * run.simulated.outcome.finish_ps.max() / 3.6e15, rel=1e-12)
     assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
-    same = vertical(MODEL, replicas=3, traffic=Traffic(rate=2.0, requests=20, inputs="512", outputs="64"), gpu="h100")
+    same = vertical(
+        MODEL, replicas=3, traffic=RequestSource(rate=2.0, requests=20, inputs="512", outputs="64"), gpu="h100"
+    )
     assert same[0].provision is not None
     assert same[0].provision.replica_hours == run.summary.replica_hours
 

@@ -31,7 +31,7 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
     import numpy as np
 
     from flopwise.serving.estimate import runner
-    from flopwise.serving.iteration import Load
+    from flopwise.serving.iteration import StepLoad
     from flopwise.serving.technique_runner import request_work, tokens_a_round
 
     how = job.techniques.speculation
@@ -43,7 +43,7 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
 
     def token_s(one: ServeJob) -> np.ndarray:
         tokens, rounds = request_work(one)
-        load = Load(decode_batch=batch, decode_context=tokens + rounds / 2.0)
+        load = StepLoad(decode_batch=batch, decode_context=tokens + rounds / 2.0)
         return np.asarray(runner(one).step(load, one.layout).seconds) / tokens_a_round(one)
 
     gain = token_s(without) / token_s(job)

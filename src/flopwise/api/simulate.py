@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
     from flopwise.serving.sim.request import Scheduling, SimulationRequest
     from flopwise.serving.sim.result import Slo
-    from flopwise.serving.sim.source import Traffic
+    from flopwise.serving.sim.source import RequestSource
 
 Spec = TypeVar("Spec")
 
@@ -29,7 +29,7 @@ Spec = TypeVar("Spec")
 def simulate(
     model: Any,
     *,
-    traffic: Traffic | None = None,
+    traffic: RequestSource | None = None,
     scheduling: Scheduling | None = None,
     gpu: str | None = None,
     replicas: int = 1,
@@ -47,7 +47,7 @@ def simulate(
 ) -> SimulateAnswer:
     """Run requests through `replicas` of a deployment, step by step, and say what their users see.
 
-    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`),
+    Further keywords are fields of `RequestSource` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`),
     `Features` (`draft="eagle", acceptance=0.7 ...`) or `Machines`. `slo`: what a request must hold to count into the
     goodput. `cache`: answers that are given again; the replicas that it saves are those that `attain` of the requests
     need to hold the objective.
@@ -92,13 +92,13 @@ def autoscale(
             MissingFactError as `simulate`.
     """
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.elasticity import autoscaled
+    from flopwise.serving.sim.elasticity import autoscaling_report
     from flopwise.serving.sim.result import Slo
     from flopwise.serving.startup import DEFAULT_STORAGE
 
     place = question.get("machines") or Machines(facts=question.get("facts"))
     drive = place.known_facts.storage(DEFAULT_STORAGE)
-    return autoscaled(
+    return autoscaling_report(
         resolve(model, **question), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
@@ -184,7 +184,7 @@ def batch(
 def resolve(
     model: Any,
     *,
-    traffic: Traffic | None = None,
+    traffic: RequestSource | None = None,
     scheduling: Scheduling | None = None,
     gpu: str | None = None,
     machines: Machines | None = None,
@@ -197,9 +197,9 @@ def resolve(
 ) -> SimulationRequest:
     """The requests, one replica and how replicas work; keywords and errors as `simulate`."""
     from flopwise.serving.sim.request import Scheduling, simulation_request
-    from flopwise.serving.sim.source import Traffic
+    from flopwise.serving.sim.source import RequestSource
 
-    flow = overridden(traffic or Traffic(), _fields(Traffic, said))
+    flow = overridden(traffic or RequestSource(), _fields(RequestSource, said))
     techniques = overridden(features or Features(), _fields(Features, said))
     work = overridden(scheduling or Scheduling(), _fields(Scheduling, said))
     work = replace(work, prefill_gpus=techniques.prefill_gpus or work.prefill_gpus)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.search.workload_traffic import busiest
-from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PS, Trace, trace
+from flopwise.serving.sim.source import RequestSource
+from flopwise.serving.sim.trace import PS, RequestTrace, trace
 from flopwise.serving.sim.trace_file import read_trace_columns
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LIFETIMES = 15
 class Requests(NamedTuple):
     """A trace, and of which of its requests percentiles are taken: not of those that find the replicas still empty."""
 
-    trace: Trace
+    trace: RequestTrace
     first: int
     last: int
     users: int | None
@@ -41,7 +41,9 @@ def drawn(flow: Arriving, *, rate: float | None, users: int | None, lifetime_s: 
     if users is not None:
         count = int(np.clip(LIFETIMES * users, FEWEST, MOST))
         count = max(count, 4 * users)
-        source = Traffic(users=users, requests=count + users, inputs=_input(flow), outputs=_output(flow), seed=seed)
+        source = RequestSource(
+            users=users, requests=count + users, inputs=_input(flow), outputs=_output(flow), seed=seed
+        )
         return Requests(source.drawn(), users, count, users)
     assert rate is not None
     if flow.trace is not None:
@@ -50,20 +52,20 @@ def drawn(flow: Arriving, *, rate: float | None, users: int | None, lifetime_s: 
         return Requests(found, warm if warm < len(found) // 2 else 0, len(found), None)
     warm = max(int(rate * lifetime_s * 1.5), 1)
     count = int(np.clip(LIFETIMES * rate * lifetime_s, FEWEST, MOST))
-    made = Traffic(
+    made = RequestSource(
         rate=rate, requests=warm + count + warm // 2, arrivals=flow.arrivals, burstiness=flow.burstiness,
         inputs=_input(flow), outputs=_output(flow), seed=seed,
     ).drawn()  # fmt: skip
     return Requests(made, warm, min(warm + count, len(made)), None)
 
 
-def waiting(flow: Arriving, count: int, seed: int = SEED) -> Trace:
+def waiting(flow: Arriving, count: int, seed: int = SEED) -> RequestTrace:
     """So many requests of a batch job, all there at the start."""
     if flow.trace is not None:
         columns = read_trace_columns(Path(flow.trace))
         rows = np.resize(np.arange(columns["arrival_s"].size), count)
         return trace(np.zeros(count), columns["prompt_tokens"][rows], columns["output_tokens"][rows])
-    return Traffic(users=1, requests=count, inputs=_input(flow), outputs=_output(flow), seed=seed).drawn()
+    return RequestSource(users=1, requests=count, inputs=_input(flow), outputs=_output(flow), seed=seed).drawn()
 
 
 def _input(flow: Arriving) -> str:
@@ -74,7 +76,7 @@ def _output(flow: Arriving) -> str:
     return flow.outputs or str(flow.output_tokens)
 
 
-def _stretch(path: str, flow: Arriving, rate: float, seed: int) -> Trace:
+def _stretch(path: str, flow: Arriving, rate: float, seed: int) -> RequestTrace:
     """The busiest stretch of a trace at its own times, so many of its requests (at random) that they come at `rate`."""
     columns = read_trace_columns(Path(path))
     first, last = busiest(columns["arrival_s"])

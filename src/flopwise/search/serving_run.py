@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
     from flopwise.serving.job import ServeJob
-    from flopwise.serving.sim.result import Simulated as Run
-    from flopwise.serving.sim.trace import Trace
+    from flopwise.serving.sim.result import SimulatedRun as Run
+    from flopwise.serving.sim.trace import RequestTrace
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
@@ -87,7 +87,7 @@ class Simulator:
             self.runs += 1
         return self._kept[key]
 
-    def _replica(self, option: Option, row: int, trace: Trace) -> Replica:
+    def _replica(self, option: Option, row: int, trace: RequestTrace) -> Replica:
         mean = self.workload.input_tokens + self.workload.output_tokens
         made = option.model.max_position
         window = made if made is None or mean <= made else longest_sequence(option.model)

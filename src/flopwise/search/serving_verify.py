@@ -16,7 +16,7 @@ from flopwise.search.serving import deployments
 from flopwise.search.serving_option import Floats, Option
 from flopwise.search.serving_run import Simulator
 from flopwise.serving.job import serving_band
-from flopwise.serving.sim.provision import fewest
+from flopwise.serving.sim.autoscale import fewest
 from flopwise.units import format_seconds
 
 if TYPE_CHECKING:

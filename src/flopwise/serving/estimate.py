@@ -13,8 +13,8 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.serving.disaggregated import disaggregated, disaggregated_percentile, sustained_per_s
-from flopwise.serving.iteration import Load, Runner, StepTime, prompt, whole_prompts
+from flopwise.serving.disaggregated import disaggregated_percentile, disaggregated_steady, sustained_per_s
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
@@ -28,7 +28,14 @@ from flopwise.serving.steady import (
     open_loop_percentile,
 )
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
-from flopwise.serving.technique_runner import assisted, changed_memory, paced, per_token, request_work, tokens_a_round
+from flopwise.serving.technique_runner import (
+    changed_memory,
+    per_token,
+    percentile_tpot_s,
+    request_work,
+    tokens_a_round,
+    with_techniques,
+)
 
 
 def check(job: ServeJob) -> None:
@@ -62,16 +69,16 @@ def check_layout(model: Model, layout: ServingLayout) -> None:
 
 
 def check_context(job: ServeJob) -> tuple[str, ...]:
-    """What is assumed where the request is longer than the model is made for.
+    """The assumptions made where the request is longer than the model's context.
 
     Raises:
-        SpecError: it is longer than the model can be asked for.
+        SpecError: the request is longer than the model can process.
     """
     return check_request(job.model, job.input_tokens, job.output_tokens)
 
 
 def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[str, ...]:
-    """As `check_context`, of a request alone."""
+    """As `check_context`, for a request without a job."""
     if model.stacks[0].tokens_per_sample is not None:
         return ()
     asked = prompt(model, input_tokens)
@@ -95,7 +102,7 @@ def runner(job: ServeJob) -> Runner:
         head_bits=path.head_bits,
         direct=job.engine.custom_all_reduce,
     )
-    return assisted(job, plain)
+    return with_techniques(job, plain)
 
 
 def estimate(job: ServeJob) -> ServeEstimate:
@@ -109,8 +116,8 @@ def estimate(job: ServeJob) -> ServeEstimate:
     memory = job_memory(job)
     machine = runner(job)
     if not generates(job.model):
-        return _encoded(job, machine, memory, max(_in_flight(job, memory), 1.0))
-    return _generated(job, machine, memory, *steady_state(job, machine, memory))
+        return _encoder_estimate(job, machine, memory, max(_in_flight(job, memory), 1.0))
+    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
 
 def job_memory(job: ServeJob) -> ServingMemory:
@@ -118,7 +125,7 @@ def job_memory(job: ServeJob) -> ServingMemory:
     return serving_memory(
         job.model,
         job.layout,
-        concurrency=_asked(job),
+        concurrency=_replica_concurrency(job),
         context=job.context,
         answer=job.growing,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
@@ -133,22 +140,22 @@ def job_memory(job: ServeJob) -> ServingMemory:
     )
 
 
-def _asked(job: ServeJob) -> int | None:
-    """Requests that one attention replica is asked to hold."""
+def _replica_concurrency(job: ServeJob) -> int | None:
+    """Concurrent requests for each attention replica; None where as many run as fit."""
     return None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
 
 
 def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     """Requests of one attention replica that run at once; 1 where memory holds none."""
-    most, asked = int(memory.max_concurrency), _asked(job)
+    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
     return float(min(asked or most, most)) if most else float(asked or 1)
 
 
 def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
-    """What one attention replica does under the job's load, and seconds that requests wait for memory before it."""
+    """The steady state of one attention replica under the job's load, and seconds that requests wait for memory."""
     in_flight, shape = _in_flight(job, memory), request_work(job)
     if job.techniques.prefill_gpus:
-        return disaggregated(job, machine, max(in_flight, 1.0)), 0.0
+        return disaggregated_steady(job, machine, max(in_flight, 1.0)), 0.0
     if job.arrivals_per_s is not None:
         arrivals = job.arrivals_per_s / int(job.layout.dp)
         return per_token(job, open_loop(machine, job.layout, arrivals, in_flight, *shape)), 0.0
@@ -158,12 +165,12 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
         each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
         steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
     steady = per_token(job, steady)
-    most, asked = int(memory.max_concurrency), _asked(job)
+    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
     waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
     return steady, waiting
 
 
-def _ranged(
+def _figure(
     job: ServeJob,
     quantity: str,
     value: float,
@@ -172,7 +179,7 @@ def _ranged(
     most: float | None = None,
     queued: bool = False,
 ) -> Ranged:
-    """`value` with its interval, which ends where physics does: at `least` (times) or at `most` (rates)."""
+    """`value` with its 10-90 % interval, cut at the physical limit: `least` for times, `most` for rates."""
     band = serving_band(job, quantity, queued=queued)
     low, high = band.interval(value, floor=least, ceiling=most)
     return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
@@ -197,7 +204,7 @@ class _Served(NamedTuple):
     step: StepTime
 
 
-def _generated(
+def _decoder_estimate(
     job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
 ) -> ServeEstimate:
     share = _number(steady.prefill_share)
@@ -223,10 +230,10 @@ def _generated(
         prefill_frac=min(1.0, on_prompts),
         step=step,
     )
-    return _assembled(job, memory, served)
+    return _serve_estimate(job, memory, served)
 
 
-def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
+def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
     """A model that does not generate: one pass over a batch of inputs."""
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     step = StepTime(*(_number(part) for part in step))
@@ -243,7 +250,7 @@ def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float
         prefill_frac=1.0,
         step=step,
     )
-    return _assembled(job, memory, served)
+    return _serve_estimate(job, memory, served)
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:
@@ -267,19 +274,19 @@ def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
     return most if job.arrivals_per_s is None else max(most, job.arrivals_per_s / int(job.layout.dp))
 
 
-def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
+def _serve_estimate(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
     step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
     lines, gpus, ranks = _lines(step), job.num_gpus, int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
     asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
-    throughput = _ranged(job, "throughput", rate, most=served.most_per_s)
+    throughput = _figure(job, "throughput", rate, most=served.most_per_s)
     joules = _joules(job, step, gpus)
     return ServeEstimate(
         job=job,
-        ttft_s=_ranged(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s, least=served.least_tpot_s),
+        ttft_s=_figure(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=served.least_tpot_s),
         e2e_s=served.e2e_s,
         requests_per_s=rate,
         throughput=throughput,
@@ -300,7 +307,7 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
         usd_per_million_input_tokens=_price(hourly, served.prefill_frac, rate * asked),
         joules_per_request=None if joules is None else joules / rate,
         joules_per_output_token=None if joules is None or not outputs else joules / (rate * outputs),
-        assumptions=_told(job, memory),
+        assumptions=_assumptions(job, memory),
     )
 
 
@@ -315,11 +322,11 @@ def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | N
     return None if hourly is None or not tokens_per_s else float(usd_per_million_tokens(hourly * share, tokens_per_s))
 
 
-def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
-    """What was assumed."""
+def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
+    """The assumptions of the estimate, each once."""
     path = product_path(job.model, job.weights, job.cluster.rates)
     split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
-    told = (
+    assumptions = (
         *job.model.notes,
         *check_context(job),
         *job.cluster.assumptions,
@@ -328,7 +335,7 @@ def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *((path.note,) if path.note else ()),
         *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
     )
-    return tuple(dict.fromkeys(told))
+    return tuple(dict.fromkeys(assumptions))
 
 
 def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
@@ -369,7 +376,7 @@ def percentiles(
     machine = runner(job)
     each = job.arrivals_per_s / int(job.layout.dp)
     if job.techniques.prefill_gpus:
-        steady = disaggregated(job, machine, most_in_flight)
+        steady = disaggregated_steady(job, machine, most_in_flight)
         apart = {p: disaggregated_percentile(job, machine, steady, each, p) for p in names}
         return each, sustained_per_s(job, machine, most_in_flight), apart
     shape = request_work(job)
@@ -378,7 +385,7 @@ def percentiles(
     found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
     for name in names:
         seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
-        found[name] = Percentile(seen.ttft_s, paced(job, seen.tpot_s, middle.tpot_s, name))
+        found[name] = Percentile(seen.ttft_s, percentile_tpot_s(job, seen.tpot_s, middle.tpot_s, name))
     return each, sustained, found
 
 
@@ -387,5 +394,5 @@ def least_tpot_s(job: ServeJob) -> float:
 
     Source: `Runner.step`, its floor. Assumes: nothing of the answer is cached yet.
     """
-    alone = Load(decode_batch=1.0, decode_context=float(job.input_tokens))
+    alone = StepLoad(decode_batch=1.0, decode_context=float(job.input_tokens))
     return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)

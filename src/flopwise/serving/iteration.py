@@ -34,7 +34,7 @@ ACT_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class StepLoad:
     """What one step carries; each a number or a column."""
 
     decode_batch: Ints = 0  # sequences that get one token
@@ -76,10 +76,10 @@ def prompt(model: Model, input_tokens: Floats) -> Prompt:
     return Prompt(1, input_tokens) if fixed is None else Prompt(input_tokens, fixed)
 
 
-def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> Load:
+def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad:
     """The load of one pass over `batch` prompts and nothing else."""
     one = prompt(model, input_tokens)
-    return Load(
+    return StepLoad(
         prefill_tokens=batch * one.own,
         prefill_context=one.own,
         prompts=batch,
@@ -89,7 +89,7 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> Load:
     )
 
 
-class Kernel(NamedTuple):
+class TimedKernel(NamedTuple):
     """One kernel of a step: what it does, in which precision, with how many bits a weight, and how long it takes."""
 
     work: Work
@@ -136,7 +136,7 @@ class Runner:
         """Bytes of a cached element."""
         return self.kv_dtype.elem_bytes
 
-    def step(self, load: Load, split: ServingLayout) -> StepTime:
+    def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`).
@@ -158,7 +158,7 @@ class Runner:
             overhead_s=total.overhead_s + overhead,
         )
 
-    def _stack(self, stack: Stack, load: Load, split: ServingLayout) -> StepTime:
+    def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
         total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
@@ -166,13 +166,15 @@ class Runner:
             total = _plus(total, self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
-    def _tower_load(self, tower: Stack, load: Load) -> Load:
+    def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
         """What a tower beside the first stack is given: whole prompts, of its own number of tokens."""
         tokens = load.encoder if tower.tokens_per_sample is None else tower.tokens_per_sample
         prompts = np.maximum(load.encoded, 1.0)
-        return Load(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
+        return StepLoad(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
 
-    def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool, width: int) -> StepTime:
+    def _block(
+        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool, width: int
+    ) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops = (seconds for _ in range(6))
@@ -189,7 +191,9 @@ class Runner:
             seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops
         )
 
-    def kernels_of(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> Iterator[Kernel]:
+    def kernels_of(
+        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
         cut = Split(
             tp=split.tp,
@@ -206,7 +210,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield Kernel(work, dtype, bits, self._chained(self._fused(work, self._converted(work, timing))))
+                yield TimedKernel(work, dtype, bits, self._overlap(self._fusion(work, self._conversion(work, timing))))
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
@@ -217,7 +221,7 @@ class Runner:
             return work
         return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * work.heads / work.kv_heads)
 
-    def _fused(self, work: Work, timing: Timing) -> Timing:
+    def _fusion(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.
 
         Source: `pointwise_traffic` of data/engines.json, calibrated. Assumes: they are bound by memory.
@@ -227,7 +231,7 @@ class Runner:
         saved_s = (1.0 - self.engine.pointwise_traffic) * timing.memory_s
         return Timing(timing.seconds - saved_s, timing.compute_s, timing.memory_s - saved_s)
 
-    def _converted(self, work: Work, timing: Timing) -> Timing:
+    def _conversion(self, work: Work, timing: Timing) -> Timing:
         """Decoding from an 8-bit floating cache on a device without such units: each query head converts what it reads.
 
         Source: emulated conversions of CUDA's fp8 types; operations an element are calibrated.
@@ -240,7 +244,7 @@ class Runner:
         extra_s = self.own_rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rate
         return timing._replace(seconds=timing.seconds + extra_s, compute_s=timing.compute_s + extra_s)
 
-    def _chained(self, timing: Timing) -> Timing:
+    def _overlap(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
 
         Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.
@@ -271,7 +275,7 @@ class Runner:
     def _bytes(self, work: Work, bits: float) -> Floats:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
-    def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout, width: int) -> Floats:
+    def _messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
@@ -300,7 +304,7 @@ class Runner:
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
-    def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
+    def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * ACT_BYTES / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
@@ -341,7 +345,7 @@ def _plus(total: StepTime, block: StepTime, count: int = 1) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
-def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
+def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Before and after the

@@ -1,4 +1,4 @@
-"""Techniques as people say them, and looked up: models of drafts, processors of hosts, habits of engines."""
+"""Techniques of serving as a user requests them, and their draft models, host processors and engines looked up."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TechniqueRequest:
         return None if self.draft is None or self.draft.lower() in NGRAM | BLOCK else self.draft
 
     def resolve(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Techniques:
-        """The same, looked up; `load` gives the model of a name.
+        """The techniques with draft model, formats and host rates looked up; `load` returns the model of a name.
 
         Raises:
             SpecError: a value that cannot be, or one that goes with another that is not given.
@@ -174,7 +174,7 @@ class TechniqueRequest:
 
 
 def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
-    """What the host's processor sustains.
+    """Rates of the host's processor.
 
     Raises:
         SpecError: it is no processor.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
+from flopwise.serving.iteration import ACT_BYTES, Runner, StepLoad, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout
-from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
+from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, stream
 from flopwise.serving.precision import product_path
 from flopwise.serving.speculative import tokens_per_step, tokens_variance, without_ends
 from flopwise.serving.steady import PERCENTILES
@@ -37,7 +37,7 @@ class TechniqueRunner(Runner):
     away_bytes: Floats = 0.0  # weights of all layers on one GPU
     host: Runner | None = None  # computes the layers that are away
 
-    def step(self, load: Load, split: ServingLayout) -> StepTime:
+    def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
 
         Source: `Runner.step`; `cached_tokens`; `flopwise.serving.speculative` and `offload`.
@@ -52,12 +52,12 @@ class TechniqueRunner(Runner):
         )
         whole = Runner.step(self, seen, split)
         if self.away_frac:
-            whole = self._away(whole, seen, split)
-        return whole if self.draft is None else self._drafted(whole, load, seen)
+            whole = self._with_offload(whole, seen, split)
+        return whole if self.draft is None else self._with_draft(whole, load, seen)
 
-    def _away(self, step: StepTime, load: Load, split: ServingLayout) -> StepTime:
+    def _with_offload(self, step: StepTime, load: StepLoad, split: ServingLayout) -> StepTime:
         """A step of which some layers are in the host's memory."""
-        brought = streamed(step, self.away_frac, self.away_bytes, self.rates, prefetched=self.host is None)
+        brought = stream(step, self.away_frac, self.away_bytes, self.rates, prefetched=self.host is None)
         if self.host is None:
             return brought
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
@@ -67,13 +67,13 @@ class TechniqueRunner(Runner):
         many = np.asarray(tokens) >= STREAM_TOKENS
         return StepTime(*(np.where(many, a, b) for a, b in zip(brought, computed, strict=True)))
 
-    def _drafted(self, step: StepTime, load: Load, seen: Load) -> StepTime:
+    def _with_draft(self, step: StepTime, load: StepLoad, seen: StepLoad) -> StepTime:
         """A round: the draft proposes token after token, and reads prompts once as the model does."""
         draft, layout = self.draft, self.draft_layout
         assert draft is not None
         assert layout is not None
         if np.any(load.decode_batch):
-            alone = Load(decode_batch=load.decode_batch, decode_context=seen.decode_context)
+            alone = StepLoad(decode_batch=load.decode_batch, decode_context=seen.decode_context)
             step = _sum(step, draft.step(alone, layout), self.proposals)
         if np.any(load.prefill_tokens):
             read = replace(seen, decode_batch=0, decode_tokens=1)
@@ -132,12 +132,12 @@ def request_work(job: ServeJob) -> tuple[float, float]:
 
 
 def per_token(job: ServeJob, steady: Steady) -> Steady:
-    """What the queue model says of rounds, said of tokens."""
+    """The steady state with its TPOT for each token, not for each round."""
     each = tokens_a_round(job)
     return steady if each == 1.0 else steady._replace(tpot_s=steady.tpot_s / each)
 
 
-def paced(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> Floats:
+def percentile_tpot_s(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> Floats:
     """TPOT at a percentile, from the time of a step at that percentile and at the middle; shape of the steps.
 
     Requests differ in how many rounds their answers take, beside how full the batch is that they meet.
@@ -154,8 +154,8 @@ def paced(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> F
     return token_s
 
 
-def assisted(job: ServeJob, plain: Runner) -> Runner:
-    """`plain` with the techniques of `job`; itself where there are none."""
+def with_techniques(job: ServeJob, plain: Runner) -> Runner:
+    """The runner `plain` with the techniques of `job`; `plain` itself if the job has none."""
     how = job.techniques
     if not how.steps_changed:
         return plain
@@ -231,7 +231,7 @@ def changed_memory(job: ServeJob) -> dict[str, Any]:
     spoken = how.speculation
     draft = None
     if spoken is not None and spoken.draft is not None:
-        draft = Draft(model=_stored(spoken), weights=spoken.weights, layout=_draft_layout(spoken))
+        draft = Draft(model=_draft_weights(spoken), weights=spoken.weights, layout=_draft_layout(spoken))
     changes = Changes(
         shared_tokens=min(how.shared_tokens, job.input_tokens - 1) // block * block,
         kept_frac=how.kept_frac,
@@ -242,8 +242,8 @@ def changed_memory(job: ServeJob) -> dict[str, Any]:
     return {"changes": changes}
 
 
-def _stored(how: Speculation) -> Model:
-    """The draft as far as it takes memory of its own."""
+def _draft_weights(how: Speculation) -> Model:
+    """The draft model without the weights that it shares with the target."""
     assert how.draft is not None
     return without_ends(how.draft) if how.shares_ends else how.draft
 

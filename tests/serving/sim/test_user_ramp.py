@@ -13,7 +13,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.simulate import simulate as run
-from flopwise.serving.sim.trace import Trace, trace
+from flopwise.serving.sim.trace import RequestTrace, trace
 from flopwise.serving.sim.user_ramp import user_start_ps
 from named import serve_job_with
 
@@ -26,7 +26,7 @@ JOB = serve_job_with(
 MADE = replica(JOB, max_tokens=2000)
 
 
-def alike(count: int) -> Trace:
+def alike(count: int) -> RequestTrace:
     return trace(np.zeros(count), [1000] * count, [200] * count)
 
 

@@ -189,14 +189,14 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
 
     from flopwise.serving.sim.request import Scheduling
     from flopwise.serving.sim.result import Slo
-    from flopwise.serving.sim.source import Traffic
+    from flopwise.serving.sim.source import RequestSource
 
     def picked(kind: Any) -> Any:
         return kind(**{f.name: given[f.name] for f in fields(kind) if given.get(f.name) is not None})
 
     return {
         "model": given["model"],
-        "traffic": picked(Traffic),
+        "traffic": picked(RequestSource),
         "scheduling": picked(Scheduling),
         "slo": Slo(ttft_s=given["ttft"], tpot_s=given["tpot"], e2e_s=given["latency"]),
         "cache": elastic_options.response_cache(given),
