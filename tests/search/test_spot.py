@@ -10,7 +10,7 @@ import flopwise
 from flopwise.api.plan import workload
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.plan import plan
 from flopwise.search.training_option import candidate_job, conditions
 from flopwise.search.workload_file import parse_workload

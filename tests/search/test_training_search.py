@@ -17,7 +17,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import (

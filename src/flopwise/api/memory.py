@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout, ServingMemory
-    from flopwise.serving.remedies import Remedy as ServingRemedy
+    from flopwise.serving.remedies import ServingRemedy
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
     from flopwise.training.remedies import Remedy as TrainingRemedy

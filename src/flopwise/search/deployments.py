@@ -15,18 +15,19 @@ from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.serving_techniques import job_of, prompt_left
 from flopwise.search.space import powers_of_two
-from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
+from flopwise.serving.assisted import paced
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
+from flopwise.serving.technique_runner import changed_memory, request_work, tokens_a_round
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
