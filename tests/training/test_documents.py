@@ -12,7 +12,7 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.provenance import walk
 from flopwise.training.documents import (

@@ -16,7 +16,8 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.tensors import parameters
 from flopwise.provenance import walk

@@ -24,7 +24,7 @@ from lossless import (
 )
 from test_golden_training_step import EXPERT_FFN, EXPERTS, mixture_job
 
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.frozen import Frozen
 from flopwise.training.layout import Layout, Lora

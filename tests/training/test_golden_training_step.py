@@ -26,7 +26,7 @@ from lossless import (
     machine,
 )
 
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code

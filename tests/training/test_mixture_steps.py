@@ -13,7 +13,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.activations import fine_bytes, saved_tensors
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split

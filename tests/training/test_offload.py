@@ -8,7 +8,7 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.provenance import walk
 from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
 from flopwise.training.explain import train_figure

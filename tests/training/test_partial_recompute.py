@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.shapes import Split
 from flopwise.training.estimate import TrainJob, estimate

@@ -13,7 +13,7 @@ import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.tensors import parameters
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import TrainJob, estimate

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory

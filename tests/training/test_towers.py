@@ -6,7 +6,7 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
 from flopwise.training.estimate import TrainJob, estimate

@@ -1,7 +1,7 @@
 """Prices that the user imported: files of offers in a folder of their own, laid over the shipped ones.
 
 Each is a table like `instances.csv`, named NAME.csv; where two have an offer, the one imported last holds. The folder
-is what FLOPWISE_PRICES names, else `flopwise/prices` in the user's data folder; `flopwise.prices` writes to it.
+is what FLOPWISE_PRICES names, else `flopwise/prices` in the user's data folder; `flopwise.price_import` writes to it.
 """
 
 from __future__ import annotations

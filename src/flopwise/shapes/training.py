@@ -13,8 +13,9 @@ from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import encoder_tokens, runs
+from flopwise.ops.shapes import Shape
 from flopwise.ops.types import Array, Ints
-from flopwise.ops.work import Shape, Split
+from flopwise.ops.work import Split
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
 from flopwise.training.block_lines import block_list
 from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.ops.work import Shape, Split
+from flopwise.ops.shapes import Shape
+from flopwise.ops.work import Split
 from flopwise.training.blocks import BlockContext, BlockTimes, Kernels, block_kernels, block_times
 from flopwise.training.recompute import BESIDE, RECOMPUTE_MODES, stage_lines
 from flopwise.training.towers import with_tower_messages, with_towers

@@ -17,8 +17,10 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
-from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
+from flopwise.ops.shapes import Shape, Work
+from flopwise.ops.work import Split, item_work, linear_dims
 from flopwise.training.adapters import adapted
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, added_grad_bytes

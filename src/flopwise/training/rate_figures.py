@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.rates import Rates
     from flopwise.facts.software import TrainingStack
-    from flopwise.ops.work import Work
+    from flopwise.ops.shapes import Work
 
 
 class TrainingDevice(Device):

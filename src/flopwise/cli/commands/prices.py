@@ -15,7 +15,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.api.prices import PriceAges
-    from flopwise.prices.imports import ImportedFile, PriceImport
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
@@ -130,13 +130,12 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts: Path | None) -> None:
-    from flopwise.api.own_prices import own_prices
-    from flopwise.api.prices import stale_own
+    from flopwise.api.prices import own_prices, stale_notes
     from flopwise.cli.views import own_prices as view
 
     found = own_prices(gpu, utilisation=0.6 if utilisation is None else utilisation, facts=facts, **site)
     options.answer(lambda: found, lambda paper: view.blocks(found, paper))
-    options.say_age(stale_own(found))
+    options.say_age(stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
