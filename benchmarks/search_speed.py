@@ -15,10 +15,10 @@ from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.space import CHUNK, Family
 from flopwise.search.training import Searched, node_table, searched, steps_s, timed
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
 from flopwise.training.memory import allocated_and_states
 from flopwise.training.step import StepTable
-from flopwise.training.table import MemoryTable
 
 MAX_GPUS = 16_384
 T = TypeVar("T")

@@ -20,8 +20,9 @@ from flopwise.search.rank import Option
 from flopwise.search.spot import conditions, interrupted, reliability, sentences
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, training_band
+from flopwise.training.estimate import estimate, training_band
 from flopwise.training.frozen import split_model
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code

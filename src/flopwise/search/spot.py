@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

@@ -34,14 +34,13 @@ from flopwise.search.space import (
     inner_combinations,
     layouts,
 )
-from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import recipe_passes, step_watts
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.stages import FULL
-from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
-from flopwise.training.table import MemoryTable
+from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -388,7 +387,7 @@ def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
 def floor_flops(job: Searched) -> float:
     """Operations of a token that no layout avoids."""
     passes = recipe_passes(job.model, job.recipe, 1, int(job.recipe.seq_len))
-    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed(1))
+    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed_tokens(1))
     each = job.recipe.useful_tokens / float(job.recipe.global_batch)
     return passes * float(causal_forward_flops(job.model, tokens / attended, int(attended))) / each
 

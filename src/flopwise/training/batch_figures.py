@@ -7,7 +7,7 @@ import numpy as np
 from flopwise.origin import COUNTED, KERNEL, number
 from flopwise.provenance import Figure, derived, given
 from flopwise.training.block_lines import EXPERT_IMBALANCE
-from flopwise.training.estimate import TrainJob
+from flopwise.training.job import TrainJob
 from flopwise.training.routing import expert_load
 from flopwise.training.step import WAITING, StepTable
 

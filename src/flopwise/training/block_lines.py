@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Item, Model
     from flopwise.facts.software import TrainingStack
     from flopwise.ops.types import Floats
-    from flopwise.training.frozen import Split as Halves
-    from flopwise.training.layout import Recipe
-    from flopwise.training.step import Inner
+    from flopwise.training.frozen import SplitModel
+    from flopwise.training.layout import Inner, Recipe
 
 EXPERT_IMBALANCE = "expert_imbalance"
 """The line of what uneven routing adds to the others; there only where routing is uneven."""
@@ -62,7 +61,7 @@ def contexts(
     ]
 
 
-def kernel_columns(split: Halves, context: BlockContext) -> list[Kernels]:
+def kernel_columns(split: SplitModel, context: BlockContext) -> list[Kernels]:
     """The kernels of every block; those of the towers stand before the layers."""
     first, *others = [
         block_kernels(items, replace(context, block=block), in_layers=inside)
@@ -76,7 +75,7 @@ def rows_of(found: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.floa
     return np.stack([getattr(one, name) for one in found])
 
 
-def blocks_with_messages(split: Halves, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
+def blocks_with_messages(split: SplitModel, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
     """Every block with its messages; those of the towers stand before the layers."""
     found = [
         block_times(items, width, replace(context, block=block), each)

@@ -42,7 +42,7 @@ def stage_lines(
     passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
     if not block.backward:
         rerun, flops, passes = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0
-    routed = passes * _exposed(block.ep_s, software.ep_overlap, kernels.forward_s)
+    routed = passes * _exposed_s(block.ep_s, software.ep_overlap, kernels.forward_s)
     hidden = np.minimum(passes * block.ep_s, kernels.forward_s + kernels.backward_s + rerun)
     beside = passes * block.ep_s - (1.0 - contention) * hidden
     return np.stack(
@@ -50,7 +50,7 @@ def stage_lines(
             kernels.forward_s,
             kernels.backward_s,
             rerun,
-            passes * _exposed(block.tp_s, software.tp_overlap, kernels.forward_s),
+            passes * _exposed_s(block.tp_s, software.tp_overlap, kernels.forward_s),
             passes * block.cp_s,
             routed,
             kernels.weight_s,
@@ -87,6 +87,6 @@ def mode_parts(
     return np.concatenate(stages, axis=1), np.concatenate(whole)
 
 
-def _exposed(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
+def _exposed_s(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
     """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
     return message_s - np.minimum(overlap * message_s, compute_s)

@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import facility_joules
 from flopwise.cost.money import num_instances, run_usd
-from flopwise.errors import SpecError
-from flopwise.training.checkpoint import checkpoint_bytes
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Goodput, Reliability, goodput
+from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import slowdown
-from flopwise.training.table import MemoryTable
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flopwise.training.estimate import TrainJob
+    from flopwise.training.job import TrainJob
 
 PASSES = ("forward", "backward", "recompute")
 NOT_IN_VALIDATION = ("optimizer", "data_parallel", NEWTON_SCHULZ)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What surrounds the steps of a run; `origins` says by field where a value of `reliability` comes from."""
-
-    reliability: Reliability = DEFAULT_RELIABILITY
-    jitter_frac: float = 0.0  # standard deviation of a rank's step time beyond what the step's calibration holds
-    validate_every: int | None = None  # steps
-    validate_batches: int = 1  # global batches of one validation
-    loader_samples_per_s: float | None = None  # sequences/s that the CPU workers of one GPU deliver
-    origins: tuple[tuple[str, str], ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        """Raise SpecError for more validation than training."""
-        every = self.validate_every
-        if every is not None and self.validate_batches > every:
-            raise SpecError(
-                f"{self.validate_batches} batches of validation every {every} steps are more than the training between "
-                f"them; give at most {every}"
-            )
-
-
-DEFAULT_CONDITIONS = Conditions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ def check_stages(layout: Layout, layers: int) -> None:
         raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")
 
 
-def recomputed(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
+def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
     """Which layers are computed again; `edges`: where stages begin, and the last ends.
 
     Source: torchtitan, activation checkpointing of every n-th layer; Megatron-LM, `recompute_method=block`.
@@ -114,12 +114,12 @@ def stage_layer_counts(
 
     `sizes`: layers of each stage; as `even_layers` has them where none are given.
 
-    Source and assumptions: `even_layers`, `recomputed`.
+    Source and assumptions: `even_layers`, `recomputed_layers`.
     """
     edges = np.concatenate([[0], np.cumsum(sizes or even_layers(len(order), pp))])
     labels = np.asarray(order, dtype=np.intp)
     if some is not None:
-        labels, num_kinds = labels + num_kinds * recomputed(edges, some), 2 * num_kinds
+        labels, num_kinds = labels + num_kinds * recomputed_layers(edges, some), 2 * num_kinds
     onehot = np.zeros((len(order) + 1, num_kinds))
     onehot[np.arange(1, len(order) + 1), labels] = 1.0
     running = np.cumsum(onehot, axis=0)

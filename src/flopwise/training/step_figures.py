@@ -12,20 +12,19 @@ from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.batch_figures import BatchFigures
 from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
-from flopwise.training.blocks import BlockContext, Kernel, kernels_of
+from flopwise.training.blocks import BlockContext, BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
-from flopwise.training.pipeline import hidden_beside_s, others_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
-from flopwise.training.step import WAITING, StepTable, owned_others, owned_params
+from flopwise.training.state_bytes import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
+from flopwise.training.step import WAITING, StepTable, hidden_beside_s, others_s, owned_others, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
-from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
 
 
 class StepFigures(BatchFigures):
@@ -79,7 +78,7 @@ class StepFigures(BatchFigures):
             ),
         )
 
-    def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
+    def _kernels(self) -> list[tuple[str, float, list[BlockKernel]]]:
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
         split, context = split_model(self.job.model, self.job.recipe.frozen), self._context()
         model = split.model
@@ -149,7 +148,7 @@ class StepFigures(BatchFigures):
     def _pass(self, name: str) -> Figure:
         """One micro-batch through a stage in one direction, on average."""
         if name == "recompute":
-            return self._again()
+            return self._recompute_figure()
         blocks = []
         for block, count, kernels in self.kernels:
             parts = [
@@ -166,7 +165,7 @@ class StepFigures(BatchFigures):
             )
         return total(f"{name} of a micro-batch", "s", blocks)
 
-    def _again(self) -> Figure:
+    def _recompute_figure(self) -> Figure:
         """What recompute runs again for one micro-batch."""
         said = (
             "nothing is computed again",
@@ -202,12 +201,12 @@ class StepFigures(BatchFigures):
         hidden = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = tokens * width * ACT_BYTES
         one = self.device.message(f"{words} of a micro-batch", self.stage[name], nbytes, ranks, kind, *hidden)
-        formula, beside = f"{self.num_micro.name} x {one.name}", self._beside() if degree == "ep" else None
+        formula, beside = f"{self.num_micro.name} x {one.name}", self._hidden_messages() if degree == "ep" else None
         if beside is None:
             return derived(words, self.lines[name], "s", formula, self.num_micro, one)
         return derived(words, self.lines[name], "s", f"{formula} - {beside.name}", self.num_micro, one, beside)
 
-    def _beside(self) -> Figure | None:
+    def _hidden_messages(self) -> Figure | None:
         """What passes of other micro-batches hide of experts' messages; None where none run so."""
         layout = self.job.layout
         pipe = Pipe(int(layout.pp), int(layout.interleave), number(self.num_micro.value))
