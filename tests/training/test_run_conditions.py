@@ -20,7 +20,7 @@ from flopwise.training.goodput import Reliability, checkpoint_bytes
 from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout
-from flopwise.training.stragglers import expected_largest, slowdown
+from flopwise.training.run import expected_largest, slowdown
 from flopwise.training.token_rules import (
     critical_batch_of_loss,
     critical_batch_of_tokens,

@@ -48,24 +48,6 @@ def adapter_matrices(items: Iterable[Item], lora: Lora) -> list[Linear]:
     return [part for down, up in pairs for part in ((up,) if lora.method == "lora-fa" else (down, up))]
 
 
-def kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
-    """Elements a token that adapters keep of projections' results on one rank of `tp`; shape of `tp`.
-
-    DoRA scales both the base's and the adapter's result by a trained magnitude, adapter v2 every projection's by a
-    trained scale: a product's gradient for one factor needs the other.
-    """
-    if lora.method == "dora":
-        held, copies = adapted_products(items, lora), 2
-    elif lora.scales_outputs:
-        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
-    else:
-        return 0.0
-    total: Floats = 0.0
-    for item in held:
-        total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
-    return total
-
-
 def trainable_parameters(model: Model, lora: Lora) -> int:
     """All parameters that adapters add, and the whole tensors trained beside them.
 

@@ -23,9 +23,9 @@ from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items, kept_outputs
+from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
-from flopwise.training.layout import RECOMPUTE, Layout, Recipe
+from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
@@ -106,6 +106,24 @@ def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
             copies = item.top_k * split.expert_load if isinstance(item, Experts) and item.shard == "row" else 1
             inputs[item.reads or item.name] = item.inputs * copies
     return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
+
+
+def _kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
+    """Elements a token that adapters keep of projections' results on one rank of `tp`; shape of `tp`.
+
+    DoRA scales both the base's and the adapter's result by a trained magnitude, adapter v2 every projection's by a
+    trained scale: a product's gradient for one factor needs the other.
+    """
+    if lora.method == "dora":
+        held, copies = adapted_products(items, lora), 2
+    elif lora.scales_outputs:
+        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
+    else:
+        return 0.0
+    total: Floats = 0.0
+    for item in held:
+        total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
+    return total
 
 
 class _Counts(NamedTuple):
@@ -234,7 +252,7 @@ class MemoryTable:
             inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, self.lora)}
             extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
         if self.lora is not None and recompute == "none":
-            extra = extra + kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
+            extra = extra + _kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
         if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
             extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(

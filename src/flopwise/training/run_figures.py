@@ -9,9 +9,8 @@ from flopwise.origin import COUNTED, number, price, total
 from flopwise.provenance import Figure, assumption, derived, given
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import Goodput, write_rate_bytes_per_s
-from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, job_goodput, step_in_run
+from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, expected_largest, job_goodput, step_in_run
 from flopwise.training.step_figures import StepFigures
-from flopwise.training.stragglers import expected_largest
 from flopwise.units import HOUR_S
 
 _ASSUMED = {

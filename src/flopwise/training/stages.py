@@ -173,23 +173,6 @@ def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp
     return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
 
 
-def heaviest_parts(
-    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64], summed: int
-) -> NDArray[np.float64]:
-    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n).
-
-    The first `summed` parts add up to a stage's time; others come along.
-    """
-    stages = np.tensordot(weights, lines, 1)
-    totals = stages[:, :, :summed].sum(axis=2)
-    sizes = np.diff([*starts.tolist(), len(weights)])
-    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
-    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
-    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
-    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
-    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
-
-
 def heaviest(starts: NDArray[np.intp], weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """The largest stage's sum over blocks for each pipeline degree; (blocks, n) to (d, n)."""
     return np.maximum.reduceat(weights @ rows, starts, axis=0)

@@ -21,11 +21,14 @@ from flopwise.facts.architecture import Model, Stack
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.block_lines import (
+    BESIDE,
     EXPERT_IMBALANCE,
+    STAGE_PARTS,
     block_lines,
     blocks_with_messages,
     contexts,
     kernel_columns,
+    mode_parts,
     rows_of,
 )
 from flopwise.training.blocks import Kernels
@@ -33,7 +36,6 @@ from flopwise.training.frozen import split_model
 from flopwise.training.layout import Inner, shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ, Matrices, newton_schulz_s, stage_matrices
 from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.recompute import BESIDE, STAGE_PARTS, mode_parts
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
 from flopwise.training.stage_parameters import stage_parameters
