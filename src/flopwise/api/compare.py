@@ -83,7 +83,7 @@ def compare(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} a node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
         ),
         assumptions=tuple(dict.fromkeys((*note, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
     )

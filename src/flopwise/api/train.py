@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
 from flopwise.api.recipes import Method
-from flopwise.api.rules import step_rules
 from flopwise.api.runs import Surroundings, run_tokens
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.training.spec import batch_of_tokens
@@ -226,6 +225,7 @@ def answered(
     """The answer for one layout."""
     from flopwise.training.estimate import estimate
     from flopwise.training.job import DEFAULT_CONDITIONS, TrainJob
+    from flopwise.training.rules_of_thumb import step_rules
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent
 

@@ -15,7 +15,7 @@ MOST_DAYS = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Age:
+class PriceAge:
     """Prices of one provider, or of one table of the price book; days. `stale`: those older than the limit."""
 
     provider: str
@@ -37,19 +37,19 @@ def days_old(day: str, today: dt.date) -> int:
             number -= 1
 
 
-def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) -> list[Age]:
+def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) -> list[PriceAge]:
     """The age of each provider's prices, in the order of the offers."""
-    held: dict[str, list[str]] = {}
+    dates: dict[str, list[str]] = {}
     for offer in offers:
         if offer.cheapest() is not None:
-            held.setdefault(offer.provider, []).append(offer.price_date)
-    return [age_of(provider, dates, today, most_days) for provider, dates in held.items()]
+            dates.setdefault(offer.provider, []).append(offer.price_date)
+    return [age_of(provider, days, today, most_days) for provider, days in dates.items()]
 
 
-def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> Age:
+def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> PriceAge:
     """The age of prices of these dates, at least one."""
     days = sorted(days_old(day, today) for day in dates)
-    return Age(
+    return PriceAge(
         provider=whose,
         offers=len(dates),
         oldest=min(dates),

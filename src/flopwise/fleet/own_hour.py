@@ -1,18 +1,14 @@
-"""`prices own`: what an hour of accelerators of one's own costs, by grade, and when that beats each cloud."""
+"""What an hour of accelerators of one's own costs, by grade, and when that beats each cloud."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, SpecError
-
-if TYPE_CHECKING:
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.price_book import HardwarePrice
-    from flopwise.fleet.onprem import AgainstCloud, Ownership, Site
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.facts.price_book import HardwarePrice
+from flopwise.fleet.onprem import AgainstCloud, Ownership, Site, against_clouds, ownership
 
 HOURLY = ("on_demand", "spot")
 
@@ -46,55 +42,31 @@ class OwnPrice:
     confidence: str
 
 
-def own_prices(
-    gpu: str | None = None,
-    *,
-    utilisation: float = 0.6,
-    colocation: bool = False,
-    usd_per_kwh: float | None = None,
-    pue: float | None = None,
-    years: float | None = None,
-    facts: str | Path | None = None,
-) -> list[OwnPrice]:
+def hourly_prices(facts: Facts, site: Site, utilisation: float, gpu: str | None = None) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
-
-    `colocation`: in rented rooms, else in a building of one's own; the other figures replace those of the site.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
         InfeasibleError: nobody's purchase price of it is known.
     """
-    from flopwise.facts.catalog import load_facts
-
     if not 0 < utilisation <= 1:
         raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")
-    known = load_facts(facts)
-    site = _site(colocation, {"usd_per_kwh": usd_per_kwh, "pue": pue, "years": years})
-    names = list(dict.fromkeys(price.accelerator for price in known.hardware_prices))
+    names = list(dict.fromkeys(price.accelerator for price in facts.hardware_prices))
     if gpu is not None:
-        asked = known.accelerator(gpu).name
-        if asked not in names:
-            held = f"there are prices of {', '.join(names)}; `onprem.csv` in a facts folder adds one"
-            raise InfeasibleError(f"what {asked} costs to buy is not known", [held])
-        names = [asked]
-    found = []
+        name = facts.accelerator(gpu).name
+        if name not in names:
+            reason = f"there are prices of {', '.join(names)}; `onprem.csv` in a facts folder adds one"
+            raise InfeasibleError(f"what {name} costs to buy is not known", [reason])
+        names = [name]
+    rows = []
     for name in names:
-        price = known.hardware_price(name)
+        price = facts.hardware_price(name)
         assert price is not None
-        found.append(_row(known.accelerators[name], price, site, utilisation, known))
-    return sorted(found, key=lambda row: row.usd_per_gpu_hour)
+        rows.append(_own_price(facts.accelerators[name], price, site, utilisation, facts))
+    return sorted(rows, key=lambda row: row.usd_per_gpu_hour)
 
 
-def _site(colocation: bool, said: dict[str, float | None]) -> Site:
-    from flopwise.fleet.onprem import COLOCATED, Site
-
-    changes: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    return replace(COLOCATED if colocation else Site(), **changes)
-
-
-def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: float, known: Facts) -> OwnPrice:
-    from flopwise.fleet.onprem import against_clouds, ownership
-
+def _own_price(device: Accelerator, price: HardwarePrice, site: Site, utilisation: float, facts: Facts) -> OwnPrice:
     def month(usd: float | None) -> Ownership:
         return ownership(device, replace(price, usd=usd or price.usd, least_usd=None, most_usd=None), site)
 
@@ -107,7 +79,7 @@ def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: flo
     return OwnPrice(
         accelerator=device.name,
         grade=price.grade,
-        remark=known.grade(device.name).remark,
+        remark=facts.grade(device.name).remark,
         unit=price.unit,
         price_usd=own.purchase_usd,
         usd_per_gpu_hour=hour,
@@ -119,7 +91,7 @@ def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: flo
         utilisation=utilisation,
         available_hours=own.available_hours,
         month={**{part: getattr(own, part) for part in parts}, "busy_power": own.busy_power * utilisation},
-        against=against_clouds(own, known.offers, utilisation=utilisation, purchases=HOURLY),
+        against=against_clouds(own, facts.offers, utilisation=utilisation, purchases=HOURLY),
         price_date=price.date,
         source=price.source,
         confidence=price.confidence,

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts import price_files, price_layouts
+from flopwise.facts import price_files
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
-from flopwise.facts.price_age import age_notes, ages, days_old
+from flopwise.price_import import imports, layouts
+from flopwise.price_import.age import age_notes, ages, days_old
+from flopwise.price_import.rows import PriceRows
 
 KEY = ("aws", "p5.48xlarge", "us-east-1")
 GPUHUNT = "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n"
@@ -28,12 +30,12 @@ def offers() -> dict[tuple[str, str, str], Offer]:
 
 def imported(
     folder: Path, text: str, name: str = "aws.csv", *, skip: bool = False, provider: str | None = None
-) -> price_layouts.Table:
+) -> PriceRows:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip, provider=provider)
-    price_files.write_prices("mine", table.rows)
+    table = layouts.read_prices(path, load_facts(), day="2026-11-01", skip_unknown=skip, provider=provider)
+    imports.write_prices("mine", table.rows)
     return table
 
 
@@ -141,7 +143,7 @@ def test_files_of_other_systems_are_read(tmp_path: Path, ends: str) -> None:
     text = '"instance_name","location",price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n' + GOOD
     path = tmp_path / "aws.csv"
     path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", ends).encode())
-    table = price_layouts.read_prices(path, load_facts(), day="2026-11-01")
+    table = layouts.read_prices(path, load_facts(), day="2026-11-01")
     assert [row["on_demand_usd_per_hour"] for row in table.rows] == [50.0]
 
 
@@ -152,15 +154,15 @@ def test_imports_at_once_leave_a_whole_file() -> None:
           "on_demand_usd_per_hour": usd, "price_date": "2026-10-01", "source": "s"} for n in range(200)]
         for usd in range(1, 21)
     ]  # fmt: skip
-    price_files.write_prices("shared", rows[0])
+    imports.write_prices("shared", rows[0])
     with ThreadPoolExecutor(8) as pool:
-        writers = [pool.submit(price_files.write_prices, "shared", each) for each in rows]
+        writers = [pool.submit(imports.write_prices, "shared", each) for each in rows]
         while not all(writer.done() for writer in writers):
             held = [o for o in load_facts().offers if o.region.startswith("r") and o.region[1:].isdigit()]
             assert len(held) == 200
             assert len({offer.on_demand_usd_per_hour for offer in held}) == 1
     assert [writer.exception() for writer in writers] == [None] * 20
-    assert price_files.names() == ["shared"]
+    assert [held.name for held in imports.imported_files()] == ["shared"]
     assert [path.name for path in Path(price_files.prices_folder()).iterdir()] == ["shared.csv"]
 
 
@@ -188,17 +190,17 @@ def test_our_own_table_may_say_the_key_and_a_price_alone(tmp_path: Path) -> None
 def test_the_last_import_of_an_offer_holds_and_removing_it_brings_back_the_one_before(tmp_path: Path) -> None:
     shipped = offers()[KEY].on_demand_usd_per_hour
     table = imported(tmp_path, OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
-    price_files.write_prices("later", [{**table.rows[0], "on_demand_usd_per_hour": 30.0}])
-    mine = price_files.price_file("mine")
+    imports.write_prices("later", [{**table.rows[0], "on_demand_usd_per_hour": 30.0}])
+    mine = imports.price_file("mine")
     os.utime(mine, (1, 1))
-    assert price_files.names() == ["mine", "later"]
+    assert [held.name for held in imports.imported_files()] == ["mine", "later"]
     assert offers()[KEY].on_demand_usd_per_hour == 30
-    price_files.remove_prices("later")
+    imports.remove_prices("later")
     assert offers()[KEY].on_demand_usd_per_hour == 40
-    price_files.remove_prices("mine")
+    imports.remove_prices("mine")
     assert offers()[KEY].on_demand_usd_per_hour == shipped
     with pytest.raises(UnknownNameError, match="there are none"):
-        price_files.remove_prices("mine")
+        imports.remove_prices("mine")
 
 
 def test_a_facts_folder_lies_over_imports(tmp_path: Path) -> None:
@@ -257,14 +259,14 @@ def test_rows_of_unknown_accelerators_may_be_left_out(tmp_path: Path) -> None:
 
 def test_a_row_that_is_no_offer_is_not_written() -> None:
     with pytest.raises(SpecError):
-        price_files.write_prices("bad", [{"provider": "a", "instance": "b", "region": "c", "price_date": "soon"}])
+        imports.write_prices("bad", [{"provider": "a", "instance": "b", "region": "c", "price_date": "soon"}])
     assert list(Path(price_files.prices_folder()).iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "/etc/passwd", ".hidden", "a" * 65, "a\0b", "x\n", "é"])
 def test_no_name_leads_out_of_the_folder(name: str) -> None:
     with pytest.raises(SpecError, match="name of prices"):
-        price_files.price_file(name)
+        imports.price_file(name)
 
 
 def test_the_folder_is_where_the_environment_says(tmp_path: Path) -> None:
@@ -277,10 +279,10 @@ def test_the_folder_is_where_the_environment_says(tmp_path: Path) -> None:
 
 def test_a_file_broken_later_says_how_to_be_rid_of_it(tmp_path: Path) -> None:
     imported(tmp_path, OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-10-01,s\n")
-    price_files.price_file("mine").write_text("nonsense\n", encoding="utf-8")
+    imports.price_file("mine").write_text("nonsense\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"flopwise prices remove mine"):
         load_facts()
-    price_files.remove_prices("mine")
+    imports.remove_prices("mine")
     assert KEY in offers()
 
 
@@ -309,9 +311,9 @@ def test_prices_to_come_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2036-01-01,s\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"row 2, column price_date: got '2036-01-01'; .*days up to 2026-11-21"):
-        price_layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21")
+        layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21")
     path.write_text(OWN + "aws,p5.48xlarge,us-east-1,,,40,2026-11-21,s\n", encoding="utf-8")
-    assert price_layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21").rows
+    assert layouts.read_prices(path, load_facts(), day="2026-11-01", latest="2026-11-21").rows
 
 
 @pytest.mark.parametrize(
@@ -320,9 +322,9 @@ def test_prices_to_come_are_refused(tmp_path: Path) -> None:
 )
 def test_a_price_is_odd_beyond_four_times_the_one_known(usd: float, odd: bool) -> None:
     row = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", "on_demand_usd_per_hour": usd}
-    told = price_layouts.odd_prices([row, {**row, "on_demand_usd_per_hour": "unknown"}], load_facts())
+    told = imports.odd_prices([row, {**row, "on_demand_usd_per_hour": "unknown"}], load_facts())
     assert told == ([f"aws p5.48xlarge in us-east-1, on demand: ${usd:g} an hour, known is $55.04: is it right?"] * odd)
-    elsewhere = price_layouts.odd_prices([{**row, "region": "moon"}], load_facts())
+    elsewhere = imports.odd_prices([{**row, "region": "moon"}], load_facts())
     same = [o.on_demand_usd_per_hour for o in load_facts().offers if o.instance == "p5.48xlarge"]
     middle = statistics.median(price for price in same if price is not None)
     assert bool(elsewhere) is not (middle / 4 <= usd <= middle * 4)
@@ -330,5 +332,5 @@ def test_a_price_is_odd_beyond_four_times_the_one_known(usd: float, odd: bool) -
 
 def test_a_new_provider_is_remarked_on_with_those_like_it() -> None:
     row = {"provider": "awss", "instance": "x", "region": "y", "on_demand_usd_per_hour": 1.0}
-    [told] = price_layouts.odd_prices([row, row], load_facts())
+    [told] = imports.odd_prices([row, row], load_facts())
     assert told.startswith("awss is a new provider; known and near: aws")
