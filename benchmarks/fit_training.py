@@ -34,7 +34,8 @@ from flopwise.facts.architecture import Stack
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import stack, stack_names
-from flopwise.training.estimate import TrainJob, single_parts, single_table
+from flopwise.training.estimate import single_parts, single_table
+from flopwise.training.job import TrainJob
 from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
