@@ -32,7 +32,8 @@ from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import TrainingStack
-from flopwise.training.estimate import TrainJob, single_parts, single_table
+from flopwise.training.estimate import single_parts, single_table
+from flopwise.training.job import TrainJob
 from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_fitted
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"

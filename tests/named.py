@@ -82,7 +82,7 @@ def runnable_formats(model: Model, engine: str, rates: Any, names: Sequence[str]
 
 def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
-) -> list[training.Remedy]:
+) -> list[training.TrainingRemedy]:
     """`flopwise.training.remedies.training_remedies`."""
     return training.training_remedies(model, recipe, layout, FACTS, capacity_bytes)
 

@@ -14,8 +14,8 @@ from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Laye
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
-from flopwise.ops.shapes import Shape, Work
-from flopwise.ops.work import Split, item_work
+from flopwise.ops.shapes import Shape, Split, Work
+from flopwise.ops.work import item_work
 
 BASE: dict[str, Any] = {
     "hidden_size": 512,

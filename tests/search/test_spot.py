@@ -16,7 +16,7 @@ from flopwise.search.training_option import candidate_job, conditions
 from flopwise.search.workload_file import parse_workload
 from flopwise.training.estimate import estimate
 from flopwise.training.goodput import goodput_frac
-from flopwise.training.run import DEFAULT_CONDITIONS
+from flopwise.training.job import DEFAULT_CONDITIONS
 from named import FACTS
 
 

@@ -36,8 +36,9 @@ from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layou
 from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
-from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
+from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES

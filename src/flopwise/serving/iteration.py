@@ -20,9 +20,9 @@ from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import hottest_rank_load
-from flopwise.ops.shapes import Shape, Work
+from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
-from flopwise.ops.work import Split, item_work
+from flopwise.ops.work import item_work
 from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
