@@ -231,7 +231,7 @@ def floor_flops(search: LayoutSearch) -> float:
     """Operations of a token that no layout avoids."""
     recipe = search.recipe
     passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
-    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed(1))
+    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed_tokens(1))
     each = recipe.useful_tokens / float(recipe.global_batch)
     return passes * float(causal_forward_flops(search.model, tokens / attended, int(attended))) / each
 
