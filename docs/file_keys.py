@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from flopwise.facts import defaults
 from flopwise.fleet import spec
 from flopwise.search import workload
 
@@ -69,6 +70,8 @@ def fields(struct: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
         said = following.value if isinstance(following, ast.Expr) else None
         text = inspect.cleandoc(said.value) if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
         default = "needed" if node.value is None else ast.unparse(node.value)
+        if default.startswith("defaults."):
+            default = str(getattr(defaults, default.removeprefix("defaults.")))
         default = "" if default in {"None", "[]", "{}"} or default.endswith(")") else default.replace("'", "")
         yield node.target.id, _kind(node.annotation), default.lower(), " ".join(text.split()).replace("|", "\\|")
 

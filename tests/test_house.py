@@ -48,6 +48,20 @@ def test_every_module_says_what_it_is() -> None:
     assert [place(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
 
 
+def test_every_module_that_is_imported_is_there() -> None:
+    """Also in functions: type checkers may find a module that is gone in a package that is installed beside."""
+    names = {house.module_name(path) for path in MODULES}
+    packages = {name.rpartition(".")[0] for name in names} | {"flopwise"}
+    gone = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (*MODULES, *(p for p in WRITTEN if p.suffix == ".py"), *(ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (name := node.module or "").split(".")[0] == "flopwise"
+        if name not in names and name not in packages
+    }
+    assert gone == set()
+
+
 def test_modules_import_in_one_direction() -> None:
     """Imports inside functions and for annotations count: import-linter sees neither."""
     assert len(circles := house.circles()) <= MOST["circles"], circles

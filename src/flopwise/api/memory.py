@@ -103,8 +103,8 @@ class Deployment:
             UnknownNameError, SpecError: there is no such format or engine.
         """
         return ServingSoftware(
-            weights=facts.weight_format(self.weights or "bf16"),
-            kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
+            weights=facts.weight_format(self.weights or defaults.WEIGHTS),
+            kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),
             engine=facts.engine(self.engine),
         )
 
@@ -316,7 +316,7 @@ def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[st
         return asked, ()
     own = model.checkpoint_format
     told = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
-    return replace(asked, weights=own or "bf16"), told
+    return replace(asked, weights=own or defaults.WEIGHTS), told
 
 
 def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None, facts: Facts) -> MemoryAnswer:

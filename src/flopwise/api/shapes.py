@@ -85,8 +85,8 @@ def advise(
         )
     return shape_answer(
         DecodeClock(
-            model=found, cluster=cluster, weights=known.weight_format(weights or "bf16"),
-            kv_dtype=known.cache_format(kv_dtype or "bf16"), engine=known.engine(engine or defaults.ENGINE), tp=tp,
-            batch=sequences, seq=default_seq(found, seq),
+            model=found, cluster=cluster, weights=known.weight_format(weights or defaults.WEIGHTS),
+            kv_dtype=known.cache_format(kv_dtype or defaults.CACHE), engine=known.engine(engine or defaults.ENGINE),
+            tp=tp, batch=sequences, seq=default_seq(found, seq),
         )
     )  # fmt: skip

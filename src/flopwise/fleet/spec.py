@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from flopwise.facts import defaults
 from flopwise.search.workload import (
     Checkpoints,
     Constraints,
@@ -184,7 +185,7 @@ class Job(_Strict, frozen=True):
     """Where and with what it may run."""
     objective: Literal["cost", "time", "energy"] = "cost"
     """What its layouts are ranked by; the choice between offers is by cost."""
-    optimizer: Name = "adamw"
+    optimizer: Name = defaults.OPTIMIZER
     """Of training."""
     checkpoints: Checkpoints = Checkpoints()
     """Of training: how often it is saved, and how."""

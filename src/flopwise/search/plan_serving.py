@@ -59,7 +59,7 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
     wanted, asked = formats(workload, model), workload.source.constraints.kv_dtype
-    plain, eight = (workload.facts.cache_format(name) for name in (asked or "bf16", "fp8"))
+    plain, eight = (workload.facts.cache_format(name) for name in (asked or defaults.CACHE, "fp8"))
     found = [(weights, plain) for weights in wanted]
     if asked is not None or answers_in_one_pass(model, workload):
         return found
