@@ -9,7 +9,8 @@ import pytest
 import flopwise
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.reliability import ANY, FailureRecord, SpotRecord
+from flopwise.facts.reliability import FailureRecord, SpotRecord
+from flopwise.facts.tables import ANY
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from named import FACTS
 

@@ -15,7 +15,7 @@ import pytest
 from flopwise.data import DATA
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
-from flopwise.facts.catalog import FOLDER_FILES, TABLES, load_facts
+from flopwise.facts.catalog import folder_files, load_facts, tables
 from flopwise.facts.software import Engine, TrainingStack
 from flopwise.facts.tables import LIKE, FactTable
 from named import FACTS
@@ -52,14 +52,14 @@ def in_file(table: FactTable[Any]) -> set[str]:
     return found - {LIKE}
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
+@pytest.mark.parametrize("table", tables(), ids=lambda table: table.file)
 def test_every_column_of_every_table_is_used(table: FactTable[Any]) -> None:
     assert in_file(table) <= set(table.columns)
     unused = in_file(table) - PEAKS - attributes()
     assert not unused, f"{table.file}: no code reads {', '.join(sorted(unused))}"
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
+@pytest.mark.parametrize("table", tables(), ids=lambda table: table.file)
 def test_every_table_is_overlaid_by_a_file_of_the_same_name(table: FactTable[Any], tmp_path: Path) -> None:
     """A folder with the shipped file itself changes nothing; one with a row that is none is refused."""
     shipped = (DATA / table.file).read_text(encoding="utf-8")
@@ -77,8 +77,8 @@ def test_every_table_is_overlaid_by_a_file_of_the_same_name(table: FactTable[Any
 def test_the_page_of_facts_lists_every_file_that_a_folder_may_hold() -> None:
     page = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if line.startswith("| `")}
-    assert set(rows) == {*FOLDER_FILES, "calibration/*.json"}
-    for table in TABLES:
+    assert set(rows) == {*folder_files(), "calibration/*.json"}
+    for table in tables():
         assert table.meaning in rows[table.file], table.file
         assert all(f"`{name}`" in rows[table.file] for name in table.group or table.key), table.file
 

@@ -136,7 +136,7 @@ class Surroundings:
 
     def _spot(self, cluster: Cluster, facts: Facts) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
         """The rate at which an instance is taken back, and what to say of it."""
-        from flopwise.facts.reliability import ANY
+        from flopwise.facts.tables import ANY
 
         if self.interruptions is not None:
             return (self.interruptions, "given"), ()

@@ -183,7 +183,7 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
     yield "output tokens x 2", again(output_tokens=2 * job.output_tokens)
     formats = tuple(map(facts.weight_format, ("bf16", "fp8", "awq", "nvfp4")))
     for form in runnable_formats(job.model, job.engine, job.cluster.rates, formats):
-        if form is not job.weights:
+        if form.name != job.weights.name:
             yield f"weights in {form.name}", again(weights=form)
     other = "bf16" if job.kv_dtype.name == "fp8" else "fp8"
     yield f"KV cache in {other}", again(kv_dtype=facts.cache_format(other))
@@ -195,7 +195,7 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
     yield f"tp {int(wider.tp)}", on_more
     for name in ("vllm", "sglang", "tensorrt-llm"):
         row = facts.engine(name)
-        if row is not job.engine and row.runs_on(job.cluster.accelerator):
+        if row.name != job.engine.name and row.runs_on(job.cluster.accelerator):
             yield f"engine {name}", again(engine=row)
 
 

@@ -42,7 +42,7 @@ class Accelerator:
     confidence: Confidence = "medium"
     year: int | None = None
     form_factor: str | None = None
-    peak: dict[str, float] = field(default_factory=dict, hash=False, metadata={"inner": True})  # FLOP/s by dtype, dense
+    peak: dict[str, float] = field(default_factory=dict, hash=False, metadata={"gathered": True})  # by dtype, dense
     sparsity_x2: bool = False  # has a structured-sparsity rate of twice the dense one
     measured_bf16_flops_per_s: FlopsPerS | None = None  # the best large matmul published
     l2_bytes: Bytes | None = None

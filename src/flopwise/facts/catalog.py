@@ -1,7 +1,7 @@
 """All that is known, as one value: `Facts`, the shipped tables with a folder of the user's own rows laid over them.
 
 `load_facts` is called once, at the edge; what it gives is passed on. A facts folder (`--facts DIR`, or the environment
-variable FLOPWISE_FACTS) may hold any of `FOLDER_FILES`, and in `calibration/` JSON files of parameters that stand in
+variable FLOPWISE_FACTS) may hold any of `folder_files`, and in `calibration/` JSON files of parameters that stand in
 for shipped ones of the same name and scope. Between the two lie the prices that the user imported
 (`flopwise.facts.price_files`). A table is read when it is first asked for; a folder's files at once, so that a mistake
 in one is told by any command.
@@ -15,52 +15,39 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
-from flopwise.facts import price_book, price_files
-from flopwise.facts.accelerators import (
-    ACCELERATORS,
-    ALIASES,
-    GRADE_RECORDS,
-    KINDS,
-    Accelerator,
-    Alias,
-    GradeRecord,
-    spelling_key,
-)
-from flopwise.facts.architecture import Model
+from flopwise.facts import price_files
+from flopwise.facts.accelerators import ACCELERATORS, ALIASES, KINDS, Accelerator, Alias, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, read_errors, read_parameters
-from flopwise.facts.formats import (
-    CACHE_FORMATS,
-    CHECKPOINT_FORMATS,
-    GGUF_BLOCKS,
-    GGUF_FORMATS,
-    CacheFormat,
-    WeightFormat,
-)
-from flopwise.facts.models.catalog import FILES as MODEL_FILES
-from flopwise.facts.models.catalog import ModelCatalog
 from flopwise.facts.offers import OFFERS, Offer, known_region, region_names
-from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
-from flopwise.facts.regions import ANY, GRIDS, TAGS, GridRecord
-from flopwise.facts.reliability import FAILURES, SPOT, SpotRecord
-from flopwise.facts.samples import CONVOLUTIONS, SAMPLES, ConvolutionLayer, TrainingSample
-from flopwise.facts.software import ENGINES, OPTIMIZERS, STACKS
-from flopwise.facts.storage import STORAGE
-from flopwise.facts.tables import FactTable, Key, N, Row, row_named, spellings
+from flopwise.facts.tables import ANY, FactTable, Key, N, Row, row_named, spellings
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.models.catalog import ModelCatalog
+    from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
+    from flopwise.facts.regions import GridRecord
+    from flopwise.facts.reliability import FailureRecord, SpotRecord
+    from flopwise.facts.samples import ConvolutionLayer, TrainingSample
+    from flopwise.facts.software import Engine, Optimizer, TrainingStack
+    from flopwise.facts.storage import Storage
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE = "calibration", "intervals.json"
-TABLES: tuple[FactTable[Any], ...] = (
-    ACCELERATORS, ALIASES, OFFERS, STORAGE, FAILURES, SPOT, price_book.TERMS, price_book.VOLUMES, GRIDS,
-    price_book.HOSTED, price_book.HARDWARE, GRADE_RECORDS, TAGS, ENGINES, STACKS, OPTIMIZERS, CHECKPOINT_FORMATS,
-    GGUF_FORMATS, GGUF_BLOCKS, CACHE_FORMATS, SAMPLES, CONVOLUTIONS,
+TABLES = (
+    "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "storage.STORAGE", "reliability.FAILURES",
+    "reliability.SPOT", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
+    "price_book.HARDWARE", "accelerators.GRADE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
+    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
+    "formats.CACHE_FORMATS", "samples.SAMPLES", "samples.CONVOLUTIONS",
 )  # fmt: skip
-"""Every table of facts; besides them stand the files of models, the calibration and the errors of predictions."""
-FOLDER_FILES = (*(table.file for table in TABLES), *MODEL_FILES, ERRORS_FILE)
+"""Where every table of facts is declared: its module is loaded when somebody asks for the table."""
 R = TypeVar("R")
 V = TypeVar("V")
 
@@ -78,14 +65,35 @@ class Resolution:
         return self.note is not None
 
 
-def _all_rows(table: FactTable[R]) -> cached_property[tuple[R, ...]]:
+@cache
+def _table(place: str) -> FactTable[Any]:
+    """The table that is declared at one of `TABLES`."""
+    module, _, name = place.partition(".")
+    table: FactTable[Any] = getattr(import_module(f"flopwise.facts.{module}"), name)
+    return table
+
+
+def tables() -> list[FactTable[Any]]:
+    """Every table of facts; besides them stand the files of models, the calibration and the errors of predictions."""
+    return [_table(place) for place in TABLES]
+
+
+@cache
+def folder_files() -> tuple[str, ...]:
+    """Files that a folder of facts may hold, beside its calibration."""
+    from flopwise.facts.models.catalog import FILES  # noqa: PLC0415 - who asks for none need not load it
+
+    return (*(table.file for table in tables()), *FILES, ERRORS_FILE)
+
+
+def _all_rows(place: str) -> Any:
     """A member of `Facts`: all rows of a table."""
-    return cached_property(lambda facts: tuple(facts.rows(table).values()))
+    return cached_property(lambda facts: tuple(facts.rows(place).values()))
 
 
-def _named_rows(table: FactTable[R]) -> cached_property[Mapping[str, R]]:
+def _named_rows(place: str) -> Any:
     """A member of `Facts`: the rows of a table by their names."""
-    return cached_property(lambda facts: _by_name(facts.rows(table)))
+    return cached_property(lambda facts: _by_name(facts.rows(place)))
 
 
 def _remembered(find: Callable[[Facts, str, str], V]) -> Callable[[Facts, str, str], V]:
@@ -135,10 +143,11 @@ class Facts:
                 getattr(self, name)
         return self.__dict__ | {"found": {}}
 
-    def rows(self, table: FactTable[R], finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
-        """The shipped rows of a table by key, with those of the folder laid over them."""
+    def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
+        """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
+        table = _table(wanted) if isinstance(wanted, str) else wanted
         rows, own = _shipped(table), self._own_file(table)
-        return rows if own is None else table.overlaid(rows, own, finish)
+        return rows if own is None else table.overlaid(rows, own)
 
     def _own_file(self, table: FactTable[Any]) -> Path | None:
         """The file of the folder for a table, if there is one."""
@@ -161,7 +170,7 @@ class Facts:
     @cached_property
     def accelerators(self) -> Mapping[str, Accelerator]:
         """Every accelerator by its canonical name."""
-        rows, calibration = self.rows(ACCELERATORS), self.calibration
+        rows, calibration = self.rows("accelerators.ACCELERATORS"), self.calibration
         return {name: replace(chip, calibration=calibration) for (name,), chip in rows.items()}
 
     @cached_property
@@ -243,7 +252,7 @@ class Facts:
             and a.hbm_bytes >= min_hbm_bytes
         )
 
-    grades = _all_rows(GRADE_RECORDS)  # what accelerators are made for, by patterns of names
+    grades: tuple[GradeRecord, ...] = _all_rows("accelerators.GRADE_RECORDS")  # what accelerators are made for
 
     def grade(self, accelerator: str) -> GradeRecord:
         """The record of the longest pattern that fits an accelerator's canonical name."""
@@ -340,7 +349,7 @@ class Facts:
             ram_bytes = int(offer.ram_bytes / offer.count)
         return whole.scaled(offer.accelerator_share, hbm_bytes=ram_bytes)
 
-    purchase_terms = _all_rows(price_book.TERMS)  # how instances are billed, by patterns of their names
+    purchase_terms: tuple[PurchaseTerms, ...] = _all_rows("price_book.TERMS")  # how instances are billed
 
     @_remembered
     def terms_of(self, provider: str, instance: str) -> PurchaseTerms | None:
@@ -355,13 +364,15 @@ class Facts:
     @cached_property
     def volume_prices(self) -> Mapping[tuple[str, str], VolumePrice]:
         """What storage and traffic cost, by provider and kind."""
-        return price_book.volume_prices(self.rows(price_book.VOLUMES).values())
+        from flopwise.facts.price_book import volume_prices  # noqa: PLC0415 - as above
+
+        return volume_prices(self.rows("price_book.VOLUMES").values())
 
     def volume_price(self, provider: str, kind: VolumeKind) -> VolumePrice | None:
         """What the provider takes for `kind`; None: not known."""
         return self.volume_prices.get((provider, kind))
 
-    hosted_prices = _all_rows(price_book.HOSTED)  # what hosted models cost
+    hosted_prices: tuple[HostedPrice, ...] = _all_rows("price_book.HOSTED")  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
         """Who hosts a model, by its catalog name or the provider's own, cheapest output first; empty: nobody known."""
@@ -369,7 +380,7 @@ class Facts:
         found = [p for p in self.hosted_prices if wanted in {fold(p.name), fold(p.model or p.name)}]
         return tuple(sorted(found, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))
 
-    hardware_prices = _all_rows(price_book.HARDWARE)  # what accelerators cost to buy
+    hardware_prices: tuple[HardwarePrice, ...] = _all_rows("price_book.HARDWARE")  # what accelerators cost to buy
 
     def hardware_price(self, accelerator: str) -> HardwarePrice | None:
         """The price of an accelerator by its canonical name: of a whole server where it is known, else of the card."""
@@ -378,7 +389,7 @@ class Facts:
 
     # providers and regions
 
-    grids = _all_rows(GRIDS)  # the carbon of a kWh, by provider and patterns of regions
+    grids: tuple[GridRecord, ...] = _all_rows("regions.GRIDS")  # the carbon of a kWh
 
     @_remembered
     def grid(self, provider: str, region: str) -> GridRecord:
@@ -395,7 +406,7 @@ class Facts:
     def tags(self) -> Mapping[str, frozenset[str]]:
         """Which providers have each attestation or service."""
         found: dict[str, set[str]] = {}
-        for record in self.rows(TAGS).values():
+        for record in self.rows("regions.TAGS").values():
             found.setdefault(record.tag.lower(), set()).add(record.provider)
         return {tag: frozenset(providers) for tag, providers in found.items()}
 
@@ -415,9 +426,9 @@ class Facts:
 
     # how machines fail, and where data lie
 
-    failures = _named_rows(FAILURES)  # records of failures by name
+    failures: Mapping[str, FailureRecord] = _named_rows("reliability.FAILURES")  # records of failures by name
     failure_record = _finder("record of failures", lambda facts: facts.failures)
-    spot_records = _all_rows(SPOT)  # records of spot interruptions
+    spot_records: tuple[SpotRecord, ...] = _all_rows("reliability.SPOT")  # records of spot interruptions
 
     @_remembered
     def spot(self, provider: str, accelerator: str) -> SpotRecord:
@@ -427,30 +438,30 @@ class Facts:
         ]
         return max(fitting, key=lambda r: (r.provider != ANY, r.accelerator is not None))
 
-    storage_kinds = _named_rows(STORAGE)  # kinds of storage by name
+    storage_kinds: Mapping[str, Storage] = _named_rows("storage.STORAGE")  # kinds of storage by name
     storage = _finder("kind of storage", lambda facts: facts.storage_kinds)
     # software and formats
 
-    engines = _named_rows(ENGINES)  # inference engines by name
+    engines: Mapping[str, Engine] = _named_rows("software.ENGINES")  # inference engines by name
     engine = _finder("engine", lambda facts: facts.engines)
-    stacks = _named_rows(STACKS)  # training stacks by name
+    stacks: Mapping[str, TrainingStack] = _named_rows("software.STACKS")  # training stacks by name
     stack = _finder("training stack", lambda facts: facts.stacks)
-    optimizers = _named_rows(OPTIMIZERS)  # optimizers by name
+    optimizers: Mapping[str, Optimizer] = _named_rows("software.OPTIMIZERS")  # optimizers by name
     optimizer = _finder("optimizer", lambda facts: facts.optimizers)
 
     @cached_property
     def weight_formats(self) -> Mapping[str, WeightFormat]:
         """Weight formats by every folded spelling: checkpoints', then llama.cpp's."""
-        blocks = _by_name(self.rows(GGUF_BLOCKS))
-        gguf = [replace(row, blocks=blocks) for row in self.rows(GGUF_FORMATS).values()]
+        blocks = _by_name(self.rows("formats.GGUF_BLOCKS"))
+        gguf = [replace(row, blocks=blocks) for row in self.rows("formats.GGUF_FORMATS").values()]
         found: dict[str, WeightFormat] = {fold(row.name): row for row in gguf}
-        found |= spellings(self.rows(CHECKPOINT_FORMATS).values())  # F16 and MXFP4 are formats of checkpoints, too
+        found |= spellings(self.rows("formats.CHECKPOINT_FORMATS").values())  # F16 and MXFP4 are such, too
         return found | {fold(f"gguf {row.name}"): row for row in gguf}
 
     @property
     def weight_format_names(self) -> list[str]:
         """Names of all weight formats: checkpoint formats, then llama.cpp's."""
-        return [*_by_name(self.rows(CHECKPOINT_FORMATS)), *_by_name(self.rows(GGUF_FORMATS))]
+        return [*_by_name(self.rows("formats.CHECKPOINT_FORMATS")), *_by_name(self.rows("formats.GGUF_FORMATS"))]
 
     def weight_format(self, name: str) -> WeightFormat:
         """The weight format of that name; spelling and punctuation are forgiving (`GGUF Q4_K_M`, `AWQ-INT4`).
@@ -463,7 +474,7 @@ class Facts:
             raise UnknownNameError("weight format", name, self.weight_format_names)
         return found
 
-    cache_formats = _named_rows(CACHE_FORMATS)  # formats of key-value caches by name
+    cache_formats: Mapping[str, CacheFormat] = _named_rows("formats.CACHE_FORMATS")  # of key-value caches
 
     def cache_format(self, dtype: str) -> CacheFormat:
         """The format of a key-value cache.
@@ -482,13 +493,15 @@ class Facts:
     @cached_property
     def models(self) -> ModelCatalog:
         """The known models."""
+        from flopwise.facts.models.catalog import ModelCatalog  # noqa: PLC0415 - as above
+
         return ModelCatalog(self.folder)
 
     def model(self, spec: str, *, assume_family: str | None = None, offline: bool = False) -> Model:
         """The model that `spec` names: see `ModelCatalog.model`."""
         return self.models.model(spec, assume_family=assume_family, offline=offline)
 
-    samples = _named_rows(SAMPLES)  # training samples by name
+    samples: Mapping[str, TrainingSample] = _named_rows("samples.SAMPLES")  # training samples by name
 
     def sample(self, name: str) -> TrainingSample | None:
         """The sample of that name in any spelling; None where there is none."""
@@ -500,7 +513,7 @@ class Facts:
 
     def convolutions(self, model: str) -> tuple[ConvolutionLayer, ...] | None:
         """The layers of a model, in the order in which they run; None where they are not written down."""
-        return tuple(row for row in self.rows(CONVOLUTIONS).values() if row.network == model) or None
+        return tuple(row for row in self.rows("samples.CONVOLUTIONS").values() if row.network == model) or None
 
     def check(self) -> None:
         """Read the folder's and the imported files.
@@ -508,11 +521,12 @@ class Facts:
         Raises:
             SpecError: one of them is wrong; names file, row and column.
         """
-        own = {table.file for table in TABLES if self._own_file(table) is not None}
-        for table in TABLES:
-            if table.file in own:
-                self.rows(table)
+        own = set[str]()
         if self.folder is not None:
+            for table in tables():
+                if self._own_file(table) is not None:
+                    own.add(table.file)
+                    self.rows(table)
             _ = self.calibration
             self.models.check()
         if own & {ACCELERATORS.file, ALIASES.file}:
@@ -561,12 +575,12 @@ def load_facts(folder: Path | str | None = None) -> Facts:
     path = Path(chosen).expanduser()
     try:
         own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
-        found = [(name, (path / name).stat()) for name in (*FOLDER_FILES, *own) if (path / name).is_file()]
+        found = [(name, (path / name).stat()) for name in (*folder_files(), *own) if (path / name).is_file()]
     except (OSError, ValueError) as fault:
         raise SpecError(f"facts folder {str(path)[:200]!r} cannot be read ({fault})") from fault
     if not found:
         state = "has none of the files" if path.is_dir() else "does not exist; a facts folder holds any of"
-        raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(FOLDER_FILES)}")
+        raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(folder_files())}")
     stamps = tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
     return _cached(str(path), stamps, imported)
 

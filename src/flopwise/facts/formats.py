@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flopwise import units
 from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
@@ -74,18 +74,14 @@ Rules = Mapping[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat(ABC):
-    """A format in which weights are stored."""
+    """A format in which weights are stored; `kind` is the family: a checkpoint's, or llama.cpp's."""
 
+    kind: ClassVar[Literal["weights", "gguf"]]
     name: str
     source: str
     date: Day
     meaning: str = ""
     aliases: tuple[str, ...] = ()
-
-    @property
-    @abstractmethod
-    def kind(self) -> Literal["weights", "gguf"]:
-        """The family: a checkpoint's, or llama.cpp's."""
 
     @property
     @abstractmethod
@@ -111,6 +107,7 @@ class WeightFormat(ABC):
 class CheckpointFormat(WeightFormat):
     """A checkpoint's format: the role of a tensor decides whether it is quantised. A row of data/weight_formats.csv."""
 
+    kind: ClassVar[Literal["weights", "gguf"]] = "weights"
     bits: float  # of a quantised weight
     roles: Literal["all", "linear", "mlp", "experts_or_mlp"]  # the tensors that are quantised
     block_rows: int | None = None  # of a block with a scale of its own; 0: all rows; None: there are no scales
@@ -121,11 +118,6 @@ class CheckpointFormat(WeightFormat):
     extra_bits: float  # of one weight: scales of scales
     rest_bits: float  # of the weights that are not quantised
     first_last: bool  # the first and the last layer are quantised, too
-
-    @property
-    def kind(self) -> Literal["weights", "gguf"]:
-        """Of a checkpoint."""
-        return "weights"
 
     @property
     def weight_bits(self) -> float:
@@ -181,6 +173,7 @@ class GgufBlock:
 class GgufFormat(WeightFormat):
     """One of llama.cpp's mixtures: a tensor's block type follows from its role, its layer and the model's shape."""
 
+    kind: ClassVar[Literal["weights", "gguf"]] = "gguf"
     base: str
     output: str  # of the head
     embedding: str
@@ -188,11 +181,6 @@ class GgufFormat(WeightFormat):
     keep_v: bool  # values and keys of models that llama.cpp calls a 70B or 8 experts keep their type
     rules: Rules = field(default_factory=dict, hash=False)
     blocks: Mapping[str, GgufBlock] = field(default_factory=dict, repr=False, compare=False, metadata={"inner": True})
-
-    @property
-    def kind(self) -> Literal["weights", "gguf"]:
-        """One of llama.cpp's."""
-        return "gguf"
 
     @property
     def weight_bits(self) -> float:

@@ -12,8 +12,6 @@ from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.tables import Confidence, Day, FactTable
 
-ANY = "any"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRecord:

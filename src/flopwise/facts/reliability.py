@@ -15,7 +15,6 @@ from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive, Row
 
-ANY = "any"
 PERIODS_S = {"hour": units.HOUR_S, "day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
 _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.999999, zero=True)
 

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import ANY, FactTable
 
-ANY = "any"
 OF_VENDORS = {
     "nvidia": "nvidia",
     "amd": "amd",

@@ -26,6 +26,8 @@ from flopwise.errors import SpecError, UnknownNameError, fold, nearest_names
 
 MAX_FILE_BYTES = 20_000_000
 UNKNOWN = "unknown"
+ANY = "any"
+"""In a cell: whichever there is."""
 _SILENT = object()
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
@@ -206,7 +208,7 @@ class FactTable(Generic[R]):
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """Default value of each field that is a column, MISSING where every row needs one."""
-        own = (f for f in fields(self.row) if not f.metadata.get("inner"))  # type: ignore[arg-type]  # same
+        own = (f for f in fields(self.row) if not f.metadata.keys() & {"inner", "gathered"})  # type: ignore[arg-type]  # same
         return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in own}
 
     @cached_property

@@ -44,7 +44,7 @@ def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     if not answers_in_one_pass(best.model, workload):
         forms = map(workload.facts.weight_format, FORMATS)
         for form in runnable_formats(best.model, workload.engine, rates, tuple(forms)):
-            if form is not best.found.weights:
+            if form.name != best.found.weights.name:
                 yield _lever(FORMATS[form.name], best, chosen, weights=form)
         if best.kv_dtype.name != "fp8":
             yield _lever("KV cache fp8", best, chosen, kv_dtype=workload.facts.cache_format("fp8"))
