@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from flopwise.api.recipes import Method, check_length
-from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 
@@ -209,6 +208,7 @@ def of_training(
     """The answer for one layout of one recipe."""
     from flopwise.training.memory import step_memory
     from flopwise.training.remedies import training_remedies
+    from flopwise.training.rules_of_thumb import memory_rules
 
     kind = "gpu" if chip is None else chip.kind
     held = step_memory(model, recipe, layout, device_kind=kind)
@@ -236,7 +236,7 @@ def of_training(
         if fits is not False
         else tuple(training_remedies(model, recipe, layout, facts, capacity, device_kind=kind)),
         band=band,
-        quick=training_rules(model, recipe, layout, total, chip),
+        quick=memory_rules(model, recipe, layout, total, chip),
         settings=(
             ("layout", layout_text(layout)),
             ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
@@ -386,6 +386,7 @@ def of_serving(
 ) -> MemoryAnswer:
     """The answer for one deployment whose memory is `held`."""
     from flopwise.serving.memory import generates
+    from flopwise.serving.rules_of_thumb import capacity_rules
 
     caches = generates(model)
     total = float(held.total_bytes)
@@ -408,7 +409,7 @@ def of_serving(
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
         remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, facts, context, concurrency),
         band=band,
-        quick=serving_rules(model, asked, chip, facts, context),
+        quick=capacity_rules(model, chip, context, memory_frac=asked.memory_frac, **asked.software(facts)),
         settings=(
             ("layout", asked.layout_text),
             ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
-from flopwise.api.rules import token_rules
 from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
 from flopwise.api.train import price_text
 from flopwise.errors import SpecError
@@ -198,6 +197,7 @@ def answered(
     """The answer for `replicas` of one job."""
     from flopwise.serving.assisted import host_bytes
     from flopwise.serving.estimate import estimate, job_memory
+    from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
 
     found = estimate(job)

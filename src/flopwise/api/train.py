@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
 from flopwise.api.recipes import Method
-from flopwise.api.rules import step_rules
 from flopwise.api.runs import Surroundings, run_tokens
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.training.spec import batch_of_tokens
@@ -181,13 +180,13 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    from flopwise.search.training import fastest
+    from flopwise.search.layout_search import fastest_layout
     from flopwise.training.layout import RECOMPUTE
     from flopwise.training.memory import FITS_WITH, memory_band, step_memory
     from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
-    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    found = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:
@@ -225,6 +224,7 @@ def answered(
 ) -> TrainAnswer:
     """The answer for one layout."""
     from flopwise.training.estimate import TrainJob, estimate
+    from flopwise.training.rules_of_thumb import step_rules
     from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent

@@ -24,9 +24,9 @@ from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
+from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
-from flopwise.search.training import searched, timed
 from flopwise.training.layout import Recipe
 
 UNIT = "GPU-hours"
@@ -102,8 +102,8 @@ def _hours_per_token(
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
     modes = (2,) if recipe.attention == "eager" else MODES
-    job = searched(model, recipe, most=gpus, least=gpus, recomputes=modes)
-    layouts = timed(job, node, 1.0, {}, every=bool(degrees))
+    job = layout_search(model, recipe, most=gpus, least=gpus, recomputes=modes)
+    layouts = timed_layouts(job, node, 1.0, {}, every=bool(degrees))
     if not layouts.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")
     order = np.argsort(layouts.run_s, kind="stable")

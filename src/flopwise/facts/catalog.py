@@ -253,7 +253,7 @@ class Facts:
             below = rows
 
             def imported(row: Row, offer: Offer, below: Mapping[Key, Offer] = below) -> Offer:
-                return named(row, price_files.kept(offer, below.get(offer.key)))
+                return named(row, price_files.with_older_prices_noted(offer, below.get(offer.key)))
 
             try:
                 rows = OFFERS.overlaid(below, path, imported)

@@ -114,7 +114,7 @@ def command(**given: Any) -> None:
     import msgspec
 
     from flopwise.api.buy_or_build import compare
-    from flopwise.api.prices import stale_ways
+    from flopwise.api.prices import stale_notes
     from flopwise.buy_or_build.alternatives import KINDS, MonthlyTraffic
     from flopwise.cli.commands.plan import _latency, method
     from flopwise.cli.views import buy_or_build as view
@@ -144,7 +144,7 @@ def command(**given: Any) -> None:
             },
         )  # fmt: skip
     options.answer(lambda: msgspec.to_builtins(found), lambda paper: view.blocks(found, paper))
-    options.say_age(stale_ways(found))
+    options.say_age(stale_notes(found.priced()))
 
 
 def _auto(text: str | None) -> float | None:

@@ -14,7 +14,8 @@ from flopwise.cli.app import usage_error
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import Ages, Held, Imported
+    from flopwise.api.prices import PriceAges
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
@@ -129,16 +130,15 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts: Path | None) -> None:
-    from flopwise.api.own_prices import own_prices
-    from flopwise.api.prices import stale_own
+    from flopwise.api.prices import own_prices, stale_notes
     from flopwise.cli.views import own_prices as view
 
     found = own_prices(gpu, utilisation=0.6 if utilisation is None else utilisation, facts=facts, **site)
     options.answer(lambda: found, lambda paper: view.blocks(found, paper))
-    options.say_age(stale_own(found))
+    options.say_age(stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
 
 
-def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
+def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
     yield table(
         ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
         [
@@ -174,7 +174,7 @@ def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
         yield from _held(ages.imported, paper)
 
 
-def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
+def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not held:
         yield "Nothing is imported: the shipped prices hold."
         return
@@ -188,7 +188,7 @@ def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
             yield f"{each.name} cannot be read: {each.fault}"
 
 
-def _imported(done: Imported, paper: Screen) -> Iterator[str]:
+def _imported(done: PriceImport, paper: Screen) -> Iterator[str]:
     yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
     yield pairs(
         [

@@ -9,8 +9,8 @@ from flopwise import units
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.own_prices import OwnPrice
     from flopwise.fleet.onprem import AgainstCloud
+    from flopwise.fleet.own_hour import OwnPrice
 
 CLOUDS = 20
 """Offers that are shown of one accelerator."""
