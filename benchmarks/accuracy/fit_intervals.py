@@ -23,6 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
+from flopwise.calibrate.constants import Array
+from flopwise.calibrate.robust import even_weights, weighted_quantile
+
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}
 """Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
@@ -50,77 +53,66 @@ class Band(NamedTuple):
     high: float
 
 
-def points_of(held: Sequence[Case]) -> list[Point]:
+def points_of(scored: Sequence[Case]) -> list[Point]:
     """The measurements of cases that were predicted; by constants that have not seen their source, where there are."""
-    found = []
-    unseen = unseen_errors(held[0].kind) if held else {}
-    for case in held:
+    points = []
+    unseen = unseen_errors(scored[0].kind) if scored else {}
+    for case in scored:
         band, ratio = case.prediction.band, case.ratio
         if case.key in unseen:
             ratio = 1.0 / (1.0 + unseen[case.key])
         if band is not None and ratio is not None:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
-            found.append(
-                Point(band.asked or band.name, case.source, (-1 if inverse else 1) * math.log(ratio), band.spread)
-            )
-    return found
+            sign = -1 if inverse else 1
+            points.append(Point(band.asked or band.name, case.source, sign * math.log(ratio), band.spread))
+    return points
 
 
-def weights(held: Sequence[Point]) -> np.ndarray:
+def source_weights(points: Sequence[Point]) -> Array:
     """One over the square root of the rows of each point's source."""
-    counts: dict[str, int] = defaultdict(int)
-    for p in held:
-        counts[p.source] += 1
-    return np.array([1 / math.sqrt(counts[p.source]) for p in held])
+    return even_weights([p.source for p in points])
 
 
-def quantile(values: np.ndarray, weight: np.ndarray, share: float) -> float:
-    """Weighted quantile, linear between points."""
-    order = np.argsort(values, kind="stable")
-    ranks = np.cumsum(weight[order]) - weight[order] / 2
-    return float(np.interp(share * weight.sum(), ranks, values[order]))
-
-
-def fit(held: Sequence[Point], floor: float) -> Band:
+def fit(points: Sequence[Point], floor: float) -> Band:
     """The band of some points; a point whose band is wider than its class counts as near as its spread makes it."""
-    ratios, weight = np.array([p.log_ratio for p in held]), weights(held)
-    median = quantile(ratios, weight, 0.5)
-    scaled = median + (ratios - median) / np.array([p.spread for p in held])
-    low, high = quantile(scaled, weight, 0.1), quantile(scaled, weight, 0.9)
+    ratios, weights = np.array([p.log_ratio for p in points]), source_weights(points)
+    median = weighted_quantile(ratios, weights, 0.5)
+    scaled = median + (ratios - median) / np.array([p.spread for p in points])
+    low, high = weighted_quantile(scaled, weights, 0.1), weighted_quantile(scaled, weights, 0.9)
     return Band(min(low, median - floor), median, max(high, median + floor))
 
 
-def classes(held: Sequence[Point]) -> dict[str, list[Point]]:
+def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Points of every class and of the classes above it."""
-    found: dict[str, list[Point]] = defaultdict(list)
-    for p in held:
+    groups: dict[str, list[Point]] = defaultdict(list)
+    for p in points:
         parts = p.name.split(".")
         for count in range(1, len(parts) + 1):
-            found[".".join(parts[:count])].append(p)
-    return dict(sorted(found.items()))
+            groups[".".join(parts[:count])].append(p)
+    return dict(sorted(groups.items()))
 
 
-def enough(held: Sequence[Point]) -> bool:
+def enough(points: Sequence[Point]) -> bool:
     """Whether a class has a band of its own."""
-    return len(held) >= FEW_ROWS and len({p.source for p in held}) >= FEW_SOURCES
+    return len(points) >= FEW_ROWS and len({p.source for p in points}) >= FEW_SOURCES
 
 
-def bands(held: Sequence[Point], floor: float) -> dict[str, Band]:
+def bands(points: Sequence[Point], floor: float) -> dict[str, Band]:
     """Bands of the classes that have points enough; the topmost always."""
-    return {name: fit(own, floor) for name, own in classes(held).items() if enough(own) or "." not in name}
+    return {name: fit(own, floor) for name, own in classes(points).items() if enough(own) or "." not in name}
 
 
-def band_of(found: dict[str, Band], name: str) -> Band | None:
+def band_of(fitted: dict[str, Band], name: str) -> Band | None:
     """The band of the nearest class at or above `name`."""
     parts = name.split(".")
-    return next((found[n] for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in found), None)
+    return next((fitted[n] for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in fitted), None)
 
 
-def inside(found: dict[str, Band], held: Sequence[Point], factor: float) -> list[bool]:
+def inside(fitted: dict[str, Band], points: Sequence[Point], factor: float) -> list[bool]:
     """Whether each point lies in its band, with the spread multiplied."""
     out = []
-    for p in held:
-        band = band_of(found, p.name)
+    for p in points:
+        band = band_of(fitted, p.name)
         if band is not None:
             wide = factor * p.spread
             low, high = band.median + (band.low - band.median) * wide, band.median + (band.high - band.median) * wide
@@ -128,19 +120,19 @@ def inside(found: dict[str, Band], held: Sequence[Point], factor: float) -> list
     return out
 
 
-def left_out(held: Sequence[Point], floor: float) -> list[tuple[dict[str, Band], list[Point]]]:
+def left_out(points: Sequence[Point], floor: float) -> list[tuple[dict[str, Band], list[Point]]]:
     """For each source the bands of the others, and its own points."""
-    sources = sorted({p.source for p in held})
+    sources = sorted({p.source for p in points})
     if len(sources) < 2:
-        return [(bands(held, floor), list(held))]
-    return [(bands([p for p in held if p.source != s], floor), [p for p in held if p.source == s]) for s in sources]
+        return [(bands(points, floor), list(points))]
+    return [(bands([p for p in points if p.source != s], floor), [p for p in points if p.source == s]) for s in sources]
 
 
 def unseen_coverage(folds: Sequence[tuple[dict[str, Band], list[Point]]], factor: float) -> float:
     """Mean coverage of points that the bands have not seen; a source weighs as the square root of its rows."""
-    held = [p for _, own in folds for p in own]
-    hits = [hit for found, own in folds for hit in inside(found, own, factor)]
-    return float(np.average(hits, weights=weights(held)))
+    points = [p for _, own in folds for p in own]
+    hits = [hit for fitted, own in folds for hit in inside(fitted, own, factor)]
+    return float(np.average(hits, weights=source_weights(points)))
 
 
 def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> float:
@@ -156,17 +148,17 @@ def main() -> None:
     given = parser.parse_args()
     out: dict[str, dict[str, float | int]] = {}
     for kind in KINDS:
-        held = points_of(cases(kind))
+        points = points_of(cases(kind))
         floor = FLOOR.get(kind, OTHER_FLOOR)
-        folds = left_out(held, floor)
+        folds = left_out(points, floor)
         factor = factor_for(folds)
-        found, own = bands(held, floor), classes(held)
-        seen = float(np.mean(inside(found, held, factor)))
+        fitted, own = bands(points, floor), classes(points)
+        seen = float(np.mean(inside(fitted, points, factor)))
         print(
-            f"{kind}: {len(held)} rows, {len(folds)} sources; spread x {factor:.2f}; inside: {seen:.0%} of all rows, "
+            f"{kind}: {len(points)} rows, {len(folds)} sources; spread x {factor:.2f}; inside: {seen:.0%} of all rows, "
             f"{unseen_coverage(folds, factor):.0%} of sources left out"
         )
-        for name, band in found.items():
+        for name, band in fitted.items():
             if name == "serving":  # times and rates together say nothing
                 continue
             low, high = (

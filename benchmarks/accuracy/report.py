@@ -89,12 +89,12 @@ VIEWS: dict[str, dict[str, Key]] = {
 """How each kind is split, view by view."""
 
 
-def quantities(held: Sequence[Case]) -> dict[str, list[Case]]:
+def quantities(members: Sequence[Case]) -> dict[str, list[Case]]:
     """Cases by quantity, those of one-quantity kinds under one name."""
-    found: dict[str, list[Case]] = defaultdict(list)
-    for case in held:
-        found[case.prediction.quantity or case.prediction.unit].append(case)
-    return dict(sorted(found.items()))
+    groups: dict[str, list[Case]] = defaultdict(list)
+    for case in members:
+        groups[case.prediction.quantity or case.prediction.unit].append(case)
+    return dict(sorted(groups.items()))
 
 
 def percent(value: float | None, *, signed: bool = False) -> str:
@@ -110,9 +110,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows)])
 
 
-def figures(held: Sequence[Case]) -> tuple[object, ...]:
+def figures(members: Sequence[Case]) -> tuple[object, ...]:
     """Rows, predicted, median, 90th percentile, bias and coverage."""
-    s = summarize(c.prediction for c in held)
+    s = summarize(c.prediction for c in members)
     return (
         s.rows,
         s.predicted_rows,
@@ -139,22 +139,22 @@ def error_figures(errors: Sequence[float]) -> tuple[str, str, str]:
 HEADERS = ("rows", "predicted", "median error", "90th percentile", "bias", "in the interval")
 
 
-def rule(held: Sequence[Case]) -> tuple[str, str]:
+def rule(members: Sequence[Case]) -> tuple[str, str]:
     """Median and 90th percentile of the rule of thumb, as fitted and on sources that it has not seen."""
-    told = []
+    cells = []
     for unseen in (False, True):
-        errors = np.abs(thumb.errors(held, unseen=unseen))
-        told.append(
+        errors = np.abs(thumb.errors(members, unseen=unseen))
+        cells.append(
             f"{percent(float(np.median(errors)))} / {percent(float(np.quantile(errors, 0.9)))}" if errors.size else "-"
         )
-    return told[0], told[1]
+    return cells[0], cells[1]
 
 
 def overview(kinds: dict[str, list[Case]]) -> Iterator[str]:
     """The first table: every kind and quantity beside its rule of thumb."""
     rows = []
-    for kind, held in kinds.items():
-        for name, own in quantities(held).items():
+    for kind, predicted in kinds.items():
+        for name, own in quantities(predicted).items():
             rows.append((kind, name, *figures(own), *rule(own)))
     yield table(("kind", "quantity", *HEADERS, "rule of thumb", "rule on unseen sources"), rows)
     yield (
@@ -167,8 +167,8 @@ def overview(kinds: dict[str, list[Case]]) -> Iterator[str]:
 def coverage(kinds: dict[str, list[Case]]) -> str:
     """How the 10-90 % intervals would hold on sources that they have not seen."""
     rows = []
-    for kind, held in kinds.items():
-        points = points_of(held)
+    for kind, predicted in kinds.items():
+        points = points_of(predicted)
         if points:
             folds = left_out(points, FLOOR.get(kind, OTHER_FLOOR))
             factor = factor_for(folds)
@@ -232,12 +232,12 @@ def left_out_section(kind: str, scored: Sequence[Case]) -> Iterator[str]:
     yield UNMET[kind]
 
 
-def section(kind: str, held: list[Case]) -> Iterator[str]:
+def section(kind: str, predicted: list[Case]) -> Iterator[str]:
     """Everything about one kind."""
     yield f"## {kind} (benchmarks/truth/{kind}.csv)"
     for view, key in VIEWS[kind].items():
         rows = []
-        for name, own in quantities(held).items():
+        for name, own in quantities(predicted).items():
             groups: dict[str, list[Case]] = defaultdict(list)
             for case in own:
                 groups[key(case)].append(case)
@@ -245,9 +245,9 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
         yield f"### By {view}"
         yield table((view, "quantity", *HEADERS), rows)
     if kind in UNSEEN:
-        yield from left_out_section(kind, [c for c in held if c.prediction.error is not None])
+        yield from left_out_section(kind, [c for c in predicted if c.prediction.error is not None])
     yield "### Farthest off"
-    far = worst([c.prediction for c in held], WORST)
+    far = worst([c.prediction for c in predicted], WORST)
     yield table(
         ("row", "quantity", "measured", "predicted", "error"),
         [
@@ -255,7 +255,7 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
             for p in far
         ],
     )
-    missing = reasons(c.prediction for c in held)
+    missing = reasons(c.prediction for c in predicted)
     if missing:
         yield f"### Skipped: {sum(count for _, count in missing)}"
         yield table(("rows", "why"), [(count, why) for why, count in missing[:MOST_REASONS]])
@@ -326,8 +326,8 @@ def report() -> str:
     """The whole report."""
     kinds = {kind: cases(kind) for kind in KINDS}
     parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED]
-    for kind, held in kinds.items():
-        parts.extend(section(kind, held))
+    for kind, predicted in kinds.items():
+        parts.extend(section(kind, predicted))
     return "\n\n".join(parts) + "\n"
 
 

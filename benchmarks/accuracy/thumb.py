@@ -93,15 +93,15 @@ def _roofline(cells: tuple[tuple[str, str], ...]) -> dict[str, float]:
     """Bytes over bandwidth and FLOP over peak: a token, a prompt, and both together at what memory holds."""
     job, replicas = row_job(dict(cells), load_facts())
     gpus = int(job.layout.num_gpus)
-    found = estimate(job)
+    result = estimate(job)
     chip, active = job.cluster.accelerator, active_parameters(job.model)
     bits = next((b for key, b in BITS.items() if job.weights.name.lower().startswith(key)), 16.0)
     context = job.input_tokens + job.output_tokens // 2
-    cached = float(kv_cache_bytes(job.model, context, 1, job.kv_dtype.elem_bytes)) * found.concurrency
+    cached = float(kv_cache_bytes(job.model, context, 1, job.kv_dtype.elem_bytes)) * result.concurrency
     token_s = (active * bits / 8 + cached) / (chip.hbm_bytes_per_s * gpus)
     prompt_s = 2.0 * active * job.input_tokens / (chip.peak.get("bf16", chip.peak.get("fp16", 0.0)) * gpus)
     prompts = float(job.concurrency or 1) if job.static else 1.0
-    rate = found.concurrency / (token_s + prompt_s * found.concurrency / job.output_tokens)
+    rate = result.concurrency / (token_s + prompt_s * result.concurrency / job.output_tokens)
     return {"tpot_s": token_s, "ttft_s": prompt_s * prompts, "output_tokens_per_s": rate * replicas}
 
 
@@ -139,9 +139,9 @@ NAMES = {
 }
 
 
-def errors(held: Sequence[Case], *, unseen: bool) -> NDArray[np.float64]:
+def errors(members: Sequence[Case], *, unseen: bool) -> NDArray[np.float64]:
     """Predicted / measured - 1 of the rule on the cases that it covers; `unseen`: constants from other sources."""
-    scored = [c for c in held if c.prediction.measured and c.prediction.predicted]
+    scored = [c for c in members if c.prediction.measured and c.prediction.predicted]
     known = [(c, r) for c in scored if (r := raw(c)) is not None]
     groups: dict[tuple[str, ...], list[tuple[str, float]]] = defaultdict(list)
     for case, (group, figure) in known:

@@ -57,6 +57,12 @@ def test_published_peaks_are_met(changes: dict[str, str]) -> None:
     assert found.low < found.predicted < found.high
 
 
+def test_a_peak_is_in_bytes() -> None:
+    assert memory.predict_row(_row(), FACTS).measured == 24.9 * 2**30
+    assert memory.predict_row(_row({"memory_unit": "GB"}), FACTS).measured == 24.9e9
+    assert memory.predict_row(_row({"peak_memory_gb_per_gpu": ""}), FACTS).measured is None
+
+
 def test_measured_columns_are_no_input() -> None:
     one = memory.predict_row(_row(), FACTS)
     other = memory.predict_row(_row({"peak_memory_gb_per_gpu": "99", "speed_reported": "1"}), FACTS)

@@ -10,6 +10,7 @@ from flopwise.backtests.columns import our_columns
 from flopwise.backtests.names import model_spellings, named_model
 from flopwise.backtests.serving import (
     measured_quantities,
+    predict_row,
     row_cache_format,
     row_device,
     row_engine,
@@ -184,6 +185,20 @@ def test_modes_set_what_is_in_flight() -> None:
     assert (job.concurrency, replicas) == (2, 4)
     with pytest.raises(SpecError, match="prefill_replicas"):
         row_job(base | {"mode": "serving_concurrency", "prefill_replicas": "1", "decode_replicas": "3"}, facts)
+
+
+def test_replicas_make_their_tokens_together_and_each_in_its_own_time() -> None:
+    cells = {
+        "model": "Llama-3.1-8B",
+        "gpu": "H100-SXM-80GB",
+        "engine": "vllm",
+        "mode": "serving_concurrency",
+        "tp": "1",
+    }
+    cells |= {"mode": "serving_concurrency", "input_tokens": "512", "output_tokens": "128"}
+    one = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "1", "concurrency": "8"}, FACTS)}
+    four = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "4", "concurrency": "32"}, FACTS)}
+    assert four == pytest.approx(one | {"output_tokens_per_s": 4 * one["output_tokens_per_s"]})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
-from flopwise.backtests.training import row_job, row_stack
+from flopwise.backtests.training import row_job, row_layout, row_stack
 from named import FACTS
 
 
@@ -81,7 +81,20 @@ def test_a_run_is_read_from_the_columns_of_published_tables() -> None:
     assert (layout.dp, layout.tp, layout.pp, layout.zero, layout.interleave) == (8, 4, 2, 1, 2)
     assert (layout.micro_batch, layout.recompute, recipe.selective) == (2, 1, "alternate")
     assert (recipe.global_batch, recipe.stack.name, recipe.attention) == (256, "megatron-2021", "eager")
-    assert row["node_bytes_per_s"] == "200000000000"  # eight links of 200 Gbit/s
+    assert row["node_bytes_per_s"] == "200000000000"  # eight links of 200 Gbit/s, one for each GPU of the node
+    assert job.cluster.fabric.levels[-1].bytes_per_s == 25e9
+
+
+@pytest.mark.parametrize(
+    ("printed", "stage"),
+    [
+        ("fsdp", 3), ("fsdp_full_shard(zero3)", 3), ("fsdp_shard_grad_op", 2), ("zero2", 2), ("none", 0), ("ddp", 0),
+        ("", 1),  # Megatron's distributed optimizer and its like
+    ],
+)  # fmt: skip
+def test_sharding_is_a_stage_of_zero(printed: str, stage: int) -> None:
+    row = our_columns("training", {"n_gpus": "8", "stack": "fsdp-compile", "zero_stage_or_fsdp": printed})
+    assert row_layout(row).zero == stage
 
 
 def _hours(**cells: Any) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
 from flopwise.backtests.prediction import Row
 from flopwise.calibrate.constants import Array, Constant
-from flopwise.calibrate.robust import even_weights
+from flopwise.calibrate.robust import even_weights, weighted_quantile
 from flopwise.facts.catalog import Facts
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)
@@ -54,7 +54,4 @@ def campaigns(rows: Iterable[Row], facts: Facts) -> Campaigns:
 
 
 def _median(values: Array, sources: Sequence[str]) -> float:
-    weights = even_weights(sources)
-    order = np.argsort(values)
-    below = np.cumsum(weights[order]) - 0.5 * weights[order]
-    return float(np.exp(np.interp(0.5 * weights.sum(), below, np.log(values[order]))))
+    return float(np.exp(weighted_quantile(np.log(values), even_weights(sources), 0.5)))
