@@ -11,18 +11,19 @@ import numpy as np
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
-from flopwise.search.deployments import Deployments, answers_in_one_pass, deployments
+from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.serving_floors import floors, weights_read_s
+from flopwise.search.serving_floors import floors, format_on, tokens_per_decode_step, weights_read_s
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import DEGREES, ServingOption, serving_options
-from flopwise.search.serving_techniques import format_on, tokens_a_step, told, with_facts
+from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.serving.estimate import check_request
+from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
+from flopwise.serving.technique_rules import check_techniques, technique_settings, told_of_techniques
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def plan_serving(
     draft.assumptions = [
         *_default_assumptions(workload, model, wanted),
         *draft.assumptions,
-        *told(workload, model, nodes, wanted[0][0]),
+        *_technique_assumptions(workload, model, nodes, wanted[0][0]),
     ]
     simulates = alone and workload.source.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
@@ -230,6 +231,25 @@ def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[We
     return told
 
 
+def _technique_assumptions(
+    workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: WeightFormat
+) -> list[str]:
+    """The techniques that are used and what is assumed of them; refuses what cannot be on any device.
+
+    Raises:
+        SpecError: which technique cannot be, and why.
+    """
+    if not workload.techniques.any:
+        return []
+    node = next((n for n in nodes if n.cluster.accelerator.kind not in {"cpu", "soc"}), nodes[0])
+    try:
+        job = replica_job(workload, model, node.cluster, weights, ServingLayout())
+        check_techniques(job)
+    except SpecError as error:
+        raise SpecError(f"techniques: {error}") from None
+    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *told_of_techniques(job)]
+
+
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What the simulation stands on."""
     kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
@@ -283,7 +303,7 @@ def _options(
 ) -> list[ServingOption]:
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
-    each = tokens_a_step(workload)
+    each = tokens_per_decode_step(workload)
     limit_s = np.inf if target is None else stepped(target.seconds, 1)
     forms = list(dict.fromkeys(weights for weights, _ in wanted))
     read_s = {

@@ -11,7 +11,8 @@ import numpy as np
 
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.search.answer import SimulatedFigures
-from flopwise.search.serving_option import DEGREES, LATENCIES, latency_targets
+from flopwise.search.deployments import DEGREES
+from flopwise.search.serving_option import LATENCIES, latency_targets
 from flopwise.search.workload_traffic import busiest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
