@@ -15,14 +15,20 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.space import powers_of_two
-from flopwise.serving.asked import Place
-from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
-from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
+from flopwise.serving.technique_request import TechniqueContext
+from flopwise.serving.technique_runner import (
+    cached_tokens,
+    changed_memory,
+    percentile_tpot_s,
+    request_work,
+    tokens_a_round,
+)  # fmt: skip
 from flopwise.serving.techniques import PLAIN
 
 if TYPE_CHECKING:
@@ -118,8 +124,8 @@ def replica_job(
     techniques = PLAIN
     if workload.techniques.any:
         chip = cluster.accelerator
-        place = Place(tp=layout.tp, weights=weights, engine=workload.engine, chip=chip, facts=workload.facts)
-        techniques = workload.techniques.looked_up(model, place, lambda _: cast("Model", workload.drafter))
+        place = TechniqueContext(tp=layout.tp, weights=weights, engine=workload.engine, chip=chip, facts=workload.facts)
+        techniques = workload.techniques.resolve(model, place, lambda _: cast("Model", workload.drafter))
     return ServeJob(
         model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine, techniques=techniques,
         input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
@@ -129,7 +135,7 @@ def replica_job(
 def computed_prompt_tokens(workload: Resolved) -> int:
     """Tokens of a prompt that are not found in the cache.
 
-    Source: `flopwise.serving.prefix.cached_tokens`.
+    Source: `flopwise.serving.technique_runner.cached_tokens`.
     """
     shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
     block, tokens = workload.engine.block_tokens, workload.input_tokens
@@ -305,7 +311,7 @@ def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, lea
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
         middle = seen.get("mean", seen[wanted["tpot"]])
-        token_s = {p: paced(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
+        token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
         ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(token_s[wanted["tpot"]])
         whole = wanted["latency"]
         e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])

@@ -23,7 +23,7 @@ from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
-from flopwise.serving.technique_rules import check_techniques, technique_settings, told_of_techniques
+from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _technique_assumptions(
         check_techniques(job)
     except SpecError as error:
         raise SpecError(f"techniques: {error}") from None
-    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *told_of_techniques(job)]
+    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]
 
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:

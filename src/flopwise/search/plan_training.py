@@ -21,8 +21,9 @@ from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
 from flopwise.search.training_option import TrainingOption, reliability, run_tokens, training_options
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, recipe_passes
+from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Lora
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
@@ -230,7 +231,7 @@ def floor_flops(search: LayoutSearch) -> float:
     """Operations of a token that no layout avoids."""
     recipe = search.recipe
     passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
-    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed(1))
+    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed_tokens(1))
     each = recipe.useful_tokens / float(recipe.global_batch)
     return passes * float(causal_forward_flops(search.model, tokens / attended, int(attended))) / each
 

@@ -14,8 +14,7 @@ from flopwise.facts import defaults
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
