@@ -93,7 +93,7 @@ def prompt_flops(model: Model, input_tokens: int) -> float:
 
 
 def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
-    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
+    """Lower bound of the time of one prompt on replicas of `gpus` devices, in s; shape of `gpus`.
 
     Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
     """
@@ -195,7 +195,7 @@ def deployments(
     *,
     least: float = 1.0,
 ) -> Deployments | None:
-    """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
+    """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not.
 
@@ -231,9 +231,9 @@ def deployments(
     }
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     columns: dict[str, Any] = (
-        _encoded(runner(job), job.layout, batch, workload, least)
+        _one_pass_columns(runner(job), job.layout, batch, workload, least)
         if one_pass
-        else _generated(replace(job, kv_dtype=kv_dtype), batch, workload, fit.size, least)
+        else _decoding_columns(replace(job, kv_dtype=kv_dtype), batch, workload, fit.size, least)
     )
     prompt = computed_prompt_tokens(workload)
     return Deployments(
@@ -262,8 +262,8 @@ def _memory_bytes(
     return held
 
 
-def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
-    """What replicas are like at an arrival rate below what their batch sustains: fewer sequences are in flight.
+def _steady_at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
+    """Steps and latencies at an arrival rate below what the batch sustains, with fewer sequences in flight.
 
     `batch` has shape (sizes, layouts), ascending along the first axis; `arrivals` and the columns of `steady` are flat.
     Between the sizes everything is interpolated along the rate that each sustains.
@@ -287,7 +287,7 @@ def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
     )
 
 
-def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
+def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
     """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
@@ -306,7 +306,7 @@ def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, lea
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
+        there = _steady_at_rate(steady, batch.reshape(-1, grids), arrivals)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
@@ -354,7 +354,7 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float)
 
 
 def _percentiles(workload: Resolved) -> dict[str, str]:
-    """The percentile of each latency: its target's, else the strictest that another target names, else p95."""
+    """The percentile of each latency: of its own target, or the strictest of the other targets, or p95."""
     order = ("mean", "p50", "p90", "p95", "p99")
     targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
     named = [t.percentile for t in targets.values() if t is not None]
@@ -362,7 +362,7 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
     return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
-def _encoded(
+def _one_pass_columns(
     machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.

@@ -1,4 +1,4 @@
-"""What no service can beat: reading the weights, computing a prompt at datasheet rates, starting every message."""
+"""Lower bounds of latencies: reading the weights, computing a prompt at datasheet rates, starting every message."""
 
 from __future__ import annotations
 
