@@ -1,4 +1,4 @@
-"""Where a sweep is plan_workload: in this process, in several, or on a Ray cluster; the plans are the same."""
+"""Where the workloads of a sweep are planned: in this process, in several, or on a Ray cluster; plans are the same."""
 
 from __future__ import annotations
 
