@@ -65,13 +65,7 @@ class ServingOption(Option):
     @cached_property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of each latency and of the throughput."""
-        job = ServeJob(
-            model=self.model,
-            cluster=self.node.cluster,
-            weights=self.found.weights,
-            engine=self.workload.engine,
-            arrivals_per_s=self.workload.requests_per_s,
-        )
+        job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
         ttft = serving_band(job, "ttft")
         tpot = serving_band(job, "tpot") if self.decodes else ttft
         return {"ttft": ttft, "tpot": tpot, "latency": tpot, "throughput": serving_band(job, "throughput")}
