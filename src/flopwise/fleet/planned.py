@@ -22,7 +22,7 @@ from flopwise.fleet.regions import allowed_offers
 from flopwise.fleet.searches import Advance, Key, Search, SearchAnswer, run_searches
 from flopwise.fleet.spec import API, OWNED
 from flopwise.search.answer import Candidate, Plan
-from flopwise.search.nodes import forbidden
+from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
 
@@ -351,7 +351,7 @@ def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, gpus: set[
     """The constraint that forbids an offer, bought so, for all of the machines together; None: none does."""
     limits, machines = job.spec.constraints, job.workstations
     most = float("inf") if job.most_gpus is None else job.most_gpus / machines
-    name = forbidden(offer, limits, gpus, most)
+    name = forbidding_constraint(offer, limits, gpus, most)
     if name is not None or purchase == OWNED:
         return name
     if limits.purchase and purchase not in limits.purchase:

@@ -67,7 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Candidates that fell for one reason, and one of them as an example; `unit` says what was counted."""
+    """Why candidates were rejected, how many of them, and one example; `unit` says what is counted."""
 
     reason: str
     count: int
@@ -158,7 +158,7 @@ def to_json(plan: Plan) -> bytes:
 
 
 def from_json(data: bytes, where: str = "plan") -> Plan:
-    """Read a plan back.
+    """The plan of a JSON document.
 
     Raises:
         SpecError: not a plan written by `to_json`; says where it departs.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,38 +14,40 @@ from flopwise.cost.energy import device_watts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.serving_techniques import job_of, prompt_left
 from flopwise.search.space import powers_of_two
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
-from flopwise.serving.technique_runner import changed_memory, percentile_tpot_s, request_work, tokens_a_round
+from flopwise.serving.technique_request import TechniqueContext
+from flopwise.serving.technique_runner import (
+    cached_tokens,
+    changed_memory,
+    percentile_tpot_s,
+    request_work,
+    tokens_a_round,
+)  # fmt: skip
+from flopwise.serving.techniques import PLAIN
 
 if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
-    from flopwise.serving.job import ServeJob
     from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
+DEGREES = ("tp", "pp", "ep", "dp")
+"""What a deployment's layout is made of."""
 MAX_TP = 16
 MAX_PP = 8
 MAX_REPLICA_GPUS = 64
 PREFILL_BUSY = 0.85
 """Share of its time that a replica may spend on prompts before queues grow out of hand."""
-
-
-class ReplicaGrid(NamedTuple):
-    """Columns of replicas: `dp` attention replicas of `tp` ranks share experts spread over `ep` of them."""
-
-    tp: Column
-    pp: Column
-    ep: Column
-    dp: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def prompt_flops(model: Model, input_tokens: int) -> float:
 
 
 def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
-    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
+    """Lower bound of the time of one prompt on replicas of `gpus` devices, in s; shape of `gpus`.
 
     Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
     """
@@ -99,16 +102,56 @@ def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, 
     return least
 
 
+def with_facts(workload: Resolved, facts: Facts) -> Resolved:
+    """The workload with what is known, and with the model that drafts for it.
+
+    Raises:
+        SpecError, UnknownNameError: no such model.
+    """
+    name = workload.techniques.draft_name
+    drafter = None if name is None else facts.model(name)
+    return msgspec.structs.replace(workload, drafter=drafter, facts=facts)
+
+
+def replica_job(
+    workload: Resolved, model: Model, cluster: Cluster, weights: WeightFormat, layout: ServingLayout
+) -> ServeJob:
+    """One replica of the workload, or a column of them, without what the search varies beside.
+
+    Raises:
+        SpecError: the device or the engine cannot do what a technique asks.
+    """
+    techniques = PLAIN
+    if workload.techniques.any:
+        chip = cluster.accelerator
+        place = TechniqueContext(tp=layout.tp, weights=weights, engine=workload.engine, chip=chip, facts=workload.facts)
+        techniques = workload.techniques.resolve(model, place, lambda _: cast("Model", workload.drafter))
+    return ServeJob(
+        model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine, techniques=techniques,
+        input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
+    )  # fmt: skip
+
+
+def computed_prompt_tokens(workload: Resolved) -> int:
+    """Tokens of a prompt that are not found in the cache.
+
+    Source: `flopwise.serving.technique_runner.cached_tokens`.
+    """
+    shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
+    block, tokens = workload.engine.block_tokens, workload.input_tokens
+    return max(1, round(tokens - float(cached_tokens(tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block))))
+
+
 def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
     return workload.source.task == "encode" or not generates(model)
 
 
-def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ReplicaGrid:
-    """Replicas worth asking about, in columns.
+def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ServingLayout:
+    """Replicas worth estimating, in columns: `dp` attention replicas of `tp` ranks share experts spread over `ep`.
 
     tp stays inside a node; pp crosses nodes where they are networked, and so do attention replicas that share experts
-    (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
+    (`spread`: whether to try those). Experts are cut by tp, or whole ones are spread over all ranks.
     """
     stack = model.stacks[0]
     heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
@@ -127,7 +170,7 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
     shared = experts > 0 and spread
     over = (ranks > 1) & (max(experts, 1) % ranks == 0) if shared else np.zeros(ranks.shape, dtype=bool)
     cut = grid_dp == 1  # attention replicas each have tokens of their own: their experts are spread
-    return ReplicaGrid(
+    return ServingLayout(
         tp=np.concatenate([grid_tp[cut], grid_tp[over]]),
         pp=np.concatenate([grid_pp[cut], grid_pp[over]]),
         ep=np.concatenate([np.ones(int(cut.sum()), dtype=np.int64), ranks[over]]),
@@ -152,7 +195,7 @@ def deployments(
     *,
     least: float = 1.0,
 ) -> Deployments | None:
-    """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
+    """Every replica of `weights` on `node` at every batch, with the number that the workload takes; None without any.
 
     `least`: so many replicas at least, whether the workload takes them or not.
 
@@ -161,53 +204,43 @@ def deployments(
     """
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
-    if not grid.tp.size:
+    whole = np.asarray(grid.tp)
+    if not whole.size:
         return None
-    answer = 0 if one_pass else workload.output_tokens
-    asked = partial(job_of, workload, model, node.cluster, weights)
+    answer, device = 0 if one_pass else workload.output_tokens, node.cluster.accelerator
+    context = workload.input_tokens + answer
     memory = serving_memory(
-        model,
-        ServingLayout(**grid._asdict()),
-        concurrency=None,
-        context=workload.input_tokens + answer,
-        answer=answer,
-        hbm_bytes=node.cluster.accelerator.hbm_bytes,
-        weights=weights,
-        kv_dtype=kv_dtype,
-        engine=workload.engine,
-        device_kind=node.cluster.accelerator.kind,
-        **changed_memory(asked(ServingLayout(**grid._asdict()))),
-    )
-    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), grid.tp.shape)
+        model, grid, concurrency=None, context=context, answer=answer, hbm_bytes=device.hbm_bytes, weights=weights,
+        kv_dtype=kv_dtype, engine=workload.engine, device_kind=device.kind,
+        **changed_memory(replica_job(workload, model, node.cluster, weights, grid)),
+    )  # fmt: skip
+    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
     fit = np.flatnonzero(most >= 1)
-    told: dict[str, Any] = {
-        "weights": weights,
-        "path": product_path(model, weights, node.cluster.rates),
-        "too_big": int(grid.tp.size - fit.size),
+    path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
+    known: dict[str, Any] = {
+        "weights": weights, "path": path, "too_big": too_big,
         "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
-    }
+    }  # fmt: skip
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
-        return Deployments(considered=int(grid.tp.size), **told, **nothing)
+        return Deployments(considered=whole.size, **known, **nothing)
     sizes = batches(most[fit])
-    held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], workload.engine, workload.input_tokens + answer)
-    grid = ReplicaGrid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
-    layout, dtype = ServingLayout(**grid._asdict()), told["path"].dtype
-    job = replace(asked(layout), kv_dtype=kv_dtype)
+    batch = sizes.ravel()
+    degrees: dict[str, Any] = {
+        n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
+    }
+    job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     columns: dict[str, Any] = (
-        _encoded(runner(job), layout, sizes.ravel(), workload, least)
+        _one_pass_columns(runner(job), job.layout, batch, workload, least)
         if one_pass
-        else _generated(job, sizes.ravel(), workload, fit.size, least)
+        else _decoding_columns(replace(job, kv_dtype=kv_dtype), batch, workload, fit.size, least)
     )
+    prompt = computed_prompt_tokens(workload)
     return Deployments(
-        **grid._asdict(),
-        batch=sizes.ravel(),
-        memory_bytes=held.ravel(),
-        least_ttft_s=least_prompt_s(model, node, dtype, prompt_left(workload), np.asarray(layout.num_gpus)),
-        considered=sizes.size + told["too_big"],
-        **told,
-        **columns,
-    )
+        **known, **degrees, **columns, batch=batch, considered=sizes.size + too_big,
+        memory_bytes=_memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
+        least_ttft_s=least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
+    )  # fmt: skip
 
 
 def _memory_bytes(
@@ -229,8 +262,8 @@ def _memory_bytes(
     return held
 
 
-def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
-    """What replicas are like at an arrival rate below what their batch sustains: fewer sequences are in flight.
+def _steady_at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
+    """Steps and latencies at an arrival rate below what the batch sustains, with fewer sequences in flight.
 
     `batch` has shape (sizes, layouts), ascending along the first axis; `arrivals` and the columns of `steady` are flat.
     Between the sizes everything is interpolated along the rate that each sustains.
@@ -254,7 +287,7 @@ def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
     )
 
 
-def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
+def _decoding_columns(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
     """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
@@ -273,7 +306,7 @@ def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, lea
         total = replicas * capacity * outputs
     else:
         arrivals = workload.requests_per_s / replicas / ranks
-        there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
+        there = _steady_at_rate(steady, batch.reshape(-1, grids), arrivals)
         wanted = _percentiles(workload)
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
@@ -321,7 +354,7 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float)
 
 
 def _percentiles(workload: Resolved) -> dict[str, str]:
-    """The percentile of each latency: its target's, else the strictest that another target names, else p95."""
+    """The percentile of each latency: of its own target, or the strictest of the other targets, or p95."""
     order = ("mean", "p50", "p90", "p95", "p99")
     targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
     named = [t.percentile for t in targets.values() if t is not None]
@@ -329,7 +362,7 @@ def _percentiles(workload: Resolved) -> dict[str, str]:
     return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
-def _encoded(
+def _one_pass_columns(
     machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float
 ) -> dict[str, Floats]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.

@@ -1,4 +1,4 @@
-"""Where a sweep is planned: in this process, in several, or on a Ray cluster; the plans are the same."""
+"""Where the workloads of a sweep are planned: in this process, in several, or on a Ray cluster; plans are the same."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flopwise.search.plan import plan
 from flopwise.search.sweep import Planned, SweptWorkload
 from flopwise.search.workload import Workload, resolve
 
-Task = Callable[["Shipped"], Planned]
+Task = Callable[["SentWorkload"], Planned]
 ENGINES = ("inline", "processes", "ray")
 REACHED_WITHIN_S = 10.0
 
 
-class Shipped(NamedTuple):
-    """A point on its way to a worker: the workload as JSON, which leaves defaults out wherever it is read."""
+class SentWorkload(NamedTuple):
+    """A workload as it is sent to a worker: JSON, in which defaults are left out."""
 
     name: str
     varied: dict[str, Any]
     source: bytes
 
 
-def planned(point: Shipped, facts: Facts, assume_family: str | None) -> Planned:
-    """One workload of a sweep, planned; what makes it impossible is told, not raised."""
+def plan_workload(point: SentWorkload, facts: Facts, assume_family: str | None) -> Planned:
+    """Plan one workload of a sweep; errors become its reasons."""
     try:
         workload = resolve(msgspec.json.decode(point.source, type=Workload))
         answer = plan(workload, facts, assume_family=assume_family)
@@ -52,7 +52,7 @@ def run(
     workers: int | None = None,
     address: str | None = None,
 ) -> Iterator[tuple[int, Planned]]:
-    """(number, plan) of every point, as they are ready.
+    """(number, plan) of every workload, in the order in which they are ready.
 
     `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of
     the Ray cluster; without it RAY_ADDRESS, or the one that runs on this machine.
@@ -61,20 +61,20 @@ def run(
         SpecError: no such engine, Ray is not installed, or no cluster answers.
     """
     how: dict[str, Any] = {"facts": facts, "assume_family": assume_family}
-    task = partial(planned, **how)
+    task = partial(plan_workload, **how)
     if address is not None and engine != "ray":
         raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
-    shipped = [Shipped(p.name, p.varied, msgspec.json.encode(p.workload.source)) for p in points]
+    sent = [SentWorkload(p.name, p.varied, msgspec.json.encode(p.workload.source)) for p in points]
     if engine == "inline":
-        return enumerate(map(task, shipped))
+        return enumerate(map(task, sent))
     if engine == "processes":
-        return _in_processes(shipped, task, min(workers or os.cpu_count() or 1, len(points)))
+        return _in_processes(sent, task, min(workers or os.cpu_count() or 1, len(points)))
     if engine == "ray":
-        return _on_ray(shipped, how, address)
+        return _on_ray(sent, how, address)
     raise SpecError(f"engine {engine!r} is unknown; a sweep runs on {', '.join(ENGINES)}")
 
 
-def _in_processes(points: Sequence[Shipped], task: Task, workers: int) -> Iterator[tuple[int, Planned]]:
+def _in_processes(points: Sequence[SentWorkload], task: Task, workers: int) -> Iterator[tuple[int, Planned]]:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(task, point): number for number, point in enumerate(points)}
         try:
@@ -84,14 +84,14 @@ def _in_processes(points: Sequence[Shipped], task: Task, workers: int) -> Iterat
             pool.shutdown(cancel_futures=True)
 
 
-def _on_ray(points: Sequence[Shipped], how: dict[str, Any], address: str | None) -> Iterator[tuple[int, Planned]]:
+def _on_ray(points: Sequence[SentWorkload], how: dict[str, Any], address: str | None) -> Iterator[tuple[int, Planned]]:
     """Assumes: the workers have this version of flopwise installed."""
     ray = _ray()
     own = not ray.is_initialized()
     if own:
         where = address or os.environ.get("RAY_ADDRESS") or "auto"
         try:
-            _reached(where)
+            _check_reachable(where)
             ray.init(address=where, log_to_driver=False, logging_level="error", configure_logging=True)
         except (OSError, ValueError, RuntimeError) as error:
             told = str(error).split(". ")[0][:160]
@@ -99,7 +99,7 @@ def _on_ray(points: Sequence[Shipped], how: dict[str, Any], address: str | None)
                 f"no Ray cluster answers at {where} ({told}); start one with `ray start --head`, or give --address"
             ) from None
     try:
-        remote = ray.remote(num_cpus=1)(planned)
+        remote = ray.remote(num_cpus=1)(plan_workload)
         running = {remote.remote(point, **how): number for number, point in enumerate(points)}
         waiting = list(running)
         while waiting:
@@ -110,7 +110,7 @@ def _on_ray(points: Sequence[Shipped], how: dict[str, Any], address: str | None)
             ray.shutdown()
 
 
-def _reached(where: str) -> None:
+def _check_reachable(where: str) -> None:
     """Raise OSError where no one listens: Ray itself tries for minutes."""
     host, colon, port = where.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():

@@ -61,7 +61,7 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
     gpus = {facts.accelerator(name).name for name in limits.gpus}
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:
-        constraint = forbidden(offer, limits, gpus, workload.max_gpus)
+        constraint = forbidding_constraint(offer, limits, gpus, workload.max_gpus)
         if constraint:
             ruled_out.add(FORBIDS[constraint], 1, f"{offer.provider} {offer.instance} in {offer.region}", unit="offers")
             continue
@@ -88,14 +88,14 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
 
 
 def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
-    """The error of a search that has no offer to look at."""
+    """The error of a search without any offer left."""
     return InfeasibleError(
         "no offer satisfies the constraints", [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
     )
 
 
-def running(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
-    """Those on which an inference engine runs; the others are counted in `ruled_out`.
+def nodes_with_engine(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
+    """The kinds on which an inference engine runs; the others are counted in `ruled_out`.
 
     Raises:
         InfeasibleError: nothing is left.
@@ -142,8 +142,8 @@ def network_of(workload: Resolved, offer: Offer) -> float | None:
     return workload.network_bytes_per_s_per_gpu
 
 
-def forbidden(offer: Offer, limits: Constraints, gpus: set[str], max_gpus: float) -> str | None:
-    """Which of the constraints forbids an offer, a key of `FORBIDS`, or None; blind to case.
+def forbidding_constraint(offer: Offer, limits: Constraints, gpus: set[str], max_gpus: float) -> str | None:
+    """The constraint that forbids an offer, a key of `FORBIDS`; None if it is allowed. Names are blind to case.
 
     `gpus`: canonical names of those that `limits` name. `max_gpus`: accelerators of one instance at most.
     """
@@ -165,7 +165,7 @@ FORBIDS = {
     "instances": "instance not allowed",
     "max_gpus": "more GPUs in one instance than max_gpus",
 }
-"""What an offer is told to be that a constraint of this name forbids."""
+"""Why an offer is ruled out that a constraint of this name forbids."""
 
 
 def _check_names(workload: Resolved, facts: Facts, *, alone: bool) -> None:

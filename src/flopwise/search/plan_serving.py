@@ -11,18 +11,19 @@ import numpy as np
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
-from flopwise.search.deployments import Deployments, answers_in_one_pass, deployments
-from flopwise.search.nodes import NodeKind, node_kinds, running
+from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
+from flopwise.search.nodes import NodeKind, node_kinds, nodes_with_engine
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.serving_floors import floors, weights_read_s
+from flopwise.search.serving_floors import floors, format_on, tokens_per_decode_step, weights_read_s
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import DEGREES, ServingOption, serving_options
-from flopwise.search.serving_techniques import format_on, tokens_a_step, told, with_facts
+from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.serving.estimate import check_request
+from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
+from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
 
 
 def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
-    """What is assumed of requests longer than the model is made for, once formats, engine and lengths can be.
+    """Refuse what no machine can serve; what is assumed of requests longer than the model is made for.
 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
@@ -103,11 +104,13 @@ def plan_serving(
     draft.assumptions += check_serving(workload, model, facts)
     workload = with_facts(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
-    nodes = running(node_kinds(workload, facts, draft.ruled_out, alone=alone), workload.engine, draft.ruled_out)
+    nodes = nodes_with_engine(
+        node_kinds(workload, facts, draft.ruled_out, alone=alone), workload.engine, draft.ruled_out
+    )
     draft.assumptions = [
         *_default_assumptions(workload, model, wanted),
         *draft.assumptions,
-        *told(workload, model, nodes, wanted[0][0]),
+        *_technique_assumptions(workload, model, nodes, wanted[0][0]),
     ]
     simulates = alone and workload.source.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
@@ -116,7 +119,7 @@ def plan_serving(
     options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
     if smaller:
-        close = _close(options, workload, draft)
+        close = _nodes_for_smaller_caches(options, workload, draft)
         options += _options(workload, model, close, smaller, draft, lambda _: None)
     picks, missed = _picks(options, draft)
     plans = verified_plans(
@@ -205,33 +208,54 @@ def _picks(
 
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
-    """What stands in where the workload is silent."""
-    limits, flow, told = workload.source.constraints, workload.arriving, list[str]()
+    """What is assumed where the workload says nothing."""
+    limits, flow, texts = workload.source.constraints, workload.arriving, list[str]()
     if limits.engine is None:
-        told.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
+        texts.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
-        told.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
-        return told
+        texts.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
+        return texts
     names = list(dict.fromkeys(weights.name for weights, _ in wanted))
     if not limits.weight_formats:
         care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
-        told.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
+        texts.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
     if limits.kv_dtype is None and any(cache.name != "bf16" for _, cache in wanted):
-        told.append("the KV cache in bf16, and in fp8 under 8-bit weights (constraints.kv_dtype); check quality in fp8")
+        texts.append(
+            "the KV cache in bf16, and in fp8 under 8-bit weights (constraints.kv_dtype); check quality in fp8"
+        )
     if flow.trace is not None:
-        told.append(
+        texts.append(
             f"replicas are sized for the busiest stretch of {flow.trace}: {flow.requests_per_s or 0:.3g} requests/s, "
             f"{flow.peak:.3g} times its mean"
         )
     elif flow.peak > 1:
-        told.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
+        texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
     if flow.inputs or flow.outputs or flow.trace is not None:
-        told.append("estimates take every request as long as the mean; the simulator takes the lengths themselves")
-    return told
+        texts.append("estimates take every request as long as the mean; the simulator takes the lengths themselves")
+    return texts
+
+
+def _technique_assumptions(
+    workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: WeightFormat
+) -> list[str]:
+    """The techniques that are used and what is assumed of them; refuses what cannot be on any device.
+
+    Raises:
+        SpecError: which technique cannot be, and why.
+    """
+    if not workload.techniques.any:
+        return []
+    node = next((n for n in nodes if n.cluster.accelerator.kind not in {"cpu", "soc"}), nodes[0])
+    try:
+        job = replica_job(workload, model, node.cluster, weights, ServingLayout())
+        check_techniques(job)
+    except SpecError as error:
+        raise SpecError(f"techniques: {error}") from None
+    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]
 
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
-    """What the simulation stands on."""
+    """What was simulated, and what follows from it."""
     kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
     ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
     return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
@@ -252,8 +276,8 @@ def _best_rows(option: ServingOption, rows: Index) -> Index:
     return best
 
 
-def _close(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -> list[NodeKind]:
-    """Nodes on which a cache of half the bytes could still win, or is worth a point on a front.
+def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -> list[NodeKind]:
+    """The nodes on which a cache of half the bytes could still win or be a point of a front; others are counted.
 
     Assumes: half the bytes a cached token take at best half the replicas: half the memory, and half the reading.
     """
@@ -283,7 +307,7 @@ def _options(
 ) -> list[ServingOption]:
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
-    each = tokens_a_step(workload)
+    each = tokens_per_decode_step(workload)
     limit_s = np.inf if target is None else stepped(target.seconds, 1)
     forms = list(dict.fromkeys(weights for weights, _ in wanted))
     read_s = {
@@ -302,7 +326,7 @@ def _options(
                     "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
                 )
                 continue
-            found = _found(workload, model, node, weights, kv_dtype, draft)
+            found = _node_deployments(workload, model, node, weights, kv_dtype, draft)
             if found is None:
                 continue
             draft.evaluated += found.considered
@@ -319,10 +343,10 @@ def _options(
     return options
 
 
-def _found(
+def _node_deployments(
     workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
 ) -> Deployments | None:
-    """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
+    """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
     if kv_dtype.name == "fp8" and workload.source.constraints.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:

@@ -43,7 +43,7 @@ NEAREST = 3
 
 
 def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
-    """What is assumed of sequences longer than the model is made for, once recipe and length can be.
+    """Refuse what no machine can train; what is assumed of sequences longer than the model is made for.
 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
@@ -117,7 +117,7 @@ def _best_row(option: TrainingOption, rows: Index) -> int:
 
 
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
-    """The kinds of nodes by the training software that they run; what runs none that is wanted is counted.
+    """The kinds of nodes by the training software that they run; nodes without any that is wanted are counted.
 
     Raises:
         InfeasibleError: nothing is left.
@@ -203,7 +203,7 @@ def _options(
 def _by_floor(
     job: LayoutSearch, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
 ) -> list[tuple[float, NodeKind]]:
-    """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
+    """(lower bound of the cost, node), cheapest first; nodes that are too slow in any number are counted."""
     kept: list[tuple[float, NodeKind]] = []
     slow: list[tuple[float, NodeKind]] = []
     flops = floor_flops(job) * tokens
@@ -228,7 +228,7 @@ def _by_floor(
 
 
 def floor_flops(search: LayoutSearch) -> float:
-    """Operations of a token that no layout avoids."""
+    """Operations that every layout spends on a token."""
     recipe = search.recipe
     passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
     tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed_tokens(1))

@@ -1,4 +1,4 @@
-"""What no service can beat: reading the weights, computing a prompt at datasheet rates, starting every message."""
+"""Lower bounds of latencies: reading the weights, computing a prompt at datasheet rates, starting every message."""
 
 from __future__ import annotations
 
@@ -14,17 +14,35 @@ from flopwise.facts.architecture import Experts, Linear
 from flopwise.facts.formats import WeightFormat
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
-from flopwise.search.deployments import MAX_TP, least_prompt_s, replica_grid
-from flopwise.search.serving_techniques import format_on, prompt_left, tokens_a_step
-from flopwise.serving.precision import layer_weight_bits, product_path
+from flopwise.search.deployments import MAX_TP, computed_prompt_tokens, least_prompt_s, replica_grid
+from flopwise.serving.precision import layer_weight_bits, product_path, substitute
+from flopwise.serving.speculative import tokens_per_step
+from flopwise.serving.technique_request import DRAFT_TOKENS
 
 if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Latency, Resolved
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
+
+
+def format_on(weights: WeightFormat, cluster: Cluster, facts: Facts) -> WeightFormat:
+    """The format that stands in for a 16-bit one which the device has no units for; else `weights` itself."""
+    other = substitute(weights.name, cluster.rates)
+    return weights if other is None else facts.weight_format(other)
+
+
+def tokens_per_decode_step(workload: Resolved) -> float:
+    """Tokens that a decoding sequence gets from one step: several where drafts are accepted.
+
+    Source: `flopwise.serving.speculative.tokens_per_step`.
+    """
+    how = workload.techniques
+    return 1.0 if how.draft is None else float(tokens_per_step(how.acceptance or 0.0, how.draft_tokens or DRAFT_TOKENS))
 
 
 def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:
@@ -54,16 +72,15 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
 
     Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
     """
-    each = tokens_a_step(workload)
+    each = tokens_per_decode_step(workload)
     tpots: list[Floor] = []
     ttfts: list[Floor] = []
     for node in nodes:
         for weights in wanted:
             form = format_on(weights, node.cluster, workload.facts)
-            grid = replica_grid(node, model, workload.max_gpus, spread=False)
-            if not grid.tp.size:
+            tp = np.unique(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
+            if not tp.size:
                 continue
-            tp = np.unique(grid.tp).astype(float)
             read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp / each
             links = message_s(model, node, tp) / each
             at = int((read + links).argmin())
@@ -72,7 +89,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
             links = links * each
             try:
                 dtype = product_path(model, form, node.cluster.rates).dtype
-                compute = least_prompt_s(model, node, dtype, prompt_left(workload), tp)
+                compute = least_prompt_s(model, node, dtype, computed_prompt_tokens(workload), tp)
             except MissingFactError:
                 continue
             at = int((compute + links).argmin())

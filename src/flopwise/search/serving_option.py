@@ -11,10 +11,9 @@ import numpy as np
 
 from flopwise.cost.energy import facility_joules
 from flopwise.facts import defaults
-from flopwise.search.deployments import Deployments, answers_in_one_pass
+from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option
-from flopwise.search.serving_techniques import job_of, with_facts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.workload import Latency, Resolved
 
-DEGREES = ("tp", "pp", "ep", "dp")
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
@@ -67,13 +65,7 @@ class ServingOption(Option):
     @cached_property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of each latency and of the throughput."""
-        job = ServeJob(
-            model=self.model,
-            cluster=self.node.cluster,
-            weights=self.found.weights,
-            engine=self.workload.engine,
-            arrivals_per_s=self.workload.requests_per_s,
-        )
+        job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
         ttft = serving_band(job, "ttft")
         tpot = serving_band(job, "tpot") if self.decodes else ttft
         return {"ttft": ttft, "tpot": tpot, "latency": tpot, "throughput": serving_band(job, "throughput")}
@@ -124,7 +116,7 @@ class ServingOption(Option):
     def job(self, row: int) -> ServeJob:
         """The job of one replica of a row, with as many sequences at most."""
         layout = ServingLayout(**{name: int(getattr(self.found, name)[row]) for name in DEGREES})
-        job = job_of(self.workload, self.model, self.node.cluster, self.found.weights, layout)
+        job = replica_job(self.workload, self.model, self.node.cluster, self.found.weights, layout)
         return replace(job, kv_dtype=self.kv_dtype, max_batch=max(1, int(self.found.batch[row])))
 
     def layout_document(self, row: int) -> dict[str, Any]:
@@ -208,7 +200,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     return replace(
-        job_of(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
+        replica_job(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
         kv_dtype=facts.cache_format(document["kv_dtype"]),
         engine=facts.engine(document["engine"]),
         concurrency=document["max_batch"] * int(layout.dp),

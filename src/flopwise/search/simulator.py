@@ -11,7 +11,8 @@ import numpy as np
 
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.search.answer import SimulatedFigures
-from flopwise.search.serving_option import DEGREES, LATENCIES, latency_targets
+from flopwise.search.deployments import DEGREES
+from flopwise.search.serving_option import LATENCIES, latency_targets
 from flopwise.search.workload_traffic import busiest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
@@ -106,7 +107,7 @@ def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> Reque
 
 
 def machine_key(option: ServingOption, row: int) -> Hashable:
-    """What a replica's speed depends on: offers of the same devices and links are run once."""
+    """What a replica's speed depends on; offers with the same key are run once."""
     job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
     inside = int(job.layout.num_gpus) <= option.node.count
     degrees = (int(getattr(job.layout, name)) for name in DEGREES)
@@ -118,7 +119,7 @@ def machine_key(option: ServingOption, row: int) -> Hashable:
 
 @dataclass(slots=True)
 class Simulator:
-    """Runs deployments of one workload; what has been run is kept."""
+    """Runs deployments of one workload, each once."""
 
     workload: Resolved
     engine: Engine = ENGINE
@@ -131,7 +132,7 @@ class Simulator:
     _requests: dict[Hashable, Requests] = field(default_factory=dict)
 
     def run(self, option: ServingOption, row: int) -> SimulatedFigures:
-        """What the workload's users see of one row of an option.
+        """Percentiles of latencies, as the workload's users see them, of one row of an option.
 
         Raises:
             InfeasibleError: no room for a sequence; SpecError, MissingFactError: the simulator cannot run this model.
@@ -232,7 +233,7 @@ def _figures(
 
 
 def _percentile(values: Array, percentile: str) -> float | None:
-    """A percentile by name, or the mean, of the numbers that are there; None without any."""
+    """A percentile by name, or the mean, of the values that are not NaN; None without any."""
     there, share = values[~np.isnan(values)], PERCENTILES[percentile]
     if not there.size:
         return None

@@ -88,7 +88,7 @@ class Pipelines(NamedTuple):
 
     @staticmethod
     def of(software: TrainingStack, asked: str | None) -> Pipelines:
-        """Those that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
+        """The schedules that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises:
             SpecError: there is no such schedule.
@@ -101,7 +101,7 @@ class Pipelines(NamedTuple):
         return Pipelines(interleaved=asked.strip().lower() != NAMES[0], zero=software.zero)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
-        """What is tried where `chosen` is possible."""
+        """The turns that are tried on meshes where `chosen` are possible."""
         found = tuple(chosen)
         return found if self.alone and found else (Turns(), *found)
 

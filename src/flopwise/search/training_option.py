@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +35,12 @@ class TrainingOption(Option):
 
     search: LayoutSearch
     layouts: TimedLayouts
-    band: ErrorBand
     conditions: Conditions
+
+    @cached_property
+    def band(self) -> ErrorBand:
+        """The error band of the throughput."""
+        return training_band(self.job(0))
 
     @property
     def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -109,7 +114,6 @@ def training_options(
     What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
     """
     gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
-    band = training_band(TrainJob(model=search.model, recipe=search.recipe, layout=Layout(), cluster=node.cluster))
     options = []
     for priced in node.priced:
         surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
@@ -131,7 +135,6 @@ def training_options(
                 tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
                 search=search,
                 layouts=layouts,
-                band=band,
                 conditions=surroundings,
             )
         )

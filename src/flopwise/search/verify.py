@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.search.answer import Candidate, SimulatedFigures
-from flopwise.search.deployments import deployments
+from flopwise.search.deployments import DEGREES, Deployments, deployments
 from flopwise.search.rank import Pick
-from flopwise.search.serving_option import DEGREES, LATENCIES, ServingOption, latency_targets
+from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.simulator import Simulator
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.units import format_seconds
@@ -37,33 +37,25 @@ ServingPick = Pick[ServingOption]
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """A pick after it was run: perhaps with more replicas; `failed` says which target it misses for good."""
+class Trial:
+    """A pick, perhaps with more replicas, after its run; `failed`: the target or limit that it misses for good."""
 
     pick: ServingPick
-    simulated: SimulatedFigures | None
-    odds: dict[str, float]
+    run: SimulatedFigures | None
+    odds: dict[str, float]  # of its targets, by the run
     note: str = ""
     failed: str = ""
-
-    def candidate(self, rank: int) -> Candidate:
-        """The candidate, with what the simulator says."""
-        estimated = self.pick.candidate(rank)
-        meets = {**estimated.meets, **{name: round(p, 4) for name, p in self.odds.items()}}
-        return msgspec.structs.replace(estimated, meets=meets, simulated=self.simulated, note=self.note)
-
-
-class Trial(NamedTuple):
-    """A pick, its run, and the odds that follow."""
-
-    pick: ServingPick
-    run: SimulatedFigures
-    odds: dict[str, float]
 
     @property
     def least(self) -> float:
         """The odds of the target least likely to be met."""
         return min(self.odds.values(), default=1.0)
+
+    def candidate(self, rank: int) -> Candidate:
+        """The candidate, with what the simulator says."""
+        estimated = self.pick.candidate(rank)
+        meets = {**estimated.meets, **{name: round(p, 4) for name, p in self.odds.items()}}
+        return msgspec.structs.replace(estimated, meets=meets, simulated=self.run, note=self.note)
 
 
 def verified_plans(
@@ -72,7 +64,7 @@ def verified_plans(
     draft: PlanDraft,
     advance: Callable[[int], None],
     on_compile: Callable[[], None] | None = None,
-) -> list[tuple[ServingPick, Verified]]:
+) -> list[tuple[ServingPick, Trial]]:
     """Plans in the order of what they cost once they hold in the simulator; `workload` None: as estimated.
 
     One of each instance type, beside the pick that it was. The cheapest that has not been run is run, and goes back
@@ -80,43 +72,51 @@ def verified_plans(
     however many replicas there are is counted as ruled out; those that are not run come last, as estimated.
     """
     simulator = None if workload is None else Simulator(workload, on_compile=on_compile)
-    queue: list[tuple[float, int, Verified | None]] = [(pick.score, n, None) for n, pick in enumerate(picks)]
+    queue: list[tuple[float, int, Trial | None]] = [(pick.score, n, None) for n, pick in enumerate(picks)]
     heapq.heapify(queue)
-    holding: dict[tuple[str, str, str], tuple[ServingPick, Verified]] = {}
-    rest: dict[tuple[str, str, str], tuple[ServingPick, Verified]] = {}
-    failed: list[Verified] = []
+    holding: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
+    rest: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
+    failed: list[Trial] = []
     while queue:
-        _, number, after = heapq.heappop(queue)
+        _, number, trial = heapq.heappop(queue)
         pick = picks[number]
         if pick.kind in holding or pick.kind in rest:
             continue
-        if after is not None and after.simulated is not None:
-            holding[pick.kind] = pick, after
-        elif after is not None or simulator is None or len(holding) >= FINALISTS or simulator.runs >= MOST_RUNS:
-            rest[pick.kind] = pick, after or Verified(pick, None, {}, note="" if simulator is None else NOT_RUN)
+        if trial is not None and trial.run is not None:
+            holding[pick.kind] = pick, trial
+        elif trial is not None or simulator is None or len(holding) >= FINALISTS or simulator.runs >= MOST_RUNS:
+            rest[pick.kind] = pick, trial or Trial(pick, None, {}, note="" if simulator is None else NOT_RUN)
         else:
             advance(simulator.runs)
-            after = verified(pick, simulator)
-            if after.failed:
-                failed.append(after)
-                draft.ruled_out.add(f"misses {after.failed} in the simulator", 1, after.note, unit="plans")
+            trial = verified(pick, simulator)
+            if trial.failed:
+                failed.append(trial)
+                draft.ruled_out.add(f"misses {trial.failed} in the simulator", 1, trial.note, unit="plans")
             else:
-                heapq.heappush(queue, (after.pick.score, number, after))
+                heapq.heappush(queue, (trial.pick.score, number, trial))
     draft.demoted = [one.candidate(place) for place, one in enumerate(failed, start=1)]
     draft.simulated = len(holding) + len(failed)
     return [*holding.values(), *rest.values()]
 
 
-def verified(pick: ServingPick, simulator: Simulator) -> Verified:
+def verified(pick: ServingPick, simulator: Simulator) -> Trial:
     """A pick as the simulator sees it, with as many replicas as it takes to hold its targets."""
+    run = _batch_trial if simulator.workload.source.task == "batch" else _service_trial
     try:
-        if simulator.workload.source.task == "batch":
-            return _verified_batch(pick, simulator)
-        return _verified_service(pick, simulator)
+        trial = run(pick, simulator)
     except (SpecError, MissingFactError) as error:
-        return Verified(pick, None, {}, note=f"not simulated: {error}")
+        return Trial(pick, None, {}, note=f"not simulated: {error}")
     except InfeasibleError as error:
-        return Verified(pick, None, {}, note=str(error), failed="memory")
+        return Trial(pick, None, {}, note=str(error), failed="memory")
+    option, row, odds = trial.pick
+    first, last, workload = pick.option.found.replicas[pick.row], option.found.replicas[row], option.workload
+    note = "" if last == first else f"replicas raised from {first:,.0f} to {last:,.0f} by the simulator"
+    broken = ""
+    if "budget" in odds and odds["budget"][row] < workload.confidence:
+        broken = "budget"
+    elif workload.max_usd_per_hour is not None and option.usd_per_hour[row] > workload.max_usd_per_hour:
+        broken = "max_usd_per_hour"
+    return replace(trial, note=trial.note or note, failed=trial.failed or broken)
 
 
 def simulated_odds(option: ServingOption, row: int, run: SimulatedFigures) -> dict[str, float]:
@@ -140,19 +140,25 @@ def simulated_odds(option: ServingOption, row: int, run: SimulatedFigures) -> di
     return odds
 
 
-def _verified_service(pick: ServingPick, simulator: Simulator) -> Verified:
+def _service_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     """Run a service as estimated, then with its largest batch, on all of its instances, and on more of them."""
     option, row, confidence = pick.option, pick.row, pick.option.workload.confidence
-    first, instances = float(option.found.replicas[row]), int(option.instances[row])
     trials: dict[float, Trial] = {}
+
+    def trial(tried: ServingPick) -> Trial:
+        run = simulator.run(tried.option, tried.row)
+        return Trial(tried, run, simulated_odds(tried.option, tried.row, run))
 
     def least(replicas: float) -> float:
         if replicas not in trials:
-            trials[replicas] = _trial(_with_replicas(pick, replicas, simulator), simulator)
+            found = _with_replicas(option, replicas, simulator)
+            alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
+            rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
+            trials[replicas] = trial(_picked(option, found, int(rows[found.batch[rows].argmax()])))
         return trials[replicas].least
 
-    best = _trial(pick, simulator)
-    for replicas in dict.fromkeys((first, option.replicas_on(instances, row))):
+    best, instances = trial(pick), int(option.instances[row])
+    for replicas in dict.fromkeys((float(option.found.replicas[row]), option.replicas_on(instances, row))):
         if best.least < confidence and least(replicas) > best.least:
             best = trials[replicas]
     if best.least < confidence:
@@ -165,59 +171,46 @@ def _verified_service(pick: ServingPick, simulator: Simulator) -> Verified:
             best = trials[option.replicas_on(instances + (more or most), row)]
         elif most > 0:
             best = trials[most_replicas]
-    chosen, run, odds = best
-    if best.least < confidence:
-        worst = min(odds, key=lambda name: odds[name])
-        return Verified(chosen, run, odds, note=_miss_text(best, worst), failed=worst)
-    last = float(chosen.option.found.replicas[chosen.row])
-    return Verified(chosen, run, odds, note=_raised_text(first, last), failed=_broken_limit(chosen))
+    if best.least >= confidence:
+        return best
+    worst = min(best.odds, key=lambda name: best.odds[name])
+    return replace(best, note=_miss_text(best, worst), failed=worst)
 
 
-def _verified_batch(pick: ServingPick, simulator: Simulator) -> Verified:
+def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     """Run a batch job; count the replicas that its deadline takes at the simulated pace, and run it again with them."""
     option, row, workload = pick.option, pick.row, pick.option.workload
     assert workload.requests is not None
-    first = float(option.found.replicas[row])
-    band = option.bands["throughput"]
-    chosen, replicas = pick, first
+    band, confidence = option.bands["throughput"], workload.confidence
+    chosen, replicas = pick, float(option.found.replicas[row])
+    each, node = option.gpus_each(row), option.node.count
     for _ in range(MOST_PACES):
         run = simulator.run(chosen.option, row)
         assert run.seconds is not None
         pace = workload.requests / (replicas * run.seconds)  # of one replica
-        chosen = _with_pace(chosen, pace)
+        found = chosen.option.found
+        paces, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
+        tokens[row] *= pace / float(paces[row])
+        paces[row] = pace
+        chosen = _picked(option, replace(found, requests_per_s=paces, tokens_per_s=tokens), row)
         odds = simulated_odds(chosen.option, row, run)
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / workload.deadline_s))
-        if odds.get("deadline", 1.0) >= workload.confidence:
-            break
+        if odds.get("deadline", 1.0) >= confidence:
+            return Trial(chosen, run, odds)
         assert workload.deadline_s is not None
-        sure = band.quantile(1.0 - workload.confidence)  # share of the pace that is reached with the confidence
+        sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (workload.deadline_s * pace * sure))))
-        replicas = option.replicas_on(_instances(option, row, replicas), row)
-        chosen = _with_replicas(pick, replicas, simulator, largest=False)
-        replicas = float(chosen.option.found.replicas[row])
+        instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
+        found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
+        chosen, replicas = _picked(option, found, row), float(found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
-            return Verified(pick, run, odds, note="the deadline takes more than max_gpus", failed="deadline")
-    late = odds.get("deadline", 1.0) < workload.confidence
-    failed = "deadline" if late else _broken_limit(chosen)
-    return Verified(chosen, run, odds, note=_raised_text(first, replicas), failed=failed)
+            return Trial(pick, run, odds, note="the deadline takes more than max_gpus", failed="deadline")
+    return Trial(chosen, run, odds, failed="deadline")
 
 
-def _instances(option: ServingOption, row: int, replicas: float) -> int:
-    """Instances that hold so many replicas of one row."""
-    each = option.gpus_each(row)
-    packed = option.node.count // each
-    return int(np.ceil(replicas / packed)) if packed else int(replicas * each // option.node.count)
-
-
-def _trial(pick: ServingPick, simulator: Simulator) -> Trial:
-    run = simulator.run(pick.option, pick.row)
-    return Trial(pick, run, simulated_odds(pick.option, pick.row, run))
-
-
-def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, largest: bool = True) -> ServingPick:
-    """The pick with so many replicas, estimated at the load that each then has; with the `largest` batch it holds."""
-    option, row = pick.option, pick.row
+def _with_replicas(option: ServingOption, replicas: float, simulator: Simulator) -> Deployments:
+    """The deployments of an option with so many replicas at least, estimated at the load that each then has."""
     key = (id(option.node), option.found.weights.name, option.kv_dtype.name, replicas)
     if key not in simulator.estimates:
         estimate = deployments(
@@ -225,36 +218,13 @@ def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, 
         )
         assert estimate is not None
         simulator.estimates[key] = estimate
-    found = simulator.estimates[key]
-    if largest:
-        alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
-        rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
-        row = int(rows[found.batch[rows].argmax()])
+    return simulator.estimates[key]
+
+
+def _picked(option: ServingOption, found: Deployments, row: int) -> ServingPick:
+    """A row of other deployments on the same machines."""
     other = option.estimated_as(found)
     return Pick(other, row, other.odds())
-
-
-def _with_pace(pick: ServingPick, requests_per_s: float) -> ServingPick:
-    """The pick with the pace of one replica as simulated; its costs and odds follow."""
-    found, row = pick.option.found, pick.row
-    pace, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
-    pace[row] = requests_per_s
-    tokens[row] *= requests_per_s / float(found.requests_per_s[row])
-    other = pick.option.estimated_as(replace(found, requests_per_s=pace, tokens_per_s=tokens))
-    return Pick(other, row, other.odds())
-
-
-def _broken_limit(pick: ServingPick) -> str:
-    """A limit beside the latencies that more replicas break; empty without any."""
-    option, row = pick.option, pick.row
-    budget, most = pick.odds.get("budget"), option.workload.max_usd_per_hour
-    if budget is not None and budget[row] < option.workload.confidence:
-        return "budget"
-    return "max_usd_per_hour" if most is not None and option.usd_per_hour[row] > most else ""
-
-
-def _raised_text(first: float, last: float) -> str:
-    return "" if last == first else f"replicas raised from {first:,.0f} to {last:,.0f} by the simulator"
 
 
 def _miss_text(trial: Trial, target: str) -> str:
