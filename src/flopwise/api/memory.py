@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout, ServingMemory
-    from flopwise.serving.remedies import Remedy as ServingRemedy
+    from flopwise.serving.remedies import ServingRemedy
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
-    from flopwise.training.remedies import Remedy as TrainingRemedy
+    from flopwise.training.remedies import TrainingRemedy
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""

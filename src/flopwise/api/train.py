@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.job import Conditions
     from flopwise.training.layout import Layout, Recipe
-    from flopwise.training.run import Conditions
     from flopwise.training.storage import Reads
     from flopwise.training.token_rules import TokenRules
 
@@ -180,13 +180,13 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    from flopwise.search.training import fastest
+    from flopwise.search.layout_search import fastest_layout
     from flopwise.training.layout import RECOMPUTE
     from flopwise.training.memory import FITS_WITH, memory_band, step_memory
     from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
-    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    found = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:
@@ -223,9 +223,9 @@ def answered(
     conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
-    from flopwise.training.estimate import TrainJob, estimate
+    from flopwise.training.estimate import estimate
+    from flopwise.training.job import DEFAULT_CONDITIONS, TrainJob
     from flopwise.training.rules_of_thumb import step_rules
-    from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent
 

@@ -11,11 +11,11 @@ from flopwise.fleet.spec import API
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
-from flopwise.search.plan_serving import candidate_job as serving_job
-from flopwise.search.plan_training import candidate_job as training_job
-from flopwise.search.serving import answers_in_one_pass
-from flopwise.serving.bands import serving_band
+from flopwise.search.deployments import answers_in_one_pass
+from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.training_option import candidate_job as training_job
 from flopwise.serving.estimate import estimate as serving_estimate
+from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 

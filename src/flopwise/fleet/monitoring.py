@@ -10,7 +10,7 @@ from flopwise.fleet.assessment import Alert, Allotment
 from flopwise.fleet.model import paid_all_month
 from flopwise.fleet.risks import spot_interruptions
 from flopwise.fleet.schedules import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH
-from flopwise.search.serving import PREFILL_BUSY
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:

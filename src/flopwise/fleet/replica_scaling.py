@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.ops.types import Array
-from flopwise.search.serving import PREFILL_BUSY
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:

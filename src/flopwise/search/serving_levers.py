@@ -10,7 +10,7 @@ import numpy as np
 
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
-from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.search.deployments import answers_in_one_pass, deployments
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.remedies import allows, runnable_formats
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flopwise.facts.formats import CacheFormat, WeightFormat
-    from flopwise.search.outcome import Answer
-    from flopwise.search.serving_option import Option
+    from flopwise.search.plan_draft import PlanDraft
+    from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
 FORMATS = {"fp8": "weights fp8", "awq": "weights int4 (AWQ)", "bf16": "weights bf16"}
@@ -32,13 +32,13 @@ WITHOUT = {
 OTHER_GPUS = 3
 
 
-def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
+def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
     own = (*_other_formats(best, chosen), *_other_loads(best, chosen, best.workload))
-    return [*own, *_other_devices(answer, answer.plans[0])]
+    return [*own, *_other_devices(draft, draft.plans[0])]
 
 
-def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
+def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
     workload, rates = best.workload, best.node.cluster.rates
     if not answers_in_one_pass(best.model, workload):
@@ -59,7 +59,7 @@ def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
             yield _lever(change, best, chosen, layout=layout)
 
 
-def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
     """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
@@ -71,11 +71,11 @@ def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterato
             yield _lever(change, best, chosen, workload=asked)
 
 
-def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
+def _other_devices(draft: PlanDraft, chosen: Candidate) -> list[Lever]:
     """The best plans on other devices, against the chosen one."""
     found: list[Lever] = []
     seen = {chosen.gpu}
-    for plan in answer.plans[1:]:
+    for plan in draft.plans[1:]:
         if plan.gpu in seen or len(seen) > OTHER_GPUS:
             continue
         seen.add(plan.gpu)
@@ -91,7 +91,7 @@ def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
 
 def _lever(
     change: str,
-    best: Option,
+    best: ServingOption,
     chosen: Candidate,
     *,
     weights: WeightFormat | None = None,
@@ -107,9 +107,9 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
+    option = best.estimated_as(found, asked, cache)
     met = option.odds()
-    rows = np.flatnonzero(option.allowed(met))
+    rows = option.allowed(met)
     held = layout or chosen.layout
     same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
     if not same.size:
