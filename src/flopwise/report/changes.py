@@ -28,7 +28,7 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
         yield Text(
             f"The earlier assessment is of another fleet, {before.name}; this one is of {after.name}.", strong=True
         )
-    told = [*_fleet(before, after)]
+    blocks = [*_fleet(before, after)]
     rows = []
     for title, was, now in (
         ("workload", old.by_workload, new.by_workload), ("provider", old.by_provider, new.by_provider),
@@ -40,16 +40,16 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
                 words = bought(name) if title == "purchase" else name
                 rows.append((title, words, usd(was.get(name)), usd(now.get(name)), signed(moved)))
     if rows:
-        told.append(Table(["by", "", ">then", ">now", ">change"], rows))
-    for headers, found in (
+        blocks.append(Table(["by", "", ">then", ">now", ">change"], rows))
+    for headers, entries in (
         (["workload", "ran on", "runs on"], _machines(before, after)),
         (["price of an hour", "bought", ">then", ">now", ">change"], _prices(before, after)),
         (["risk", "workload", ">score then", ">score now", "evidence"], _risks(before, after)),
     ):
-        lines = list(found)
+        lines = list(entries)
         if lines:
-            told.append(Table(headers, lines))
-    yield from told or [Text("Nothing else changed.")]
+            blocks.append(Table(headers, lines))
+    yield from blocks or [Text("Nothing else changed.")]
 
 
 def _fleet(before: Assessment, after: Assessment) -> Iterator[Block]:
@@ -65,18 +65,18 @@ def _fleet(before: Assessment, after: Assessment) -> Iterator[Block]:
         yield Text(f"The budget was {usd(before.budget_per_month)} and is {usd(after.budget_per_month)}.")
 
 
-def _held(found: Assessment) -> dict[str, str]:
-    held: dict[str, list[str]] = {}
-    for a in found.allocation:
+def _machines_by_workload(assessment: Assessment) -> dict[str, str]:
+    machines: dict[str, list[str]] = {}
+    for a in assessment.allocation:
         standby = " (backup)" if a.role == "backup" else ""
-        held.setdefault(a.workload, []).append(
+        machines.setdefault(a.workload, []).append(
             f"{a.count:,} x {a.provider} {a.instance}, {a.region}, {bought(a.purchase)}{standby}"
         )
-    return {name: "; ".join(sorted(machines)) for name, machines in held.items()}
+    return {name: "; ".join(sorted(own)) for name, own in machines.items()}
 
 
 def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str, str]]:
-    was, now = _held(before), _held(after)
+    was, now = _machines_by_workload(before), _machines_by_workload(after)
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             yield name, was.get(name, "-"), now.get(name, "-")
@@ -85,8 +85,8 @@ def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str,
 def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Of machines that both have."""
 
-    def paid(found: Assessment) -> dict[tuple[str, str, str, str], Allotment]:
-        return {(a.provider, a.region, a.instance, a.purchase): a for a in found.allocation}
+    def paid(assessment: Assessment) -> dict[tuple[str, str, str, str], Allotment]:
+        return {(a.provider, a.region, a.instance, a.purchase): a for a in assessment.allocation}
 
     was, now = paid(before), paid(after)
     for key in sorted(was.keys() & now.keys()):
@@ -103,9 +103,9 @@ def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
 def _risks(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Risks that came, went or moved; several of one kind count by their worst."""
 
-    def scored(found: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
+    def scored(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
         rows: dict[tuple[str, str], tuple[float, str]] = {}
-        for r in sorted(found.risks, key=lambda r: r.score):
+        for r in sorted(assessment.risks, key=lambda r: r.score):
             rows[r.kind, r.workload] = r.score, r.evidence
         return rows
 

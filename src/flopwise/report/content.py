@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flopwise.report import costs, machines, outlook, own, workloads
+from flopwise.report import costs, machines, outlook, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Section, Text
 from flopwise.report.changes import changes
 from flopwise.report.summary import summary
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
 
 
-def document(found: Assessment, before: Assessment | None = None) -> Document:
+def document(assessment: Assessment, before: Assessment | None = None) -> Document:
     """The whole report; with `before`, an earlier assessment, also what changed since."""
     sections = [
-        Section("Summary", tuple(summary(found))),
-        Section("Since the last assessment", () if before is None else tuple(changes(before, found))),
-        Section("Workloads", tuple(workloads.workloads(found))),
-        Section("Recommendations", tuple(workloads.recommendations(found))),
-        Section("Performance expected", tuple(workloads.expected(found))),
-        Section("Monthly cost", tuple(costs.costs(found))),
-        Section("Allocation over providers", tuple(costs.allocation(found))),
-        Section("Own machines", tuple(own.own_machines(found))),
-        Section("Hosted APIs", tuple(own.hosted(found))),
-        Section("Savings", tuple(costs.savings(found))),
-        Section("What the policies cost", tuple(costs.policies(found))),
-        Section("If things change", tuple(costs.what_ifs(found))),
-        Section("Risks", tuple(outlook.risks(found))),
-        Section("Roadmap", tuple(outlook.roadmap(found))),
-        Section("Monitoring", tuple(outlook.monitoring(found))),
-        Section("Model sizes", tuple(machines.sizes(found))),
-        Section("Accelerators compared", tuple(machines.gpus(found))),
-        Section("Instances considered", tuple(machines.instances(found))),
-        Section("Assumptions and sources", tuple(_appendix(found))),
+        Section("Summary", tuple(summary(assessment))),
+        Section("Since the last assessment", () if before is None else tuple(changes(before, assessment))),
+        Section("Workloads", tuple(workloads.workloads(assessment))),
+        Section("Recommendations", tuple(workloads.recommendations(assessment))),
+        Section("Performance expected", tuple(workloads.expected(assessment))),
+        Section("Monthly cost", tuple(costs.costs(assessment))),
+        Section("Allocation over providers", tuple(costs.allocation(assessment))),
+        Section("Own machines", tuple(machines.own_machines(assessment))),
+        Section("Hosted APIs", tuple(machines.hosted(assessment))),
+        Section("Savings", tuple(costs.savings(assessment))),
+        Section("What the policies cost", tuple(costs.policies(assessment))),
+        Section("If things change", tuple(costs.what_ifs(assessment))),
+        Section("Risks", tuple(outlook.risks(assessment))),
+        Section("Roadmap", tuple(outlook.roadmap(assessment))),
+        Section("Monitoring", tuple(outlook.monitoring(assessment))),
+        Section("Model sizes", tuple(machines.sizes(assessment))),
+        Section("Accelerators compared", tuple(machines.gpus(assessment))),
+        Section("Instances considered", tuple(machines.instances(assessment))),
+        Section("Assumptions and sources", tuple(_appendix(assessment))),
     ]
-    dates = sorted({a.price_date for a in found.allocation if a.price_date})
+    dates = sorted({a.price_date for a in assessment.allocation if a.price_date})
     prices = "" if not dates else f", prices of {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
     return Document(
-        title=f"GPU strategy: {found.name}",
-        subtitle=f"{found.date}: {len(found.workloads):,} workloads{prices}",
+        title=f"GPU strategy: {assessment.name}",
+        subtitle=f"{assessment.date}: {len(assessment.workloads):,} workloads{prices}",
         sections=[section for section in sections if section.blocks],
     )
 
 
-def _appendix(found: Assessment) -> Iterator[Block]:
-    if found.price_notes:
+def _appendix(assessment: Assessment) -> Iterator[Block]:
+    if assessment.price_notes:
         yield Heading("Prices")
-        yield Bullets(found.price_notes)
-    if found.assumptions:
+        yield Bullets(assessment.price_notes)
+    if assessment.assumptions:
         yield Heading("Assumptions")
-        yield Bullets(found.assumptions)
+        yield Bullets(assessment.assumptions)
     yield Heading("Provenance")
     yield Text(
         "Step times, memory and latencies come from models of kernels, messages and engines; their intervals are the "

@@ -20,28 +20,28 @@ WORTH, FEW = 0.01, 5
 """Share of the bill from which a saving has a line of its own, and how many have one anyhow."""
 
 
-def saved(found: Assessment) -> dict[str, float]:
+def saved(assessment: Assessment) -> dict[str, float]:
     """Savings that the plan has and that add up, by what they are, USD a month, largest first."""
     sums: dict[str, float] = defaultdict(float)
-    for saving in found.savings:
+    for saving in assessment.savings:
         if saving.taken and saving.counted:
             sums[saving.what] += saving.usd_per_month
     return dict(largest(sums))
 
 
-def intervals(found: Assessment) -> dict[str, tuple[float, float]]:
+def intervals(assessment: Assessment) -> dict[str, tuple[float, float]]:
     """Lower and upper end of each workload's bill; storage and traffic are known as they are."""
-    ends: dict[str, list[float]] = {name: [usd, usd] for name, usd in found.usd_per_month.by_workload.items()}
-    for row in found.allocation:
+    ends: dict[str, list[float]] = {name: [usd, usd] for name, usd in assessment.usd_per_month.by_workload.items()}
+    for row in assessment.allocation:
         own = ends.setdefault(row.workload, [0.0, 0.0])
         own[0] += row.usd_low - row.usd_per_month
         own[1] += row.usd_high - row.usd_per_month
     return {name: (low, high) for name, (low, high) in ends.items()}
 
 
-def costs(found: Assessment) -> Iterator[Block]:
+def costs(assessment: Assessment) -> Iterator[Block]:
     """The bill by workload with intervals, provider, environment, purchase and part."""
-    cost, ends = found.usd_per_month, intervals(found)
+    cost, ends = assessment.usd_per_month, intervals(assessment)
     yield Bars(
         "By workload, with the interval that holds in 8 of 10 cases",
         list(_workload_bars(cost.by_workload, ends)),
@@ -52,7 +52,7 @@ def costs(found: Assessment) -> Iterator[Block]:
     ):  # fmt: skip
         bars = [Bar(bought(n), v, f"{usd(v)} ({share(v, cost.total)})") for n, v in largest(values) if v]
         yield Bars(title, bars)
-    held = {w.name: w for w in found.workloads}
+    held = {w.name: w for w in assessment.workloads}
     yield Table(
         ["workload", ">a month", ">of the bill", "in 8 of 10 cases", "one unit costs", ">kWh", ">kg CO2"],
         [
@@ -63,7 +63,7 @@ def costs(found: Assessment) -> Iterator[Block]:
             for name, value in largest(cost.by_workload)
         ],
         "Units: a run, or a million requests of a service at its stated mean traffic. Electricity at the meter, carbon "
-        f"by the region's grid; {_told(found)}.",
+        f"by the region's grid; {_told(assessment)}.",
     )  # fmt: skip
 
 
@@ -91,14 +91,14 @@ def _unit(w: WorkloadResult | None, value: float) -> str:
     return f"{usd(value / (rate * w.hours_per_month * HOUR_S) * 1e6)} a million requests"
 
 
-def carbon_known(found: Assessment) -> tuple[float, int, int]:
+def carbon_known(assessment: Assessment) -> tuple[float, int, int]:
     """(kg a month of the workloads whose carbon is known, how many those are, of how many)."""
-    kg = [w.carbon_kg_per_month for w in found.workloads if w.carbon_kg_per_month is not None]
-    return sum(kg), len(kg), len(found.workloads)
+    kg = [w.carbon_kg_per_month for w in assessment.workloads if w.carbon_kg_per_month is not None]
+    return sum(kg), len(kg), len(assessment.workloads)
 
 
-def _told(found: Assessment) -> str:
-    kg, known, whole = carbon_known(found)
+def _told(assessment: Assessment) -> str:
+    kg, known, whole = carbon_known(assessment)
     if known == whole:
         return f"in all {digits(kg)} kg"
     return (
@@ -115,7 +115,7 @@ def _digits(value: float | None) -> str:
     return "-" if value is None else digits(value)
 
 
-def allocation(found: Assessment) -> Iterator[Block]:
+def allocation(assessment: Assessment) -> Iterator[Block]:
     """Every machine of the bill, then what has to be secured before."""
     yield Table(
         [
@@ -129,12 +129,12 @@ def allocation(found: Assessment) -> Iterator[Block]:
                 hours(a.hours_per_month), hourly(a.usd_per_hour), hourly(a.usd_per_hour_effective),
                 usd(a.usd_per_month), a.price_date or "the fleet",
             )
-            for a in found.allocation
+            for a in assessment.allocation
         ],
-        f"The bill is within {format_percent(found.optimality_gap)} of the least that these choices allow. Hours are "
-        "of one machine; paid prices hold rework, checkpoints and hours that are paid and not used.",
+        f"The bill is within {format_percent(assessment.optimality_gap)} of the least that these choices allow. Hours "
+        "are of one machine; paid prices hold rework, checkpoints and hours that are paid and not used.",
     )  # fmt: skip
-    secured = _secured(found)
+    secured = _secured(assessment)
     if not secured:
         return
     yield Table(
@@ -155,9 +155,9 @@ def _whose(a: Allotment) -> str:
     return a.workload if a.role == "primary" else f"{a.workload} ({a.role})"
 
 
-def _secured(found: Assessment) -> dict[tuple[str, str, str, str], list[Allotment]]:
+def _secured(assessment: Assessment) -> dict[tuple[str, str, str, str], list[Allotment]]:
     held: dict[tuple[str, str, str, str], list[Allotment]] = defaultdict(list)
-    for a in found.allocation:
+    for a in assessment.allocation:
         if a.purchase in {"owned", "api"}:
             continue
         held[a.provider, a.region, a.instance, a.purchase].append(a)
@@ -171,27 +171,27 @@ def _work(rows: list[Allotment]) -> str:
     return digits(sum(a.hours_per_month * a.num_gpus for a in rows))
 
 
-def savings(found: Assessment) -> Iterator[Block]:
+def savings(assessment: Assessment) -> Iterator[Block]:
     """By what they are, then each with its amount and against what."""
-    if not found.savings:
+    if not assessment.savings:
         return
-    sums = saved(found)
+    sums = saved(assessment)
     if sums:
         whole = sum(sums.values())
-        told = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
+        saves = f"saves {usd(whole)} a month" if whole >= 0 else f"costs {usd(-whole)} a month more than its baseline"
         yield Text(
-            f"The plan {told}{_of_it(found)}. The baseline: each workload on the next larger accelerator that does the "
-            "work, bought on demand, services with a schedule on around the clock."
+            f"The plan {saves}{_paid_for_policies(assessment)}. The baseline: each workload on the next larger "
+            "accelerator that does the work, bought on demand, services with a schedule on around the clock."
         )
         yield Bars("Savings in this plan", [Bar(name, value, usd(value)) for name, value in sums.items()])
     for title, rows in (
-        ("in this plan", [s for s in found.savings if s.taken and s.counted]),
-        ("still open", [s for s in found.savings if not s.taken]),
+        ("in this plan", [s for s in assessment.savings if s.taken and s.counted]),
+        ("still open", [s for s in assessment.savings if not s.taken]),
     ):
         if rows:
-            yield Table(["saving", "workload", ">a month", title], list(_listed(rows, found.usd_per_month.total)))
+            yield Table(["saving", "workload", ">a month", title], list(_listed(rows, assessment.usd_per_month.total)))
     beside: dict[str, list[CostSaving]] = defaultdict(list)
-    for s in found.savings:
+    for s in assessment.savings:
         if s.taken and not s.counted:
             beside[s.what].append(s)
     if beside:
@@ -204,14 +204,14 @@ def savings(found: Assessment) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def paid_beyond(found: Assessment) -> list[CostSaving]:
+def paid_beyond(assessment: Assessment) -> list[CostSaving]:
     """Steps of the plan that cost more than their alternative, dearest first: what policies have it buy."""
-    rows = [s for s in found.savings if s.taken and s.counted and s.usd_per_month < 0]
+    rows = [s for s in assessment.savings if s.taken and s.counted and s.usd_per_month < 0]
     return sorted(rows, key=lambda s: s.usd_per_month)
 
 
-def _of_it(found: Assessment) -> str:
-    beyond = paid_beyond(found)
+def _paid_for_policies(assessment: Assessment) -> str:
+    beyond = paid_beyond(assessment)
     if not beyond:
         return ""
     return f", with {usd(-sum(s.usd_per_month for s in beyond))} taken off that policies have it pay beyond the least"
@@ -228,14 +228,14 @@ def _listed(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str, ...]
         yield "others", f"{len(rest):,} smaller ones", usd(sum(s.usd_per_month for s in rest)), "in assessment.json"
 
 
-def policies(found: Assessment) -> Iterator[Block]:
+def policies(assessment: Assessment) -> Iterator[Block]:
     """What each policy costs."""
-    if found.binding:
+    if assessment.binding:
         yield Table(
-            ["policy", ">a month"], [(_policy(b), usd(b.usd_per_month)) for b in found.binding],
+            ["policy", ">a month"], [(_policy(b), usd(b.usd_per_month)) for b in assessment.binding],
             "Each figure is the bill less the bill without that policy; together they may cost more.",
         )  # fmt: skip
-    elif found.allocation:
+    elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
 
 
@@ -244,21 +244,21 @@ def _policy(binding: Binding) -> str:
     return re.split(r" costs? \$", binding.text, maxsplit=1)[0]
 
 
-def what_ifs(found: Assessment) -> Iterator[Block]:
+def what_ifs(assessment: Assessment) -> Iterator[Block]:
     """The bill under other assumptions, and over drawn months."""
-    if found.whatif:
+    if assessment.whatif:
         rows = [
             (w.name, usd(w.usd_per_month) if w.feasible else "no allocation", signed(w.change_usd),
              w.text.split(" %), ", 1)[-1])
-            for w in found.whatif
+            for w in assessment.whatif
         ]  # fmt: skip
         yield Table(["what if", ">a month", ">change", ""], rows)
-    drawn = found.scenarios
+    drawn = assessment.scenarios
     if drawn is None:
         return
     points = [("10 % stay below", drawn.p10), ("half stay below", drawn.p50), ("on average", drawn.mean),
               ("90 % stay below", drawn.p90), ("95 % stay below", drawn.p95)]  # fmt: skip
-    mark = found.budget_per_month
+    mark = assessment.budget_per_month
     yield Bars(
         f"The bill over {drawn.runs:,} drawn months of demand, prices and interruptions (seed {drawn.seed})",
         [Bar(name, value, usd(value)) for name, value in points],

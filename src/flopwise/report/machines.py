@@ -1,4 +1,4 @@
-"""What there is to choose from: model sizes with their memory, accelerators by what they give for money, instances."""
+"""What there is to choose from: model sizes, accelerators by their money's worth, instances, own machines, APIs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
-from flopwise.report.words import count, digits, hourly, listed
-from flopwise.units import HOURS_PER_MONTH, format_bytes, format_rate
+from flopwise.report.words import count, digits, hourly, listed, usd
+from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate
 
 if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
@@ -28,14 +28,16 @@ DRAWN = 12
 """Accelerators in the picture."""
 
 
-def sizes(found: Assessment) -> Iterator[Block]:
+def sizes(assessment: Assessment) -> Iterator[Block]:
     """Categories of model sizes: what each model of the fleet really takes, by what is done with it."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in found.sizes:
+    for row in assessment.sizes:
         groups[str(row.get("size", "-")), str(row.get("model") or "-")].append(row)
     if not groups:
         return
-    columns = [c for c in dict.fromkeys(KINDS.values()) if any(KINDS.get(str(r.get("kind"))) == c for r in found.sizes)]
+    columns = [
+        c for c in dict.fromkeys(KINDS.values()) if any(KINDS.get(str(r.get("kind"))) == c for r in assessment.sizes)
+    ]
     rows = []
     for (size, model), held in groups.items():
         cells = [list(dict.fromkeys(_memory(r) for r in held if KINDS.get(str(r.get("kind"))) == c)) for c in columns]
@@ -60,9 +62,9 @@ def _memory(row: Row) -> str:
     return whole if gpus in {None, 1} or each is None else f"{whole} ({gpus} x {format_bytes(each)})"
 
 
-def gpus(found: Assessment) -> Iterator[Block]:
+def gpus(assessment: Assessment) -> Iterator[Block]:
     """Accelerators that the policies leave, with their facts and what their speed costs."""
-    rows = found.gpus
+    rows = assessment.gpus
     if not rows:
         return
     priced = sorted((r for r in rows if r.get("usd_per_pflop_hour")), key=lambda r: r["usd_per_pflop_hour"])
@@ -105,12 +107,12 @@ def _gpu(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def instances(found: Assessment) -> Iterator[Block]:
+def instances(assessment: Assessment) -> Iterator[Block]:
     """One table for each provider: what was weighed, the used ones first; where prices come from below."""
-    if not found.instances:
+    if not assessment.instances:
         return
     providers: dict[str, list[Row]] = defaultdict(list)
-    for row in found.instances:
+    for row in assessment.instances:
         providers[str(row.get("provider", "-"))].append(row)
     notes: dict[str, int] = {}
     for provider, rows in sorted(providers.items()):
@@ -169,4 +171,91 @@ def _instance(offers: Sequence[Row], notes: dict[str, int]) -> tuple[str, ...]:
         "-" if vcpus is None else digits(vcpus), "-" if ram is None else format_bytes(ram),
         *(hourly(first.get(key)) for key in PRICES), str(first.get("price_date", "-")),
         listed(names, 2) or ("yes" if first.get("used") else "-"), "-" if number is None else str(number),
+    )  # fmt: skip
+
+
+# What is not rented
+
+AGAINST = 12
+"""Offers of clouds that each kind of own machines is set against: the cheapest."""
+
+
+def own_machines(assessment: Assessment) -> Iterator[Block]:
+    """What own machines cost and how far they are used, then the use from which they are cheaper than each cloud."""
+    if not assessment.own_machines:
+        return
+    yield Table(
+        [
+            "machine", "where", "GPU", ">there", ">used", ">to be bought", ">busy", ">standing", ">capital",
+            ">power at work", ">a month", "carries",
+        ],
+        [_own_machine(row) for row in assessment.own_machines],
+        "Standing (room, people, support, power at idle), capital (depreciation and interest) and the power that full "
+        "use adds are of one machine and month. A month of all: what is used, and what is paid and carries nothing.",
+    )  # fmt: skip
+    for row in assessment.own_machines:
+        rows = row["against"][:AGAINST]
+        if rows:
+            use = "as busy as planned" if row["utilisation"] is not None else "at the usual use"
+            yield Table(
+                [
+                    "instead of", "region", "bought", ">GPU-hour there", ">own GPU-hour", ">buying pays from",
+                    ">keeping pays from", ">recovered in", "price of",
+                ],
+                [_against_cloud(r) for r in rows],
+                f"{row['machine']}, {use}, everything paid: the share of the hours worked from which own machines cost "
+                "less than the cloud's, bought anew and kept; what is reserved is paid all month, too.",
+            )  # fmt: skip
+        else:
+            yield Text(f"No cloud that the policies allow has the {row['gpu']} of {row['machine']}.")
+
+
+def _own_machine(row: Row) -> tuple[str, ...]:
+    return (
+        row["machine"], f"{row['provider']}, {row['region']}", f"{row['gpus']} x {row['gpu']}", f"{row['there']:,}",
+        f"{row['used']:,}", f"{row['bought']:,}", _percent(row["utilisation"]), usd(row["usd_per_month_standing"]),
+        usd(row["usd_per_month_capital"]), usd(row["usd_per_month_full_power"]),
+        usd(row["usd_per_month"] + row["idle_usd_per_month"]), ", ".join(row["workloads"]) or "-",
+    )  # fmt: skip
+
+
+def _against_cloud(row: Row) -> tuple[str, ...]:
+    months = row["months"]
+    return (
+        f"{row['provider']} {row['instance']}", row["region"], row["purchase"].replace("_", " "),
+        f"${row['usd_per_gpu_hour']:,.2f}", f"${row['own_usd_per_gpu_hour']:,.2f}",
+        _use(row["break_even_utilisation"]), _use(row["keeping_break_even_utilisation"]),
+        "-" if months is None else f"{months:,.0f} months", row["price_date"],
+    )  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else format_percent(value, 0)
+
+
+def _use(value: float | None) -> str:
+    return "never" if value is None else format_percent(value, 0) if value else "any use"
+
+
+def hosted(assessment: Assessment) -> Iterator[Block]:
+    """What APIs would take for the same requests, and the volume from which machines cost no more."""
+    if not assessment.hosted:
+        return
+    yield Table(
+        [
+            "workload", "API", ">tokens in", ">tokens out", ">a month", "", "the cheapest machines", ">a month",
+            ">break-even", "", "price of",
+        ],
+        [
+            (
+                r["workload"], f"{r['provider']} {r['model']}", format_count(r["input_tokens_per_month"]),
+                format_count(r["output_tokens_per_month"]), usd(r["usd_per_month"]), "taken" if r["taken"] else "",
+                r["machines"] or "-", usd(r["machines_usd_per_month"]),
+                "-" if r["break_even_tokens"] is None else f"{format_count(r['break_even_tokens'])} out",
+                r["why"], r["price_date"],
+            )
+            for r in assessment.hosted
+        ],
+        "Tokens of a month. Break-even: output tokens a month, prompts with them, from which one machine that is on "
+        "all month costs no more. Latency, rate limits and precision of an API are not in its price list.",
     )  # fmt: skip

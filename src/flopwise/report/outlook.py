@@ -19,13 +19,13 @@ AHEAD = 12
 LEVELS = ((0.5, "high"), (0.15, "medium"), (0.0, "low"))
 
 
-def risks(found: Assessment) -> Iterator[Block]:
+def risks(assessment: Assessment) -> Iterator[Block]:
     """The register, worst first."""
-    if found.risks:
+    if assessment.risks:
         rows = [
             (f"{r.score:.2f}", level(r.score), r.kind, r.workload or "the fleet", sentence(r.evidence),
              sentence(r.mitigation))
-            for r in sorted(found.risks, key=lambda r: -r.score)
+            for r in sorted(assessment.risks, key=lambda r: -r.score)
         ]  # fmt: skip
         yield Table(
             [">score", "", "risk", "workload", "evidence", "what to do"], rows,
@@ -39,23 +39,23 @@ def level(score: float) -> str:
     return next(word for least, word in LEVELS if score >= least)
 
 
-def roadmap(found: Assessment) -> Iterator[Block]:
+def roadmap(assessment: Assessment) -> Iterator[Block]:
     """Phases along their months, what each holds, and the bill of the months to come."""
-    if found.roadmap:
-        yield from _phases(found)
-    yield from _months(found)
+    if assessment.roadmap:
+        yield from _phases(assessment)
+    yield from _months(assessment)
 
 
-def _phases(found: Assessment) -> Iterator[Block]:
-    starts = [phase.start for phase in found.roadmap if phase.start]
-    begin = min([m for m in (found.date[:7], *starts) if m], default="")
-    places = [max(0, months_between(begin, phase.start)) if phase.start else 0 for phase in found.roadmap]
+def _phases(assessment: Assessment) -> Iterator[Block]:
+    starts = [phase.start for phase in assessment.roadmap if phase.start]
+    begin = min([m for m in (assessment.date[:7], *starts) if m], default="")
+    places = [max(0, months_between(begin, phase.start)) if phase.start else 0 for phase in assessment.roadmap]
     last = max([AHEAD, *(place + 3 for place in places)])
     every = max(1, -(-last // 6))
-    names = [phase.name for phase in found.roadmap]
+    names = [phase.name for phase in assessment.roadmap]
     repeated, seen = Counter(names), Counter[str]()
     rows = []
-    for phase, place in zip(found.roadmap, places, strict=True):
+    for phase, place in zip(assessment.roadmap, places, strict=True):
         seen[phase.name] += 1
         name = (
             f"{phase.name} ({seen[phase.name]} of {repeated[phase.name]})" if repeated[phase.name] > 1 else phase.name
@@ -77,20 +77,20 @@ def _phases(found: Assessment) -> Iterator[Block]:
     )
 
 
-def _months(found: Assessment) -> Iterator[Block]:
-    if len(found.forecast) < 2:
+def _months(assessment: Assessment) -> Iterator[Block]:
+    if len(assessment.forecast) < 2:
         return
-    budget = found.budget_per_month
+    budget = assessment.budget_per_month
     yield Bars(
         "The bill month by month, with the growth that the fleet states",
         [
             Bar(f"{m.month} ({m.workloads:,} workloads)", m.usd, usd(m.usd), m.low, m.high, between(m.low, m.high))
-            for m in found.forecast
+            for m in assessment.forecast
         ],
         budget,
         "" if budget is None else f"budget {usd(budget)}",
     )
-    over = past_budget(found)
+    over = past_budget(assessment)
     if over is not None and budget is not None:
         yield Text(
             f"The bill passes the budget of {usd(budget)} in {over.month}, at {usd(over.usd)}, on the machines of "
@@ -103,20 +103,20 @@ def _months(found: Assessment) -> Iterator[Block]:
     )
 
 
-def past_budget(found: Assessment) -> Month | None:
+def past_budget(assessment: Assessment) -> Month | None:
     """The first month to come whose bill exceeds the budget."""
-    budget = found.budget_per_month
-    return None if budget is None else next((m for m in found.forecast if m.usd > budget), None)
+    budget = assessment.budget_per_month
+    return None if budget is None else next((m for m in assessment.forecast if m.usd > budget), None)
 
 
 COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "interruptions", "others")
 """What is watched, as metrics begin; latencies begin with their percentile."""
 
 
-def monitoring(found: Assessment) -> Iterator[Block]:
+def monitoring(assessment: Assessment) -> Iterator[Block]:
     """Thresholds: a row for each workload, a column for each kind of metric."""
     cells: dict[str, dict[str, list[str]]] = {}
-    for alert in found.monitoring:
+    for alert in assessment.monitoring:
         column = "latency" if alert.unit == "s" else next((c for c in COLUMNS if alert.metric.startswith(c)), "others")
         cells.setdefault(alert.workload or "the fleet", {}).setdefault(column, []).append(threshold(alert))
     if not cells:

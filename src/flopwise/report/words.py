@@ -142,9 +142,9 @@ def machines(best: Mapping[str, Any]) -> str:
     return f"{held} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else held
 
 
-def runs_on(found: Assessment, w: WorkloadResult) -> str:
+def runs_on(assessment: Assessment, w: WorkloadResult) -> str:
     """The machines of a workload: those it is planned on, and where it is split, all of them."""
-    rows = [a for a in found.allocation if a.workload == w.name and a.role == "primary"]
+    rows = [a for a in assessment.allocation if a.workload == w.name and a.role == "primary"]
     if len(rows) < 2:
         return machines(w.best)
     return " and ".join(f"{a.count:,} x {a.provider} {a.instance} ({a.gpu})" for a in rows)

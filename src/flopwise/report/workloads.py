@@ -83,7 +83,7 @@ def performance(w: WorkloadResult) -> str:
     return "; ".join(said) or "-"
 
 
-def workloads(found: Assessment) -> Iterator[Block]:
+def workloads(assessment: Assessment) -> Iterator[Block]:
     """Requirements: what each workload is and what it takes."""
     yield Table(
         [
@@ -97,23 +97,23 @@ def workloads(found: Assessment) -> Iterator[Block]:
                 "-" if w.intensity is None else digits(w.intensity), w.pattern or "-",
                 "-" if w.runs_per_month is None else f"{w.runs_per_month:,.3g}", hours(w.hours_per_month),
             )
-            for w in found.workloads
+            for w in assessment.workloads
         ],
         "Memory of all devices of one copy, and operations for each byte of device memory moved, are of the "
         "recommended way to run it; hours are those that its machines are on.",
     )  # fmt: skip
 
 
-def recommendations(found: Assessment) -> Iterator[Block]:
+def recommendations(assessment: Assessment) -> Iterator[Block]:
     """Machines, layout, what to expect, and why not the cheaper one."""
-    linked = any(w.plan_file for w in found.workloads)
+    linked = any(w.plan_file for w in assessment.workloads)
     rows: list[tuple[str | Link, ...]] = []
-    for w in found.workloads:
+    for w in assessment.workloads:
         plan: tuple[str | Link, ...] = (Link("plan", w.plan_file) if w.plan_file else "-",) if linked else ()
         if not w.feasible:
             rows.append((w.name, "nothing runs it", "", "", "; ".join(w.reasons), *plan))
             continue
-        way = f"{runs_on(found, w)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
+        way = f"{runs_on(assessment, w)}, {bought(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
     headers = ["workload", "machines", "laid out", "expected (in 8 of 10 cases)", "why not the cheaper one"]
@@ -146,9 +146,9 @@ def layout(held: Mapping[str, Any]) -> str:
     return "; ".join(part for part in said if part)
 
 
-def expected(found: Assessment) -> Iterator[Block]:
+def expected(assessment: Assessment) -> Iterator[Block]:
     """Every figure of every plan with its interval and target, and how much of each target is used."""
-    used = [bar for w in found.workloads if w.feasible for bar in _used(w)]
+    used = [bar for w in assessment.workloads if w.feasible for bar in _used(w)]
     if used:
         kept = set(sorted(range(len(used)), key=lambda n: -used[n].value)[:DRAWN])
         most = "" if len(kept) == len(used) else f", of the {DRAWN} that need most of it"
@@ -156,7 +156,7 @@ def expected(found: Assessment) -> Iterator[Block]:
             f"Time taken of the time allowed{most}, with the interval that holds in 8 of 10 cases",
             [bar for n, bar in enumerate(used) if n in kept], 100.0, "the target",
         )  # fmt: skip
-    told = [w for w in found.workloads if any(True for _ in shown_figures(w))]
+    told = [w for w in assessment.workloads if any(True for _ in shown_figures(w))]
     runs = [w for w in told if "run_s" in w.best["figures"]]
     services = [w for w in told if "run_s" not in w.best["figures"]]
     if runs:

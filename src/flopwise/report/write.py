@@ -31,9 +31,9 @@ def plan_file(name: str, number: int) -> str:
     return f"{PLANS}/{number:03d}-{safe or 'workload'}.json"
 
 
-def to_json(found: Assessment) -> bytes:
+def to_json(assessment: Assessment) -> bytes:
     """The assessment as one JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
 class _Version(msgspec.Struct):
@@ -66,17 +66,21 @@ def read_assessment(path: Path | str) -> Assessment:
         raise SpecError(f"{file}: not an assessment ({str(error)[:160]}); give an {JSON} of a report") from None
 
 
-def linked(found: Assessment, plans: Mapping[str, Plan]) -> Assessment:
+def linked(assessment: Assessment, plans: Mapping[str, Plan]) -> Assessment:
     """The assessment with the file of each workload that has a plan."""
     rows = [
         msgspec.structs.replace(w, plan_file=plan_file(w.name, number) if w.name in plans else None)
-        for number, w in enumerate(found.workloads, start=1)
+        for number, w in enumerate(assessment.workloads, start=1)
     ]
-    return msgspec.structs.replace(found, workloads=rows)
+    return msgspec.structs.replace(assessment, workloads=rows)
 
 
 def write_report(
-    found: Assessment, folder: Path | str, *, plans: Mapping[str, Plan] | None = None, before: Assessment | None = None
+    assessment: Assessment,
+    folder: Path | str,
+    *,
+    plans: Mapping[str, Plan] | None = None,
+    before: Assessment | None = None,
 ) -> list[Path]:
     """Write report.html, report.md, assessment.json and the `plans` by their workloads; returns what was written.
 
@@ -90,10 +94,10 @@ def write_report(
 
     goal, given = Path(folder), plans or {}
     check_folder(goal)
-    found = linked(found, given)
-    made = document(found, before)
-    files = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made)), JSON: to_json(found)}
-    files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in found.workloads if w.plan_file}
+    assessment = linked(assessment, given)
+    made = document(assessment, before)
+    files = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made)), JSON: to_json(assessment)}
+    files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in assessment.workloads if w.plan_file}
     made_for_it = [above for above in goal.parents if not above.exists()]
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
