@@ -9,7 +9,6 @@ The rest follows from the software.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import statistics
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flopwise.backtests import memory
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.software import TrainingStack
@@ -53,8 +54,7 @@ def score(errors: list[float]) -> float:
 
 def main() -> None:
     facts = load_facts()
-    with Path(sys.argv[1]).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = measurements(KINDS["memory"], Path(sys.argv[1]))
     errors: dict[Constants, dict[str, list[float]]] = {}
     for constants in itertools.product(*GRID):
         moved = with_constants(facts, constants)
@@ -65,7 +65,7 @@ def main() -> None:
             except FlopwiseError:
                 continue
             if found is not None:
-                by_source[row["source_key"]].append(found)
+                by_source[row["study"]].append(found)
         errors[constants] = by_source
 
     def best(without: str = "") -> Constants:

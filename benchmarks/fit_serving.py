@@ -1,11 +1,11 @@
 """Fit the few constants of serving engines to published results.
 
     python benchmarks/fit_serving.py FILE             report errors: plain, with each source and each GPU left out
-    python benchmarks/fit_serving.py FILE --write     write the values to data/engines.json and data/calibration
+    python benchmarks/fit_serving.py FILE --write     write the values to data/engines.csv and data/calibration
 
-Each constant is a fitted value of data/engines.json that several engines share, or a parameter of data/calibration;
-none belongs to a row or a source. A row weighs one over the square root of the rows of its source and quantity. Times
-to a first token count where memory holds all requests: beyond that they are waiting, which throughput decides.
+Each constant is a column of data/engines.csv that several engines share, or a parameter of data/calibration; none
+belongs to a row or a source. A row weighs one over the square root of the rows of its source and quantity. Times to a
+first token count where memory holds all requests: beyond that they are waiting, which throughput decides.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import Any
 import numpy as np
 
 from fit_serving_knobs import KNOBS
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.backtests.serving import STREAM, measured_quantities, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
-from flopwise.facts.architecture import Experts
+from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
-from flopwise.facts.software import Engine
+from flopwise.facts.software import Engine, engine, engine_names
 from flopwise.serving.assisted import request_work
 from flopwise.serving.estimate import ServeJob, check, job_memory, runner, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.memory import ServingMemory, generates
 from flopwise.serving.steady import closed_loop
-from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told, write_fitted
+from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
 LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "serving_left_out.csv"
 """Predicted / measured - 1 of every figure by constants that have not seen its source, and its GPU."""
-SOURCE = "benchmarks/fit_serving.py: published serving results; engines that are alike share a value"
 BUSY = 0.8
 """Share of what a replica sustains from which a queue without end is near, and its length is anyone's guess."""
 TTFT_WEIGHT = 0.5
@@ -79,10 +79,10 @@ class Figure:
 def runs(file: Path) -> list[Run]:
     """All rows that can be predicted."""
     facts, found = load_facts(), []
-    for row in read_rows(file, ()):
+    for row in measurements(KINDS["serving"], file):
         measured = measured_quantities(row)
         try:
-            job, place = row_job(row, facts)
+            job, replicas = row_job(row, facts)
             check(job)
             memory = job_memory(job)
             machine = runner(job)
@@ -92,9 +92,8 @@ def runs(file: Path) -> list[Run]:
             continue
         if _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
-        mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
         found.append(
-            Run(row["id"], row["source"], row["mode"], mixture, job, memory, machine, place.replicas, measured)
+            Run(row["id"], row["study"], row["mode"], job.model.has_experts, job, memory, machine, replicas, measured)
         )
     return found
 
@@ -128,9 +127,9 @@ class Model:
     def errors(self, point: Array) -> Array:
         """log(predicted / measured) of every figure."""
         values = dict(zip(KNOBS, np.exp(point), strict=True))
-        rows = {name: _engine(row, values) for name, row in load_facts().engines.items()}
+        rows = {name: _engine(engine(name), values) for name in engine_names()}
         calibrated = {(k.name, s): v for k, v in values.items() for s in k.scopes if not k.column}
-        table = load_facts().calibration.replaced(calibrated) if calibrated else None
+        table = load_calibration().replaced(calibrated) if calibrated else None
         chips: dict[str, Rates] = {}
         out: list[float] = []
         for run in self.runs:
@@ -211,15 +210,14 @@ def write(model: Model, point: Array, columns: Mapping[str, Array]) -> None:
                     row |= {"value": float(f"{value:.4g}"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         if json.dumps(rows) != before:
             file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    fitted = [(k.name, k.scopes, float(f"{value:.3g}")) for k, value in values.items() if k.column]
-    write_fitted(DATA / "engines.json", fitted, SOURCE)
+    write_cells(DATA / "engines.csv", [(k.name, k.scopes, f"{value:.3g}") for k, value in values.items() if k.column])
 
 
 def now(knob: Knob) -> float:
     """The shipped value."""
     if knob.column:
-        return max(float(getattr(load_facts().engine(knob.scopes[0]), knob.name)), knob.low)
-    return max(load_facts().calibration.find(knob.name, knob.scopes[:1]).value, knob.low)
+        return max(float(getattr(engine(knob.scopes[0]), knob.name)), knob.low)
+    return max(load_calibration().find(knob.name, knob.scopes[:1]).value, knob.low)
 
 
 def main() -> None:

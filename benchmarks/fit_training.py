@@ -1,12 +1,12 @@
 """Fit the few constants of a training step to published runs.
 
     python benchmarks/fit_training.py FILE             report errors, plain and with each source left out
-    python benchmarks/fit_training.py FILE --write     write the values to calibration/training.json and stacks.json
+    python benchmarks/fit_training.py FILE --write     write the values to data/calibration/training.json and stacks.csv
 
-Each constant is a parameter of data/calibration/training.json or a fitted value of data/stacks.json that several stacks
-share; none belongs to a row, a source or one model of GPU. Errors are logarithms of predicted / measured under a robust
-loss. A row weighs one over the square root of its source's rows. Each constant is drawn to where it started (its
-`prior`), so that one that only a single source knows goes back there when that source is left out.
+Each constant is a parameter of data/calibration/training.json or a column of data/stacks.csv that several stacks share;
+none belongs to a row, a source or one model of GPU. Errors are logarithms of predicted / measured under a robust loss.
+A row weighs one over the square root of its source's rows. Each constant is drawn to where it started (its `prior`), so
+that one that only a single source knows goes back there when that source is left out.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from typing import Any
 import numpy as np
 
 from fit_training_knobs import KNOBS
-from flopwise.backtests.training import measured_tokens_per_s, row_job
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import number
+from flopwise.backtests.run import measurements
+from flopwise.backtests.training import row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
+from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
-from flopwise.facts.software import TrainingStack
+from flopwise.facts.software import Stack, stack, stack_names
 from flopwise.training.estimate import TrainJob, single_parts, single_table
-from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_fitted
+from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"
 LEFT_OUT = Path(__file__).resolve().parent / "accuracy" / "training_left_out.csv"
 """Predicted / measured - 1 of every run by constants that have not seen its source."""
-SOURCE = "benchmarks/fit_training.py: published training runs; stacks that are alike share a value"
 ROUNDS = 8
 LEAST_GAIN = 2e-4  # of the loss, for another round
 
@@ -55,15 +57,14 @@ class Run:
 def runs(file: Path) -> list[Run]:
     """All runs of a file that can be predicted."""
     facts, found = load_facts(), []
-    for row in read_rows(file, ()):
-        measured = measured_tokens_per_s(row)
+    for row in measurements(KINDS["training"], file):
+        measured = number(row, "tokens_per_s_per_gpu")
         try:
             job = row_job(row, facts)
         except FlopwiseError:
             continue
         if measured:
-            experts = any(type(i).__name__ == "Experts" for k in job.model.stacks[0].kinds for i in k.items)
-            found.append(Run(row["id"], row["source_key"], job, measured, experts))
+            found.append(Run(row["id"], row["study"], job, measured, job.model.has_experts))
     return found
 
 
@@ -84,10 +85,10 @@ class Model:
 
     def _errors(self, point: Array) -> list[float]:
         values = dict(zip(KNOBS, np.exp(point), strict=True))
-        table = load_facts().calibration.replaced(
+        table = load_calibration().replaced(
             {(k.name, scope): v for k, v in values.items() for scope in k.scopes if not k.column}
         )
-        stacks = {name: _stack(row, values) for name, row in load_facts().stacks.items()}
+        stacks = {name: _stack(stack(name), values) for name in stack_names()}
         chips: dict[str, Rates] = {}
         out = []
         for run in self.runs:
@@ -96,7 +97,7 @@ class Model:
             if chip.name not in chips:
                 chips[chip.name] = rates(chip, table)
             moved = replace(job, cluster=replace(job.cluster, rates=chips[chip.name]))
-            software = stacks[job.recipe.stack.name]
+            software = stacks[stack(job.recipe.stack).name]
             step_s = sum(single_parts(single_table(moved, software), job.layout).values())
             tokens = job.recipe.global_batch * job.recipe.seq_len
             out.append(math.log(tokens / step_s / int(job.layout.num_gpus) / run.measured))
@@ -114,7 +115,7 @@ class Model:
         return np.column_stack(columns)
 
 
-def _stack(row: TrainingStack, values: Mapping[Knob, float]) -> TrainingStack:
+def _stack(row: Stack, values: Mapping[Knob, float]) -> Stack:
     own: dict[str, Any] = {k.name: v for k, v in values.items() if k.column and row.name in k.scopes}
     return replace(row, **own)
 
@@ -162,8 +163,7 @@ def write(model: Model, point: Array, unseen: Array) -> None:
             if not knob.column and row["name"] == knob.name and row["scope"] in knob.scopes:
                 row |= {"value": float(f"{value:.4g}"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    fitted = [(k.name, k.scopes, float(f"{value:.4g}")) for k, value in values.items() if k.column]
-    write_fitted(DATA / "stacks.json", fitted, SOURCE)
+    write_cells(DATA / "stacks.csv", [(k.name, k.scopes, f"{value:.4g}") for k, value in values.items() if k.column])
 
 
 def main() -> None:
@@ -190,8 +190,8 @@ def main() -> None:
 def now(knob: Knob) -> float:
     """The shipped value."""
     if knob.column:
-        return max(float(getattr(load_facts().stack(knob.scopes[0]), knob.name)), knob.low)
-    return max(load_facts().calibration.find(knob.name, knob.scopes[:1]).value, knob.low)
+        return max(float(getattr(stack(knob.scopes[0]), knob.name)), knob.low)
+    return max(load_calibration().find(knob.name, knob.scopes[:1]).value, knob.low)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from measured_errors import at_most
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models import load_model
 from flopwise.search.answer import Candidate, Plan
+from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
-from flopwise.search.ruled import RuledOut
-from flopwise.search.training import searched, timed
+from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.workload_file import merged_onto, workload_from
 from named import recipe_with
 
@@ -237,9 +237,9 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
     wanted = workload_from({
         "model": "Llama-3.1-8B", "task": "pretrain", "data": data, "constraints": limits, "targets": held,
     })  # fmt: skip
-    node = node_kinds(wanted, facts(), RuledOut())[0]
+    node = node_kinds(wanted, facts(), RejectionLog())[0]
     recipe = recipe_with(seq_len=4096, global_batch=24, stack="megatron-te")
-    every = timed(searched(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
+    every = timed_layouts(layout_search(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
     assert every.rows.size > 500
     best, cheapest = math.inf, math.inf
     for gpus, run_s, memory in zip(every.num_gpus, every.run_s, every.memory_bytes, strict=True):

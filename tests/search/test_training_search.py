@@ -20,21 +20,20 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
-from flopwise.search.incumbents import floor_s
-from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
-from flopwise.search.plan_training import candidate_job
-from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
-from flopwise.search.training import (
-    Searched,
-    fastest,
-    floor_flops,
-    floor_gpu_s,
+from flopwise.search.layout_search import (
+    LayoutSearch,
+    fastest_layout,
+    floor_s,
+    layout_search,
     node_table,
-    searched,
     steps_s,
-    timed,
+    timed_layouts,
 )  # fmt: skip
+from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
+from flopwise.search.plan_training import floor_flops, floor_gpu_s
+from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
+from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
@@ -105,9 +104,9 @@ CASES = {
 
 
 @cache
-def whole(case: str) -> Searched:
+def whole(case: str) -> LayoutSearch:
     name, recipe = CASES[case]
-    return searched(load_model(name), recipe, most=96, least=8)
+    return layout_search(load_model(name), recipe, most=96, least=8)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -115,7 +114,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     """150 random layouts of each case, over a thousand in all."""
     job = whole(case)
     node = eight("p5.48xlarge")
-    result = timed(job, node, TOKENS, {}, every=True)
+    result = timed_layouts(job, node, TOKENS, {}, every=True)
     assert np.count_nonzero(result.rows < job.space.size) == result.fitting > 100
     assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
@@ -137,7 +136,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
 def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
     """The fastest of each number of GPUs go on: nothing that fits beats them."""
     job, node = whole(case), eight("p5.48xlarge")
-    kept, every = timed(job, node, TOKENS, {}), timed(job, node, TOKENS, {}, every=True)
+    kept, every = timed_layouts(job, node, TOKENS, {}), timed_layouts(job, node, TOKENS, {}, every=True)
     assert (kept.considered, kept.fitting) == (every.considered, every.fitting)
     assert set(kept.rows) <= set(every.rows)
     for gpus in np.unique(every.num_gpus):
@@ -163,7 +162,7 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
     """
     node, weights = eight("p5.48xlarge"), 1_557_611_200 - 1024 * 1600
     for passes, lora in ((6, None), (4, lora_with(rank=8, targets=ALL_TARGETS))):
-        job = searched(load_model("gpt2-xl"), recipe_with(seq_len=1024, global_batch=64, lora=lora), most=8)
+        job = layout_search(load_model("gpt2-xl"), recipe_with(seq_len=1024, global_batch=64, lora=lora), most=8)
         flops = floor_flops(job) * 1e9
         assert flops == pytest.approx(passes * weights * 1e9, rel=0.06)
         assert flops > passes * weights * 1e9
@@ -174,8 +173,8 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
 @pytest.mark.parametrize("parts", [parts for row in OFFLOADS for parts in row])
 def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: tuple[str, ...]) -> None:
     node = eight("p5.48xlarge")
-    job = offloaded(whole("sharded"), parts)
-    result = timed(job, node, TOKENS, {}, every=True)
+    job = with_offload(whole("sharded"), parts)
+    result = timed_layouts(job, node, TOKENS, {}, every=True)
     rng = np.random.default_rng(5)
     for pick in rng.choice(result.rows.size, size=40):
         layout = job.space.layout(int(result.rows[pick]))
@@ -189,7 +188,7 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
         assert result.memory_bytes[pick] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
         assert float(single.memory.host_bytes) <= node.host_bytes
     poor = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=int(8e9))) for p in node.priced))
-    held = timed(job, poor, TOKENS, {}, every=True)
+    held = timed_layouts(job, poor, TOKENS, {}, every=True)
     assert 0 < held.rows.size < result.rows.size
     for row in held.rows[:: max(1, held.rows.size // 20)]:
         memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
@@ -200,18 +199,18 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
 def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, quicker: bool) -> None:
     """Long sequences compute much for each byte kept; then plans with copied activations are among the options."""
     node = eight("p5.48xlarge")
-    job = searched(load_model("Llama-3.1-8B"), recipe_with(seq_len=seq, global_batch=64), most=64, least=8)
-    result = timed(job, node, TOKENS, {})
+    job = layout_search(load_model("Llama-3.1-8B"), recipe_with(seq_len=seq, global_batch=64), most=64, least=8)
+    result = timed_layouts(job, node, TOKENS, {})
     away = Offloads(job)
     assert copying_is_quicker(job, away.at(("activations",)), result) == quicker
-    tried = list(away.worth_trying(node, result, partial(timed, node=node, tokens=TOKENS, known={})))
+    tried = list(away.worth_trying(node, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
     assert bool(tried) == quicker
     if tried:
         assert tried[0][1].run_s.min() < result.run_s.min()
     bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
     unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
     for where in (bare, unknown):
-        assert not list(away.worth_trying(where, result, partial(timed, node=node, tokens=TOKENS, known={})))
+        assert not list(away.worth_trying(where, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
 
 
 def test_a_workload_may_freeze_pack_and_skew() -> None:
@@ -289,7 +288,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         (1, 2, 4),
         schedules,
     ):
-        if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
+        if gpus % (tp * pp) or LayoutLimits.of(model, 1, 1).heads % tp:
             continue
         zero, group = sharding
         if zero > recipe.stack.zero:
@@ -329,14 +328,14 @@ def test_the_best_row_is_the_best_of_all_layouts(
     model = load_model(name)
     recipe = recipe_with(seq_len=1024, global_batch=batch, stack=software)
     best, candidates, fitting = brute_force(model, recipe, node, gpus)
-    job = searched(model, recipe, most=gpus, least=gpus, max_tp=8)
-    result = timed(job, node, TOKENS, {})
+    job = layout_search(model, recipe, most=gpus, least=gpus, max_tp=8)
+    result = timed_layouts(job, node, TOKENS, {})
     assert fitting > 100
     assert (job.space.size, result.considered, result.fitting) == (candidates, candidates, fitting)
     assert result.step_s.min() == pytest.approx(best, rel=1e-9)
     partly = job.space.layout(int(result.rows[result.step_s.argmin()])).recomputes_some
     assert partly == (hbm_bytes is not None)
-    found = fastest(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
+    found = fastest_layout(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
     assert found is not None
     single = estimate(TrainJob(model=model, recipe=recipe, layout=found[0], cluster=node.cluster))
     if not partly:  # else the automatic layout may choose blocks more finely
@@ -351,7 +350,7 @@ def test_the_best_row_is_the_best_of_all_layouts(
     name=st.sampled_from(["gpt2", "Qwen3-30B-A3B", "Llama-3.1-405B"]),
 )
 def test_every_row_keeps_the_rules(seq: int, batch: int, most: int, name: str) -> None:
-    limits = Limits.of(load_model(name), seq, batch)
+    limits = LayoutLimits.of(load_model(name), seq, batch)
     space = layouts(limits, inner_combinations(limits, 8, 8), most=most)
     assert space.size == sum(np.prod(f.shape) for f in space.families)
     for family in space.families:
@@ -380,7 +379,7 @@ def test_a_row_is_the_layout_at_its_place() -> None:
 
 
 def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
-    limits = Limits.of(load_model("gpt2"), 1024, 45)
+    limits = LayoutLimits.of(load_model("gpt2"), 1024, 45)
     space = layouts(limits, inner_combinations(limits, 4, 8), most=100_000)
     counts = {int(g) for f in space.families for g in f.num_gpus}
     assert {1, 3, 5, 9, 15, 45, 90, 45 * 4 * 12} <= counts
@@ -391,7 +390,7 @@ def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
 def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
     model = load_model("Qwen3-30B-A3B")
     recipe = recipe_with(seq_len=4096, global_batch=128)
-    job = searched(model, recipe, most=64)
+    job = layout_search(model, recipe, most=64)
     rng = np.random.default_rng(3)
     for pick in rng.choice(job.space.size, size=30, replace=False):
         layout = job.space.layout(int(pick))
@@ -404,11 +403,11 @@ def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
 def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     model = load_model("gpt2")
     recipe = recipe_with(seq_len=1024, global_batch=64)
-    job = searched(model, recipe, most=16, recomputes=(2,), micro_batch=4)
+    job = layout_search(model, recipe, most=16, recomputes=(2,), micro_batch=4)
     assert {int(job.space.layout(r).recompute) for r in range(0, job.space.size, 7)} == {2}
     assert set(job.space.inner.micro_batch.tolist()) == {4}
-    assert searched(model, recipe, most=16, micro_batch=128).space.size == 0
-    assert fastest(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
+    assert layout_search(model, recipe, most=16, micro_batch=128).space.size == 0
+    assert fastest_layout(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
 
 
 @pytest.mark.parametrize(
@@ -423,7 +422,7 @@ def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     ],
 )
 def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
-    job = searched(load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule=asked)
+    job = layout_search(load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule=asked)
     found = {
         (int(one.interleave), int(one.schedule))
         for one in (job.space.layout(r) for r in range(0, job.space.size, 11))
@@ -431,13 +430,13 @@ def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, 
     }
     assert found == turns
     with pytest.raises(SpecError, match="nearest: gpipe"):
-        searched(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule="gpip")
+        layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule="gpip")
 
 
 def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
     for software, tried in (("fsdp-eager", True), ("megatron-deepspeed", True), ("fsdp-compile", False)):
         recipe = recipe_with(seq_len=1024, global_batch=64, stack=software)
-        space = searched(load_model("gpt2"), recipe, most=16).space
+        space = layout_search(load_model("gpt2"), recipe, most=16).space
         assert any(t.schedule for f in space.families for t in f.turns) == tried
 
 
@@ -518,14 +517,14 @@ def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
     model, recipe = load_model("gpt2"), recipe_with(seq_len=1024, global_batch=144)
-    space = searched(model, recipe, most=144, max_tp=1).space
+    space = layout_search(model, recipe, most=144, max_tp=1).space
     found = {
         (int(r), int(g)) for f in space.families if f.shard is not None for r, g in zip(f.dp, f.shard, strict=True)
     }
     sizes = {2**k for k in range(2, 8)} | {6, 12, 36, 72}
     every = {d for d in range(1, 145) if 144 % d == 0}
     assert found == {(r, g) for r in every for g in every & sizes if r % g == 0 and g < r}
-    only = searched(model, recipe, most=144, max_tp=1, shard=16).space
+    only = layout_search(model, recipe, most=144, max_tp=1, shard=16).space
     assert {int(f.dp[i]) for f in only.families for i in range(f.meshes)} == {16, 48, 144}
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
@@ -534,8 +533,8 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
     model, recipe = load_model("Llama-3.1-70B"), recipe_with(seq_len=8192, global_batch=80, stack="megatron-te")
     built = eight().cluster
-    found = fastest(model, recipe, built, 80, recompute=None, micro_batch=None)
-    fixed = fastest(model, recipe, built, 80, recompute=2, micro_batch=None)
+    found = fastest_layout(model, recipe, built, 80, recompute=None, micro_batch=None)
+    fixed = fastest_layout(model, recipe, built, 80, recompute=2, micro_batch=None)
     assert found is not None
     assert fixed is not None
     layout = found[0]
@@ -557,8 +556,8 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=8192, global_batch=512)
     built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
     hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe, FACTS.calibration)
-    job = searched(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
-    found = fastest(model, recipe, built, 64, recompute=None, micro_batch=None)
+    job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
+    found = fastest_layout(model, recipe, built, 64, recompute=None, micro_batch=None)
     assert found is not None
 
     def odds(layout: Layout) -> float:
@@ -576,7 +575,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     assert len(sure) > 20
     assert all(step_s(layout) >= step_s(found[0]) for layout in sure)
     small = replace(built, accelerator=replace(built.accelerator, hbm_bytes=6 * 2**30))
-    likeliest = fastest(model, recipe, small, 64, recompute=None, micro_batch=None)
+    likeliest = fastest_layout(model, recipe, small, 64, recompute=None, micro_batch=None)
     assert likeliest is not None
     assert likeliest[2] == 0
     assert all(
@@ -586,10 +585,10 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
-    job = searched(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=64, least=8)
-    alone = timed(job, replace(node, networked=False), TOKENS, {})
+    job = layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=64, least=8)
+    alone = timed_layouts(job, replace(node, networked=False), TOKENS, {})
     assert set(alone.num_gpus.tolist()) == {8}
-    assert timed(job, node, TOKENS, {}).num_gpus.max() == 64
+    assert timed_layouts(job, node, TOKENS, {}).num_gpus.max() == 64
     narrow = replace(node, count=2, networked=False)
-    tp = {int(job.space.layout(int(r)).tp) for r in timed(job, narrow, TOKENS, {}, every=True).rows}
+    tp = {int(job.space.layout(int(r)).tp) for r in timed_layouts(job, narrow, TOKENS, {}, every=True).rows}
     assert tp <= {1, 2}

@@ -7,8 +7,8 @@ from flopwise.api.train import train
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
+from flopwise.search.layout_search import layout_search
 from flopwise.search.scaling import comparison
-from flopwise.search.training import searched
 from flopwise.training.layout import Layout
 from named import FACTS, recipe_with, training_remedies
 
@@ -19,7 +19,7 @@ from named import FACTS, recipe_with, training_remedies
 )
 def test_the_search_holds_the_stages_of_the_stack_and_no_others(name: str, stages: set[int]) -> None:
     model = load_model("gpt2")
-    space = searched(model, recipe_with(seq_len=1024, global_batch=64, stack=name), most=64).space
+    space = layout_search(model, recipe_with(seq_len=1024, global_batch=64, stack=name), most=64).space
     _, _, layout = space.at_rows(np.arange(space.size))
     assert set(np.unique(layout.zero)) == stages
     assert np.any(np.asarray(layout.shard) > 0) == (3 in stages)

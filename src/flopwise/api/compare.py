@@ -15,7 +15,7 @@ from flopwise.errors import SpecError
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
-    from flopwise.search.scaling import Comparison
+    from flopwise.search.scaling import ScalingComparison
     from flopwise.training.layout import Recipe
 
 
@@ -27,7 +27,7 @@ class CompareAnswer:
     cluster: Cluster
     recipe: Recipe
     num_gpus: int
-    comparison: Comparison
+    comparison: ScalingComparison
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 

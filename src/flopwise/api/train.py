@@ -180,13 +180,13 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    from flopwise.search.training import fastest
+    from flopwise.search.layout_search import fastest_layout
     from flopwise.training.layout import RECOMPUTE
     from flopwise.training.memory import FITS_WITH, memory_band, step_memory
     from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
-    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    found = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:

@@ -13,7 +13,6 @@ from flopwise.facts.catalog import Facts
 from flopwise.storage.samples import SampledWorkload, device_rate, workload_of_model, workload_of_sample
 
 UNIT = "B/s"
-MEASURED = ("computation_time_s", "samples_per_s_per_accel", "read_MB_per_s_per_accel")
 
 
 def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
@@ -31,18 +30,15 @@ def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
 
 
 def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
-    """Bytes/s of one row of io_dlio.csv, with its interval."""
-    name = row.get("id", "")
-    measured = number(row, "read_MB_per_s_per_accel")
-    measured = None if measured is None else measured * 1e6
-    record = number(row, "record_bytes")
+    """Bytes/s of one row, with their interval."""
+    name, measured, record = row.get("id", ""), number(row, "read_bytes_per_s"), number(row, "record_bytes")
     if record is None:
         return skipped(name, UNIT, "record_bytes is missing", measured)
     try:
         work = row_workload(row, facts)
-        found = facts.resolve(row.get("accelerator", ""))
-        machine = cluster(found.accelerator, ambiguous=found.note)
-        batch = whole(row, "batch_size", work.batch or 1)
+        gpu = facts.resolve(row.get("gpu", ""))
+        machine = cluster(gpu.accelerator, ambiguous=gpu.note)
+        batch = whole(row, "batch", work.batch or 1)
         rate = device_rate(work, machine, facts, batch=batch, precision=(row.get("precision") or "").lower() or None)
         band = error_band("io", facts.calibration)
     except FlopwiseError as error:

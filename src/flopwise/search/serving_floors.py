@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,9 @@ from flopwise.cost.collectives import all_reduce_s
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Linear
 from flopwise.facts.formats import WeightFormat
-from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
-from flopwise.search.serving_grid import MAX_TP, replica_grid
+from flopwise.search.deployments import MAX_TP, least_prompt_s, replica_grid
 from flopwise.search.serving_techniques import format_on, prompt_left, tokens_a_step
 from flopwise.serving.precision import layer_weight_bits, product_path
 
@@ -27,28 +25,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
-
-
-@lru_cache(maxsize=64)
-def prompt_flops(model: Model, input_tokens: int) -> float:
-    """Operations of one prompt before its first token: the layers only, hidden pairs left out.
-
-    Source: `flopwise.ops.flops`. Assumes: nothing of the prompt is cached; the head is left out, as is an encoder.
-    """
-    stack = model.stacks[0]
-    shape = stack_shape(model, stack, 1, input_tokens)
-    parts = [(layers, works) for name, layers, works in stack_works(stack, shape) if name not in {"before", "after"}]
-    return float(sum(layers * sum(float(work.causal_flops) for work in works) for layers, works in parts))
-
-
-def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
-    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
-
-    Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
-    """
-    rate = node.cluster.rates.peak_flops_per_s(dtype)
-    least: Floats = prompt_flops(model, input_tokens) / (rate * np.asarray(gpus, dtype=float))
-    return least
 
 
 def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:

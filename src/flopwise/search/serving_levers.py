@@ -11,15 +11,15 @@ import numpy as np
 from flopwise.changes.serving import serving_changes
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever, device_levers
-from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.search.deployments import answers_in_one_pass, deployments
 from flopwise.serving.memory import ServingLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flopwise.facts.formats import CacheFormat, WeightFormat
-    from flopwise.search.outcome import Answer
-    from flopwise.search.serving_option import Option
+    from flopwise.search.plan_draft import PlanDraft
+    from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
 WITHOUT = {
@@ -30,13 +30,13 @@ WITHOUT = {
 }
 
 
-def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
+def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
     own = (*_other_fields(best, chosen), *_other_loads(best, chosen, best.workload))
-    return [*own, *device_levers(answer.plans)]
+    return [*own, *device_levers(draft.plans)]
 
 
-def _other_fields(best: Option, chosen: Candidate) -> Iterator[Lever]:
+def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     """Weights, caches and degrees that engine, device and model accept, and other batches."""
     workload, one_pass = best.workload, answers_in_one_pass(best.model, best.workload)
     degrees = {axis: chosen.layout[axis] for axis in ("tp", "pp", "ep", "dp")}
@@ -55,7 +55,7 @@ def _other_fields(best: Option, chosen: Candidate) -> Iterator[Lever]:
         yield _lever(change, best, chosen, layout={**chosen.layout, "max_batch": size})
 
 
-def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
     """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
@@ -69,7 +69,7 @@ def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterato
 
 def _lever(
     change: str,
-    best: Option,
+    best: ServingOption,
     chosen: Candidate,
     *,
     weights: WeightFormat | None = None,
@@ -85,9 +85,9 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
+    option = best.estimated_as(found, asked, cache)
     met = option.odds()
-    rows = np.flatnonzero(option.allowed(met))
+    rows = option.allowed(met)
     held = layout or chosen.layout
     same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
     if not same.size:

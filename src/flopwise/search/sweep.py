@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,52 +15,28 @@ from flopwise.search.workload import Name, Quantity, Resolved, Workload
 from flopwise.search.workload_file import document, merged_onto, read_text, resolved
 
 MAX_WORKLOADS = 10_000
-PATHS: dict[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "optimizer": ("optimizer",),
-    "objective": ("objective",),
-    "tokens": ("data", "tokens"),
-    "seq_len": ("data", "seq_len"),
-    "global_batch": ("data", "global_batch"),
-    "requests_per_s": ("traffic", "requests_per_s"),
-    "concurrency": ("traffic", "concurrency"),
-    "deadline": ("targets", "deadline"),
-    "budget": ("targets", "budget"),
-    "gpus": ("constraints", "gpus"),
-    "providers": ("constraints", "providers"),
-    "precision": ("constraints", "precision"),
-    "purchase": ("constraints", "purchase"),
-    "stack": ("constraints", "stack"),
-    "max_gpus": ("constraints", "max_gpus"),
+Values = Annotated[list[Quantity], msgspec.Meta(min_length=1, max_length=1000)]
+PATHS = {
+    **{name: (name,) for name in ("model", "optimizer", "objective")},
+    **{name: ("data", name) for name in ("tokens", "seq_len", "global_batch")},
+    **{name: ("traffic", name) for name in ("requests_per_s", "concurrency")},
+    **{name: ("targets", name) for name in ("deadline", "budget")},
+    **{name: ("constraints", name) for name in ("gpus", "providers", "precision", "purchase", "stack", "max_gpus")},
 }
 """Where a varied value stands in a workload."""
 LISTS = frozenset({"gpus", "providers", "precision", "purchase"})
 """Constraints that are lists: one value of a sweep is a list of one there."""
-Values = Annotated[list[Quantity], msgspec.Meta(min_length=1, max_length=1000)]
+NAMES = LISTS | {"model", "optimizer", "objective", "stack"}
+"""What is varied by name; the others by quantity."""
+Axes = msgspec.defstruct(
+    "Axes",
+    [(name, (list[Name] if name in NAMES else Values) | None, None) for name in PATHS],
+    namespace={"__doc__": "What varies: every combination of the values is a workload."},
+    forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True,
+)  # fmt: skip
 
 
-class Axes(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
-    """What varies: every combination of the values is a workload."""
-
-    model: list[Name] | None = None
-    optimizer: list[Name] | None = None
-    objective: list[Name] | None = None
-    tokens: Values | None = None
-    seq_len: Values | None = None
-    global_batch: Values | None = None
-    requests_per_s: Values | None = None
-    concurrency: Values | None = None
-    deadline: Values | None = None
-    budget: Values | None = None
-    gpus: list[Name] | None = None
-    providers: list[Name] | None = None
-    precision: list[Name] | None = None
-    purchase: list[Name] | None = None
-    stack: list[Name] | None = None
-    max_gpus: Values | None = None
-
-
-class Point(msgspec.Struct, frozen=True):
+class SweptWorkload(msgspec.Struct, frozen=True):
     """One workload of a sweep: what it is called, what varies in it, and the workload."""
 
     name: str
@@ -105,7 +82,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[Point] | None:
+def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
     """The workloads of a sweep file, with `changes` laid over each; None where the file holds a single workload.
 
     Raises:
@@ -114,90 +91,77 @@ def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[
     return parse_sweep(read_text(path), str(path), changes)
 
 
-def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[Point] | None:
+def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
     """As `load_sweep`, of a text; `where` names it in messages."""
     node, data = document(text, where)
     return points(data, where, changes, node)
 
 
-def is_sweep(data: Any) -> bool:
-    """Whether plain data stand for many workloads."""
-    return isinstance(data, list) or (isinstance(data, dict) and ("sweep" in data or "workloads" in data))
-
-
 def points(
     data: Any, where: str = "sweep", changes: dict[str, Any] | None = None, node: Any = None
-) -> list[Point] | None:
+) -> list[SweptWorkload] | None:
     """The workloads of plain data with the keys of a sweep file; None where they are a single workload.
 
     Raises:
         SpecError: as `load_sweep`, with a line where `node` is the composed document.
     """
-    if not is_sweep(data):
-        return None
     if isinstance(data, dict) and "sweep" in data:
-        return _product(data, where, changes or {}, node)
-    listed = data
-    if isinstance(data, dict):
-        if len(data) > 1:
-            other = next(k for k in data if k != "workloads")
+        return _combinations(data, where, changes or {}, node)
+    workloads = data
+    if isinstance(data, dict) and "workloads" in data:
+        other = next((key for key in data if key != "workloads"), None)
+        if other is not None:
             raise SpecError(f"{where}: {str(other)[:60]!r} stands beside `workloads`; put it into each of them")
-        listed = data["workloads"]
-    if not isinstance(listed, list) or not listed:
+        workloads = data["workloads"]
+    elif not isinstance(data, list):
+        return None
+    if not isinstance(workloads, list) or not workloads:
         raise SpecError(f"{where}: `workloads` is a list of workloads, at least one")
-    _bounded(len(listed), where)
+    _check_count(len(workloads), where)
     found = []
-    for number, one in enumerate(listed, start=1):
+    for number, one in enumerate(workloads, start=1):
         if not isinstance(one, dict):
             raise SpecError(
                 f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
             )
         workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
-        found.append(Point(workload.source.name or workload.source.model, {}, workload))
+        found.append(SweptWorkload(workload.source.name or workload.source.model, {}, workload))
     return found
 
 
-def _bounded(count: int, where: str) -> None:
+def _check_count(count: int, where: str) -> None:
     if count > MAX_WORKLOADS:
         raise SpecError(f"{where}: {count:,} workloads; at most {MAX_WORKLOADS:,} make a sweep")
 
 
-def _product(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[Point]:
-    """Every combination of the varied values."""
-    varied = data["sweep"]
-    if not isinstance(varied, dict) or not varied:
+def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[SweptWorkload]:
+    """A workload for every combination of the varied values."""
+    axes = data["sweep"]
+    if not isinstance(axes, dict) or not axes:
         raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(PATHS)}")
-    unknown = next((k for k in varied if k not in PATHS), None)
+    unknown = next((key for key in axes if key not in PATHS), None)
     if unknown is not None:
         near = nearest_names(str(unknown), PATHS)
         hint = f"; nearest: {near[0]}" if near else ""
         raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(PATHS)}{hint}")
     try:
-        msgspec.convert(varied, Axes)
+        msgspec.convert(axes, Axes)
     except msgspec.ValidationError as error:
         raise SpecError(f"{where}: sweep: {error}; each is a list of values") from None
-    count = 1
-    for values in varied.values():
-        if not values:
-            raise SpecError(f"{where}: sweep: an empty list leaves no workload; leave the key out")
-        count *= len(values)
-    _bounded(count, where)
-    base = {k: v for k, v in data.items() if k != "sweep"}
+    if not all(axes.values()):
+        raise SpecError(f"{where}: sweep: an empty list leaves no workload; leave the key out")
+    _check_count(math.prod(map(len, axes.values())), where)
+    base = {key: value for key, value in data.items() if key != "sweep"}
     found = []
-    for values in product(*varied.values()):
-        chosen = dict(zip(varied, values, strict=True))
-        one = merged_onto(base, _placed(chosen))
+    for values in product(*axes.values()):
+        varied, one = dict(zip(axes, values, strict=True)), base
+        for key, value in varied.items():
+            *section, name = PATHS[key]
+            change = {name: [value] if key in LISTS else value}
+            one = merged_onto(one, {section[0]: change} if section else change)
         workload = resolved(merged_onto(one, changes), node, where)
-        told = ", ".join(f"{k} {v}" for k, v in chosen.items())
-        found.append(Point(f"{workload.source.name}: {told}" if workload.source.name else told, chosen, workload))
+        text = ", ".join(f"{key} {value}" for key, value in varied.items())
+        found.append(
+            SweptWorkload(f"{workload.source.name}: {text}" if workload.source.name else text, varied, workload)
+        )
     return found
-
-
-def _placed(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Varied values in the shape of a workload."""
-    changes: dict[str, Any] = {}
-    for key, value in chosen.items():
-        *section, name = PATHS[key]
-        held = changes.setdefault(section[0], {}) if section else changes
-        held[name] = [value] if key in LISTS else value
-    return changes

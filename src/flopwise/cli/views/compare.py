@@ -12,7 +12,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
-    from flopwise.search.scaling import Point
+    from flopwise.search.scaling import ScalingPoint
 
 MARKS = {
     "data": "D", "zero-1": "Z", "fsdp": "F", "tensor": "T", "pipeline": "P", "context": "C", "expert": "E",
@@ -72,7 +72,7 @@ def _rows(answer: CompareAnswer, shown: list[str]) -> list[list[str]]:
     return [[f"{count:,}", *(_cell(held.get((count, name))) for name in shown)] for count in counts]
 
 
-def _cell(point: Point | None) -> str:
+def _cell(point: ScalingPoint | None) -> str:
     """Efficiency, or why there is none."""
     if point is None or point.layout is None:
         return "-"

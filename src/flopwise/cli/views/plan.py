@@ -11,7 +11,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.views import plan_serving as serving
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Lever, Plan, Simulated
+    from flopwise.search.answer import Candidate, Lever, Plan, SimulatedFigures
 
 TRAINING = ("pretrain", "finetune")
 LABELS = {
@@ -169,7 +169,7 @@ def detail(best: Candidate, paper: Screen) -> str:
     return pairs(rows, paper)
 
 
-def _run(run: Simulated) -> list[tuple[str, Any]]:
+def _run(run: SimulatedFigures) -> list[tuple[str, Any]]:
     """What the simulator says of the best plan."""
     rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
     for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):

@@ -1,0 +1,198 @@
+"""Training runs on a kind of node bought one way: cost, time, energy and odds of every layout, and the job of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flopwise.cost.intervals import ErrorBand
+from flopwise.search.defaults import recipes
+from flopwise.search.layout_search import LayoutSearch, TimedLayouts
+from flopwise.search.nodes import offer_cluster
+from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.training.estimate import TrainJob, training_band
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
+from flopwise.training.memory import memory_band
+from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
+from flopwise.training.schedules import NAMES, schedule_code
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.search.answer import Candidate
+    from flopwise.search.nodes import NodeKind
+    from flopwise.search.workload import Resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOption(Option):
+    """The fastest layouts of a recipe for each number of GPUs."""
+
+    search: LayoutSearch
+    layouts: TimedLayouts
+    band: ErrorBand
+    conditions: Conditions
+
+    @property
+    def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """What the front weighs: cost, time, devices and energy (the largest number where it is not known)."""
+        known = np.minimum(self.energy_joules, np.finfo(float).max)
+        return self.cost_usd, self.seconds, self.num_gpus.astype(float), known
+
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
+        """Probability that each target is met.
+
+        The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
+        """
+        workload = workload or self.workload
+        device = self.node.cluster.accelerator
+        band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
+        odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
+        for name, value, limit in (
+            ("deadline", self.seconds, workload.deadline_s),
+            ("budget", self.cost_usd, workload.budget_usd),
+        ):
+            if limit is not None:
+                odds[name] = np.asarray(1.0 - self.band.probability_at_most(1.0, value / limit))
+        if workload.tokens_per_s is not None:
+            missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
+            odds["throughput"] = np.asarray(1.0 - missed)
+        return odds
+
+    def job(self, row: int) -> TrainJob:
+        """The job of one row."""
+        return TrainJob(
+            model=self.search.model,
+            recipe=self.search.recipe,
+            layout=self.search.space.layout(int(self.layouts.rows[row])),
+            cluster=self.node.cluster,
+            tokens=run_tokens(self.workload),
+            conditions=self.conditions,
+        )
+
+    def layout_document(self, row: int) -> dict[str, Any]:
+        """The layout and recipe of a row in plain values; `candidate_job` reads it back."""
+        recipe, space = self.search.recipe, self.search.space
+        layout = space.layout(int(self.layouts.rows[row]))
+        return {
+            **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
+            "schedule": NAMES[int(layout.schedule)],
+            "recompute": RECOMPUTE[int(layout.recompute)],
+            "precision": recipe.precision,
+            "global_batch": int(recipe.global_batch),
+            "seq_len": int(recipe.seq_len),
+            "stack": recipe.stack.name,
+            "optimizer": recipe.optimizer.name,
+            **({"offload": list(space.offload)} if space.offload else {}),
+        }
+
+    def figures(self, row: int) -> dict[str, float | None]:
+        """Step time and rates."""
+        gpus, rate = int(self.num_gpus[row]), float(self.tokens_per_s[row])
+        return {
+            "step_s": float(self.layouts.step_s[row]),
+            "tokens_per_s": rate,
+            "tokens_per_s_per_gpu": rate / gpus,
+            "gpu_hours": float(self.seconds[row]) / 3600 * gpus,
+        }
+
+
+def training_options(
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts
+) -> list[TrainingOption]:
+    """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
+
+    What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
+    """
+    gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
+    band = training_band(TrainJob(model=search.model, recipe=search.recipe, layout=Layout(), cluster=node.cluster))
+    options = []
+    for priced in node.priced:
+        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
+        seconds = layouts.run_s
+        if priced.purchase == "spot":
+            undisturbed = goodput_frac(gpus, nbytes, search.reliability)
+            seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
+        instances = gpus // node.count
+        options.append(
+            TrainingOption(
+                workload=workload,
+                node=node,
+                priced=priced,
+                instances=np.asarray(instances),
+                seconds=seconds,
+                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour),
+                energy_joules=seconds * layouts.watts,
+                memory_bytes=layouts.memory_bytes,
+                tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search,
+                layouts=layouts,
+                band=band,
+                conditions=surroundings,
+            )
+        )
+    return options
+
+
+def run_tokens(workload: Resolved) -> float:
+    """Tokens of the whole run, padding included."""
+    return (workload.tokens or 0.0) / workload.useful_frac
+
+
+def reliability(workload: Resolved) -> Reliability:
+    """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
+    saving = workload.saving
+    fields = {
+        "interval_s": saving.every_s,
+        "write_bytes_per_s_per_gpu": saving.write_bytes_per_s_per_gpu,
+        "asynchronous": saving.asynchronous or None,
+    }
+    changes: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    return replace(DEFAULT_RELIABILITY, **changes) if changes else DEFAULT_RELIABILITY
+
+
+def conditions(
+    purchase: str,
+    provider: str,
+    accelerator: str,
+    count: int,
+    facts: Facts,
+    saved: Reliability = DEFAULT_RELIABILITY,
+) -> Conditions:
+    """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
+    if purchase != "spot":
+        return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
+    record = facts.spot(provider, accelerator)
+    interrupted = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
+    return Conditions(reliability=interrupted, origins=(("interruptions_per_s", record.text),))
+
+
+def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
+    """The job that a candidate of a plan stands for, from its `layout_document`."""
+    document = chosen.layout
+    allowed, _ = recipes(workload, model, facts.stack(document["stack"]), facts)
+    recipe = next(r for r in allowed if r.precision == document["precision"])
+    degrees = {name: document[name] for name in COLUMNS if name in document} | {
+        "recompute": RECOMPUTE.index(document["recompute"]),
+        "schedule": schedule_code(document["schedule"]),
+        **{f"offload_{part}": True for part in document.get("offload", ())},
+    }
+    return TrainJob(
+        model=model,
+        recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
+        layout=Layout(**degrees),
+        cluster=offer_cluster(workload, facts, offer, chosen.purchase),
+        tokens=run_tokens(workload),
+        conditions=conditions(
+            chosen.purchase,
+            chosen.provider,
+            chosen.gpu,
+            chosen.num_gpus // chosen.num_instances,
+            facts,
+            reliability(workload),
+        ),
+    )
