@@ -31,11 +31,12 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine, engine, engine_names
-from flopwise.serving.assisted import request_work
-from flopwise.serving.estimate import ServeJob, check, job_memory, runner, steady_state
+from flopwise.serving.estimate import check, job_memory, runner, steady_state
 from flopwise.serving.iteration import Runner
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingMemory, generates
 from flopwise.serving.steady import closed_loop
+from flopwise.serving.technique_runner import request_work
 from robust_fit import STEP, Array, Knob, descended, even_weights, prior, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"

@@ -30,10 +30,12 @@ from flopwise.backtests.run import measurements
 from flopwise.backtests.training import row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Stack
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import Stack, stack, stack_names
-from flopwise.training.estimate import TrainJob, single_parts, single_table
+from flopwise.facts.software import stack, stack_names
+from flopwise.training.estimate import single_parts, single_table
+from flopwise.training.job import TrainJob
 from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_cells
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "flopwise" / "data"

@@ -15,7 +15,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
 from flopwise.serving import disaggregated, memory, offload, precision
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.training.layout import Layout, Lora, Recipe
 
 Record = TypeVar("Record", Recipe, ServeJob)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Attend, Pointwise
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.facts.models.families import _BY_FILE, FAMILIES, family
 
 LLAMA: dict[str, Any] = {

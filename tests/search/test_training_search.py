@@ -17,7 +17,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import (
@@ -36,8 +36,9 @@ from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layou
 from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
-from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
+from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
-from flopwise.serving.asked import Asked, Place
+from flopwise.serving.technique_request import TechniqueContext, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.api.memory import Deployment
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features(Asked):
+class Features(TechniqueRequest):
     """Techniques of serving, and what a replica is started from; None: not used, or the usual."""
 
     storage: str | None = None  # kind that weights are read from at a cold start
@@ -38,10 +38,10 @@ class Features(Asked):
         """
         self.check_start()
         software = asked.software(facts)
-        place = Place(tp=asked.tp, weights=software["weights"], engine=software["engine"], chip=chip, facts=facts)
-        return self.looked_up(
-            model, place, lambda name: facts.model(name, assume_family=assume_family, offline=offline)
+        place = TechniqueContext(
+            tp=asked.tp, weights=software["weights"], engine=software["engine"], chip=chip, facts=facts
         )
+        return self.resolve(model, place, lambda name: facts.model(name, assume_family=assume_family, offline=offline))
 
     def check_start(self) -> None:
         """Refuse what a replica cannot be started from.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.catalog import Facts
     from flopwise.training.goodput import Reliability
-    from flopwise.training.run import Conditions
+    from flopwise.training.job import Conditions
 
 MAX_SPARES = 10_000
 
@@ -48,7 +48,7 @@ class Surroundings:
             SpecError: a value that cannot be.
             MissingFactError: the storage's write bandwidth is not known.
         """
-        from flopwise.training.run import Conditions
+        from flopwise.training.job import Conditions
 
         self._check()
         held, origins = self._reliability(cluster, facts)

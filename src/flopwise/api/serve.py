@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.job import ServeEstimate, ServeJob
     from flopwise.serving.startup import ColdStart
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
@@ -97,7 +96,7 @@ def serve(
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked.
     """
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
 
     of_place, of_features, rest = _told_apart(said)
     place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
@@ -195,10 +194,10 @@ def answered(
     features: Features | None = None,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
-    from flopwise.serving.assisted import host_bytes
     from flopwise.serving.estimate import estimate, job_memory
     from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
+    from flopwise.serving.technique_runner import host_bytes
 
     found = estimate(job)
     under = None if rate is None else _under_load(job, found, rate)
@@ -255,8 +254,8 @@ def _request_text(job: ServeJob) -> str:
 
 def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
     """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
+    from flopwise.serving.estimate import percentiles
     from flopwise.serving.memory import generates
-    from flopwise.serving.under_load import percentiles
 
     if not generates(job.model):
         raise SpecError(

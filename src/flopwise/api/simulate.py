@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
-from flopwise.serving.estimate import ServeJob, check_layout
+from flopwise.serving.estimate import check_layout
+from flopwise.serving.job import ServeJob
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -91,13 +92,13 @@ def autoscale(
             MissingFactError as `simulate`.
     """
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.elasticity import autoscaled
+    from flopwise.serving.sim.elasticity import autoscaling_report
     from flopwise.serving.sim.result import Slo
     from flopwise.serving.startup import DEFAULT_STORAGE
 
     place = question.get("machines") or Machines(facts=question.get("facts"))
     drive = place.known_facts.storage(DEFAULT_STORAGE)
-    return autoscaled(
+    return autoscaling_report(
         resolve(model, **question), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
@@ -156,7 +157,7 @@ def batch(
     from flopwise.errors import SpecError
     from flopwise.serving.memory import generates
     from flopwise.serving.sim.batch_queue import BatchRequest, WorkerMachines, queue_answer
-    from flopwise.serving.technique_rules import told_of_techniques
+    from flopwise.serving.technique_rules import technique_assumptions
 
     place = overridden(machines or Machines(gpu=gpu, facts=facts), _fields(Machines, said))
     request = overridden(queue or BatchRequest(requests=requests), _fields(BatchRequest, said) | {"requests": requests})
@@ -177,7 +178,7 @@ def batch(
             facts=place.known_facts,
         )
 
-    return queue_answer(request, job, machines_of, (*notes, *told_of_techniques(job)), report)
+    return queue_answer(request, job, machines_of, (*notes, *technique_assumptions(job)), report)
 
 
 def resolve(

@@ -15,7 +15,7 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory

@@ -15,9 +15,9 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import ServeJob, estimate
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import Ranged, ServeEstimate
 
 Row = Mapping[str, str]
 Release = tuple[int, int]

@@ -12,9 +12,10 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.training.documents import Documents, lognormal
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
 
 Row = Mapping[str, str]

@@ -38,7 +38,7 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
-from flopwise.serving.bands import serving_band
+from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
 from flopwise.training.token_rules import optimal_tokens, predicted_loss
 from flopwise.units import HOUR_S, HOURS_PER_MONTH

@@ -14,8 +14,8 @@ from flopwise.ops.tensors import parameters
 from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
-from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import estimate as serving_estimate
+from flopwise.serving.job import serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 

@@ -19,8 +19,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
 from flopwise.fleet.model import VolumeBill
 from flopwise.ops.types import Floats
-from flopwise.training.checkpoint import daly_interval_s
-from flopwise.training.goodput import DEFAULT_RELIABILITY, progress_frac
+from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:

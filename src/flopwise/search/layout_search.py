@@ -34,15 +34,14 @@ from flopwise.search.space import (
     inner_combinations,
     layouts,
 )  # fmt: skip
-from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import step_watts
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.offload import passes_transfer_s
 from flopwise.training.stages import FULL, Partial
-from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
-from flopwise.training.table import MemoryTable
+from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -22,8 +22,9 @@ from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
 from flopwise.search.training_option import TrainingOption, reliability, run_tokens, training_options
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, recipe_passes
+from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
+from flopwise.training.job import TrainJob
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds

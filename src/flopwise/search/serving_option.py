@@ -15,8 +15,7 @@ from flopwise.search.deployments import Deployments, answers_in_one_pass
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option
 from flopwise.search.serving_techniques import job_of, with_facts
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 

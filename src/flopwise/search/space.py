@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
-from flopwise.training.layout import COLUMNS, Layout
+from flopwise.training.layout import COLUMNS, Inner, Layout
 from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
 from flopwise.training.stages import FULL
-from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]

@@ -12,11 +12,11 @@ from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option
-from flopwise.training.estimate import TrainJob, training_band
+from flopwise.training.estimate import training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
 from flopwise.training.memory import memory_band
-from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code
 
 if TYPE_CHECKING:

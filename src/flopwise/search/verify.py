@@ -16,7 +16,7 @@ from flopwise.search.deployments import deployments
 from flopwise.search.rank import Pick
 from flopwise.search.serving_option import DEGREES, LATENCIES, ServingOption, latency_targets
 from flopwise.search.simulator import Simulator
-from flopwise.serving.sim.provision import fewest
+from flopwise.serving.sim.autoscale import fewest
 from flopwise.units import format_seconds
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from flopwise.facts.software import Engine
 from flopwise.search.workload_data import check_packing, maybe, positive, training_tokens, whole
 from flopwise.search.workload_techniques import asked_techniques
 from flopwise.search.workload_traffic import Arriving, arriving
-from flopwise.serving.asked import Asked
+from flopwise.serving.technique_request import TechniqueRequest
 from flopwise.units import parse_bytes_per_s, parse_count, parse_rate, parse_seconds, parse_usd
 
 SERVING_ONLY = ("weight_formats", "kv_dtype", "engine")
@@ -256,7 +256,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     arriving: Arriving
-    techniques: Asked
+    techniques: TechniqueRequest
     ttft: Latency | None
     tpot: Latency | None
     latency: Latency | None

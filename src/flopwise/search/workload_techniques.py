@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.serving.asked import Asked
+from flopwise.serving.technique_request import TechniqueRequest
 from flopwise.units import parse_count, parse_whole
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ SHARES = ("prefix_hit", "kv_keep", "acceptance", "offload_weights")
 COUNTS = {"shared_prefix": (1, 10**9), "draft_tokens": (1, 64), "gpu_layers": (0, 100_000)}
 
 
-def asked_techniques(section: Techniques) -> Asked:
+def asked_techniques(section: Techniques) -> TechniqueRequest:
     """The section as it is looked up.
 
     Raises:
@@ -29,7 +29,7 @@ def asked_techniques(section: Techniques) -> Asked:
         given[name] = None if value is None else parse_whole(value, f"techniques.{name}", low=low, high=high)
     skew = section.expert_skew
     given["expert_skew"] = None if skew is None else parse_count(skew, "techniques.expert_skew")
-    asked = Asked(**given)
+    asked = TechniqueRequest(**given)
     try:
         asked.check()
     except SpecError as error:

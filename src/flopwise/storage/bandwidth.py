@@ -14,9 +14,9 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.storage.samples import DeviceRate, SampledWorkload
-from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.goodput import checkpoint_bytes
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
-from flopwise.training.table import MemoryTable
 
 CHOICES = {
     "records": ("raw", "compressed"), "policy": ("lru", "pinned"), "shuffle": ("global", "shard", "none")

@@ -17,7 +17,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, Sample
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Precision, Recipe
 from flopwise.training.storage import stored_token_bytes
 

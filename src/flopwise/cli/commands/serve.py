@@ -15,7 +15,7 @@ from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.serve import ServeAnswer, UnderLoad
-    from flopwise.serving.result import Ranged
+    from flopwise.serving.job import Ranged
 
 
 @options.command(

@@ -13,7 +13,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.result import Summary
+    from flopwise.serving.sim.result import RunSummary
 
 LATENCIES = (
     ("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("between tokens", "itl_s"), ("whole request", "e2e_s"),
@@ -88,7 +88,7 @@ def _latency(title: str, values: Any) -> list[str]:
     return [title, *(units.format_seconds(v) if isfinite(v) else "-" for v in values)]
 
 
-def _warnings(found: Summary) -> Iterator[str]:
+def _warnings(found: RunSummary) -> Iterator[str]:
     """What went wrong on the way."""
     for reason, count in found.drop_reasons.items():
         if count:

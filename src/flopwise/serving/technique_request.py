@@ -1,4 +1,4 @@
-"""Techniques as people say them, and looked up: models of drafts, processors of hosts, habits of engines."""
+"""Techniques of serving as a user requests them, and their draft models, host processors and engines looked up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DESKTOP_HOST, SERVER_HOST = "Ryzen 9 7950X", "Xeon Platinum 8480+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TechniqueContext:
     """Where techniques run: formats and degrees may be columns of candidates."""
 
     tp: Ints
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TechniqueRequest:
     """Techniques of serving; None: not used."""
 
     shared_prefix: int | None = None  # tokens with which all prompts begin
@@ -57,15 +57,15 @@ class Asked:
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return any(getattr(self, name) is not None for name in Asked.__dataclass_fields__)
+        return any(getattr(self, name) is not None for name in TechniqueRequest.__dataclass_fields__)
 
     @property
     def draft_name(self) -> str | None:
         """The model that drafts, where it is one of its own."""
         return None if self.draft is None or self.draft.lower() in NGRAM | BLOCK else self.draft
 
-    def looked_up(self, model: Model, place: Place, load: Callable[[str], Model]) -> Techniques:
-        """The same, looked up; `load` gives the model of a name.
+    def resolve(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Techniques:
+        """The techniques with draft model, formats and host rates looked up; `load` returns the model of a name.
 
         Raises:
             SpecError: a value that cannot be, or one that goes with another that is not given.
@@ -108,7 +108,7 @@ class Asked:
         if self.offload_weights is not None and self.gpu_layers is not None:
             raise SpecError("give the share of offloaded layers or the layers that stay, not both")
 
-    def _speculation(self, model: Model, place: Place, load: Callable[[str], Model]) -> Speculation | None:
+    def _speculation(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Speculation | None:
         from flopwise.facts.formats import BF16  # noqa: PLC0415 - as above
         from flopwise.serving.speculative import block_draft, draft_tp  # noqa: PLC0415 - as above
         from flopwise.serving.techniques import Speculation  # noqa: PLC0415 - as above
@@ -145,7 +145,7 @@ class Asked:
             tp=draft_tp(found, place.tp),
         )
 
-    def _offload(self, model: Model, place: Place) -> Offload | None:
+    def _offload(self, model: Model, place: TechniqueContext) -> Offload | None:
         from flopwise.serving.techniques import Offload  # noqa: PLC0415 - as above
 
         layers = model.stacks[0].num_layers
@@ -174,7 +174,7 @@ class Asked:
 
 
 def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
-    """What the host's processor sustains.
+    """Rates of the host's processor.
 
     Raises:
         SpecError: it is no processor.

@@ -8,17 +8,17 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.serving.assisted import AssistedRunner
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.disaggregated import pools
 from flopwise.serving.estimate import runner
-from flopwise.serving.iteration import Load
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.assist import rounds
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.request import Scheduling, transfer
 from flopwise.serving.sim.simulate import simulate
-from flopwise.serving.sim.trace import Trace, trace
+from flopwise.serving.sim.technique_effects import rounds
+from flopwise.serving.sim.trace import RequestTrace, trace
+from flopwise.serving.technique_runner import TechniqueRunner
 from flopwise.serving.techniques import Offload, Speculation, Techniques
 from named import serve_job_with
 
@@ -36,7 +36,7 @@ WAYS = {
 }
 
 
-def requests(count: int = 60, rate: float = 4.0, seed: int = 0) -> Trace:
+def requests(count: int = 60, rate: float = 4.0, seed: int = 0) -> RequestTrace:
     rng = np.random.default_rng(seed)
     come = np.cumsum(rng.exponential(1 / rate, count))
     return trace(come, rng.integers(800, 1200, count), rng.integers(1, 400, count))
@@ -92,14 +92,14 @@ def test_requests_with_prefixes_of_their_own_are_refused(how: Techniques) -> Non
 def test_steps_are_those_of_the_runner(name: str, batch: int) -> None:
     job = replace(JOB, techniques=WAYS[name])
     machine = runner(job)
-    assert isinstance(machine, AssistedRunner)
+    assert isinstance(machine, TechniqueRunner)
     bare = replace(machine, cached_tokens=0.0)  # what is cached of prompts the simulator counts itself
     cost = replica(job, max_tokens=2000).cost
     context = 900
-    step = float(np.asarray(bare.step(Load(decode_batch=batch, decode_context=context), JOB.layout).seconds))
+    step = float(np.asarray(bare.step(StepLoad(decode_batch=batch, decode_context=context), JOB.layout).seconds))
     assert cost.seconds(batch=batch, cached=batch * context) == pytest.approx(step, rel=0.04)
     for chunk, before in ((128, 0), (1000, 0), (300, 700)):
-        load = Load(prefill_tokens=chunk, prefill_context=chunk + before)
+        load = StepLoad(prefill_tokens=chunk, prefill_context=chunk + before)
         alone = float(np.asarray(bare.step(load, JOB.layout).seconds))
         assert cost.seconds(chunk=chunk, start=before) == pytest.approx(alone, rel=0.08)
 
@@ -107,7 +107,7 @@ def test_steps_are_those_of_the_runner(name: str, batch: int) -> None:
 def test_mixed_steps_hold_the_draft_and_the_prompt() -> None:
     job = replace(JOB, techniques=WAYS["draft"])
     machine, cost = runner(job), replica(job, max_tokens=2000).cost
-    load = Load(decode_batch=16, decode_context=800, prefill_tokens=500, prefill_context=500)
+    load = StepLoad(decode_batch=16, decode_context=800, prefill_tokens=500, prefill_context=500)
     whole = float(np.asarray(machine.step(load, JOB.layout).seconds))
     assert cost.seconds(batch=16, cached=16 * 800, chunk=500) == pytest.approx(whole, rel=0.05)
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 
 from flopwise.ops.types import Array, Floats
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
 from flopwise.training.stages import FULL, mode_index, partials_of, uneven_layers
-from flopwise.training.table import MemoryTable
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
@@ -79,7 +79,7 @@ def _is_one(value: Floats) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StageBytes:
     """One stage's bytes: what stands through the step, what each moment adds, what lies on the host."""
 
     fixed: dict[str, Floats]
@@ -139,7 +139,7 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     pipe = Pipe(depth, turns, waiting)
     plain = turns.max() == 1 and not np.any(layout.schedule)
 
-    def kept(behind: Floats) -> Floats:
+    def micro_batches(behind: Floats) -> Floats:
         """Micro-batches that a stage holds with `behind` stages after it."""
         held = in_flight(layout.schedule, behind, pipe)
         return held if plain else np.where(pp > 1, held, 1.0)
@@ -150,22 +150,29 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     if sizes:
         edges, most = np.cumsum([0, *sizes]), len(sizes) - 1
         return [
-            Stage(start, stop, float(i == 0), float(i == most), kept(1.0 * (most - i)), losses if i == most else 1.0)
+            Stage(
+                start,
+                stop,
+                float(i == 0),
+                float(i == most),
+                micro_batches(1.0 * (most - i)),
+                losses if i == most else 1.0,
+            )
             for i, (start, stop) in enumerate(pairwise(edges))
         ]
     each, left = layers // pp, layers % pp
     uneven = bool(left.any())
     zero = np.zeros_like(pp)
     on_first = each + (left > np.maximum(pp - 2, 0)) if uneven else each
-    stages = [Stage(zero, on_first, 1.0, alone, kept(depth - 1.0))]
+    stages = [Stage(zero, on_first, 1.0, alone, micro_batches(depth - 1.0))]
     if pp.max() > 2 and (kinds > 1 or uneven):
         start, stop = (np.where(pp > 2, x, zero) for x in (on_first, on_first + each + (left > 0)))
-        stages.append(Stage(start, stop, 0.0, 0.0, kept(np.maximum(depth - 2.0, 0.0))))
-    stages.append(Stage(layers - each, zero + layers, alone, 1.0, 1.0 if plain else kept(0.0 * depth), losses))
+        stages.append(Stage(start, stop, 0.0, 0.0, micro_batches(np.maximum(depth - 2.0, 0.0))))
+    stages.append(Stage(layers - each, zero + layers, alone, 1.0, 1.0 if plain else micro_batches(0.0 * depth), losses))
     return stages
 
 
-class Evaluation:
+class StageMemory:
     """One question about a column of layouts: what all stages share, computed once."""
 
     def __init__(self, table: MemoryTable, layout: Layout) -> None:
@@ -233,7 +240,7 @@ class Evaluation:
             self._stages[stage] = stage.stop * self.many + self.index, start
         return self._stages[stage]
 
-    def parts(self, stage: Stage) -> Parts:
+    def parts(self, stage: Stage) -> StageBytes:
         """Everything that one stage holds."""
         s, lora = self.sums, self.recipe.lora
         dense, expert = self._sum(s.dense, stage), self._sum(s.expert, stage) if s.has_experts else 0.0
@@ -254,7 +261,7 @@ class Evaluation:
         if self.recipe.frozen is not None:
             fixed["weights"] = self._frozen(stage) * self.width.weights
         for whole, of_experts, with_more_states, w in groups:
-            held = self._held(whole, of_experts)
+            held = self._rank_parameters(whole, of_experts)
             kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
             fixed |= {name: plus(fixed[name], held[share], width) for name, share, width in kept}
             if w.others:
@@ -263,13 +270,13 @@ class Evaluation:
             gradients, step = plus(gradients, held[1], w.gradients), plus(step, held[0], w.step)
         if self.recipe.optimizer_in_backward:
             gradients, step = gradients / stage.layers, step / stage.layers
-        host, gradients = self._offloaded(fixed, gradients)
+        host, gradients = self._move_to_host(fixed, gradients)
         cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
         if self.row.buffer_bytes:
             fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
         activations, copied = self._activations(stage)
         moments = self._moments(stage, gradients, step, cast, fixed, activations)
-        return Parts(fixed, moments, host + copied if self.layout.offload_activations else host)
+        return StageBytes(fixed, moments, host + copied if self.layout.offload_activations else host)
 
     def _others(self, stage: Stage, ends: Floats) -> Floats:
         """Trained parameters outside the hidden matrices, of which there are `ends` before and after the layers."""
@@ -284,13 +291,13 @@ class Evaluation:
         held = whole * self.shares[2]
         return held + self._sum(s.frozen_expert, stage) * self.expert_shares[2] if s.has_experts else held
 
-    def _held(self, whole: Floats, of_experts: Floats) -> list[Floats]:
+    def _rank_parameters(self, whole: Floats, of_experts: Floats) -> list[Floats]:
         """Parameters of which a rank holds states, gradients and weights."""
         if not self.sums.has_experts:
             return [whole * share for share in self.shares]
         return [whole * a + of_experts * b for a, b in zip(self.shares, self.expert_shares, strict=True)]
 
-    def _offloaded(self, fixed: dict[str, Floats], gradients: Floats) -> tuple[Floats, Floats]:
+    def _move_to_host(self, fixed: dict[str, Floats], gradients: Floats) -> tuple[Floats, Floats]:
         """What moves to the host, taken out of `fixed`; and the gradients that stay."""
         host: Floats = 0.0
         names: list[str] = []

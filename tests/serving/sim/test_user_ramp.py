@@ -10,11 +10,11 @@ from flopwise.api.simulate import simulate
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.joining import begins_ps
 from flopwise.serving.sim.simulate import simulate as run
-from flopwise.serving.sim.trace import Trace, trace
+from flopwise.serving.sim.trace import RequestTrace, trace
+from flopwise.serving.sim.user_ramp import user_start_ps
 from named import serve_job_with
 
 JOB = serve_job_with(
@@ -26,7 +26,7 @@ JOB = serve_job_with(
 MADE = replica(JOB, max_tokens=2000)
 
 
-def alike(count: int) -> Trace:
+def alike(count: int) -> RequestTrace:
     return trace(np.zeros(count), [1000] * count, [200] * count)
 
 
@@ -34,7 +34,7 @@ def alike(count: int) -> Trace:
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_they_begin_evenly_and_before_the_first_answer(users: int, replicas: int) -> None:
     asked = alike(10 * users)
-    begin = begins_ps(asked, users, replicas, MADE.cost, MADE.limits)
+    begin = user_start_ps(asked, users, replicas, MADE.cost, MADE.limits)
     gaps = np.diff(begin[:users])
     assert begin[0] == 0
     assert gaps.min() > 0
@@ -47,8 +47,8 @@ def test_they_begin_evenly_and_before_the_first_answer(users: int, replicas: int
 
 def test_lengths_that_vary_part_users_by_themselves() -> None:
     varied = trace(np.zeros(50), range(500, 550), [200] * 50)
-    assert not begins_ps(varied, 10, 1, MADE.cost, MADE.limits).any()
-    assert not begins_ps(alike(50), 1, 1, MADE.cost, MADE.limits).any()
+    assert not user_start_ps(varied, 10, 1, MADE.cost, MADE.limits).any()
+    assert not user_start_ps(alike(50), 1, 1, MADE.cost, MADE.limits).any()
 
 
 def test_both_engines_agree_to_the_last_bit() -> None:

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
+from flopwise.serving.iteration import ACT_BYTES, Runner, StepLoad, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout
-from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
+from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, stream
 from flopwise.serving.precision import product_path
-from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.speculative import tokens_per_step, tokens_variance, without_ends
 from flopwise.serving.steady import PERCENTILES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.ops.types import Floats
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.ops.types import Floats, Ints
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.steady import Steady
     from flopwise.serving.techniques import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssistedRunner(Runner):
+class TechniqueRunner(Runner):
     """A runner with techniques. Loads are as for a plain one, of what is left to compute and of whole rounds."""
 
     cached_tokens: float = 0.0  # of each prompt: seen, not computed
@@ -38,10 +37,10 @@ class AssistedRunner(Runner):
     away_bytes: Floats = 0.0  # weights of all layers on one GPU
     host: Runner | None = None  # computes the layers that are away
 
-    def step(self, load: Load, split: ServingLayout) -> StepTime:
+    def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
 
-        Source: `Runner.step`; `flopwise.serving.speculative`, `offload` and `prefix`.
+        Source: `Runner.step`; `cached_tokens`; `flopwise.serving.speculative` and `offload`.
         Assumes: a draft and the model run one after the other, in one step of the engine.
         """
         before = self.cached_tokens + self.grown_tokens
@@ -53,12 +52,12 @@ class AssistedRunner(Runner):
         )
         whole = Runner.step(self, seen, split)
         if self.away_frac:
-            whole = self._away(whole, seen, split)
-        return whole if self.draft is None else self._drafted(whole, load, seen)
+            whole = self._with_offload(whole, seen, split)
+        return whole if self.draft is None else self._with_draft(whole, load, seen)
 
-    def _away(self, step: StepTime, load: Load, split: ServingLayout) -> StepTime:
+    def _with_offload(self, step: StepTime, load: StepLoad, split: ServingLayout) -> StepTime:
         """A step of which some layers are in the host's memory."""
-        brought = streamed(step, self.away_frac, self.away_bytes, self.rates, prefetched=self.host is None)
+        brought = stream(step, self.away_frac, self.away_bytes, self.rates, prefetched=self.host is None)
         if self.host is None:
             return brought
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
@@ -68,13 +67,13 @@ class AssistedRunner(Runner):
         many = np.asarray(tokens) >= STREAM_TOKENS
         return StepTime(*(np.where(many, a, b) for a, b in zip(brought, computed, strict=True)))
 
-    def _drafted(self, step: StepTime, load: Load, seen: Load) -> StepTime:
+    def _with_draft(self, step: StepTime, load: StepLoad, seen: StepLoad) -> StepTime:
         """A round: the draft proposes token after token, and reads prompts once as the model does."""
         draft, layout = self.draft, self.draft_layout
         assert draft is not None
         assert layout is not None
         if np.any(load.decode_batch):
-            alone = Load(decode_batch=load.decode_batch, decode_context=seen.decode_context)
+            alone = StepLoad(decode_batch=load.decode_batch, decode_context=seen.decode_context)
             step = _sum(step, draft.step(alone, layout), self.proposals)
         if np.any(load.prefill_tokens):
             read = replace(seen, decode_batch=0, decode_tokens=1)
@@ -84,6 +83,24 @@ class AssistedRunner(Runner):
 
 def _sum(step: StepTime, other: StepTime, count: Floats) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(step, other, strict=True)))
+
+
+def cached_tokens(
+    input_tokens: Ints, *, shared_tokens: Ints = 0, hit_frac: Floats = 0.0, block_tokens: int = 1
+) -> Floats:
+    """Tokens of a prompt that need no computing; broadcasts.
+
+    A shared prefix is found in whole blocks; of what the engine finds at any rate `hit_frac` is the measured share.
+    The last token of a prompt is always computed: its result is the first token of the answer.
+
+    Source: Kwon et al. 2023 (arXiv:2309.06180) section 4.4 for shared blocks; vLLM, `get_computed_blocks`, for the
+    last token; Zheng et al. 2023 (arXiv:2312.07104) section 3 for the hit rate.
+    Assumes: the cache has kept the prefix since it was last used.
+    """
+    whole = np.asarray(shared_tokens) // block_tokens * block_tokens
+    found = np.maximum(whole, np.asarray(input_tokens) * hit_frac)
+    cached: Floats = np.minimum(found, np.asarray(input_tokens) - 1.0)
+    return cached
 
 
 def tokens_a_round(job: ServeJob) -> float:
@@ -105,7 +122,7 @@ def prefix_tokens(job: ServeJob) -> float:
 def request_work(job: ServeJob) -> tuple[float, float]:
     """(prompt tokens to compute, steps until its answer is whole) of one request.
 
-    Source: `prefix.cached_tokens`, `speculative.tokens_per_step`.
+    Source: `cached_tokens`, `speculative.tokens_per_step`.
     Assumes: the first token comes with the prompt.
     """
     if job.techniques.speculation is None and not prefix_tokens(job):
@@ -115,12 +132,12 @@ def request_work(job: ServeJob) -> tuple[float, float]:
 
 
 def per_token(job: ServeJob, steady: Steady) -> Steady:
-    """What the queue model says of rounds, said of tokens."""
+    """The steady state with its TPOT for each token, not for each round."""
     each = tokens_a_round(job)
     return steady if each == 1.0 else steady._replace(tpot_s=steady.tpot_s / each)
 
 
-def paced(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> Floats:
+def percentile_tpot_s(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> Floats:
     """TPOT at a percentile, from the time of a step at that percentile and at the middle; shape of the steps.
 
     Requests differ in how many rounds their answers take, beside how full the batch is that they meet.
@@ -137,8 +154,8 @@ def paced(job: ServeJob, step_s: Floats, middle_s: Floats, percentile: str) -> F
     return token_s
 
 
-def assisted(job: ServeJob, plain: Runner) -> Runner:
-    """`plain` with the techniques of `job`; itself where there are none."""
+def with_techniques(job: ServeJob, plain: Runner) -> Runner:
+    """The runner `plain` with the techniques of `job`; `plain` itself if the job has none."""
     how = job.techniques
     if not how.steps_changed:
         return plain
@@ -164,7 +181,7 @@ def assisted(job: ServeJob, plain: Runner) -> Runner:
             "away_bytes": layer_bytes(job.model, job.weights, job.layout),
             "host": None if how.offload.host is None else _host_runner(job, plain),
         }
-    return AssistedRunner(**held, **added)
+    return TechniqueRunner(**held, **added)
 
 
 def _draft_layout(how: Speculation) -> ServingLayout:
@@ -214,7 +231,7 @@ def changed_memory(job: ServeJob) -> dict[str, Any]:
     spoken = how.speculation
     draft = None
     if spoken is not None and spoken.draft is not None:
-        draft = Draft(model=_stored(spoken), weights=spoken.weights, layout=_draft_layout(spoken))
+        draft = Draft(model=_draft_weights(spoken), weights=spoken.weights, layout=_draft_layout(spoken))
     changes = Changes(
         shared_tokens=min(how.shared_tokens, job.input_tokens - 1) // block * block,
         kept_frac=how.kept_frac,
@@ -225,8 +242,8 @@ def changed_memory(job: ServeJob) -> dict[str, Any]:
     return {"changes": changes}
 
 
-def _stored(how: Speculation) -> Model:
-    """The draft as far as it takes memory of its own."""
+def _draft_weights(how: Speculation) -> Model:
+    """The draft model without the weights that it shares with the target."""
     assert how.draft is not None
     return without_ends(how.draft) if how.shares_ends else how.draft
 

@@ -14,19 +14,18 @@ from flopwise.ops.weights import frozen_bytes
 from flopwise.training.adapters import adapter_parameters, extra_items
 from flopwise.training.block_lines import block_list
 from flopwise.training.stages import heaviest
+from flopwise.training.state_bytes import ACT_BYTES
 from flopwise.training.towers import tower_items
-from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.software import TrainingStack
-    from flopwise.training.frozen import Block, Split
-    from flopwise.training.layout import Recipe
-    from flopwise.training.step import Inner
+    from flopwise.training.frozen import Block, SplitModel
+    from flopwise.training.layout import Inner, Recipe
 
 
-def standing(
-    split: Split,
+def stage_parameters(
+    split: SplitModel,
     inner: Inner,
     recipe: Recipe,
     software: TrainingStack,
@@ -36,8 +35,10 @@ def standing(
     """(dense, experts' parameters, frozen bytes, host seconds) of the heaviest stage: what no link changes; (d, n)."""
     model = split.model
     listed = [items for items, _, _ in block_list(model)]
-    params = [_held(model, items, block, inner, recipe) for items, block in zip(listed, split.blocks, strict=True)]
-    beside = _held(model, tower_items(model), split.towers, inner, recipe)
+    params = [
+        _rank_parameters(model, items, block, inner, recipe) for items, block in zip(listed, split.blocks, strict=True)
+    ]
+    beside = _rank_parameters(model, tower_items(model), split.towers, inner, recipe)
     params[0] = params[0] + beside
     held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
     dense, expert, still = (heaviest(starts, held, np.stack([p[i] for p in params])) for i in range(3))
@@ -62,7 +63,9 @@ def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: Train
     return (passes * each)[:, None]
 
 
-def _held(model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe) -> NDArray[np.float64]:
+def _rank_parameters(
+    model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe
+) -> NDArray[np.float64]:
     """(dense, experts' parameters with gradients, bytes of those without) on one rank, of a block; (3, n)."""
     one, lora = np.ones(len(inner.tp)), recipe.lora
     whole = [] if lora is None else extra_items(model, lora)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.serving.prefix import cached_tokens
-from flopwise.serving.sim.trace import Column, Trace
+from flopwise.serving.sim.trace import Column, RequestTrace
+from flopwise.serving.technique_runner import cached_tokens
 
 if TYPE_CHECKING:
-    from flopwise.serving.sim.engine import Limits
+    from flopwise.serving.sim.engine import ReplicaLimits
 
 SEED = 0
 """Of the draws: the rounds of a request depend on its place in the trace alone."""
@@ -43,7 +43,7 @@ def rounds(output: Column, acceptance: float, proposals: int) -> Column:
     return steps
 
 
-def assisted_requests(trace: Trace, limits: Limits) -> tuple[Trace, Column]:
+def assisted_requests(trace: RequestTrace, limits: ReplicaLimits) -> tuple[RequestTrace, Column]:
     """(the requests as replicas see them, tokens of each prompt that are cached already).
 
     Raises:

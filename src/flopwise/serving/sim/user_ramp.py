@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.cost import StepCost
-    from flopwise.serving.sim.engine import Limits
+    from flopwise.serving.sim.engine import ReplicaLimits
 
 PIECES = 32
 """Of an answer, each made beside as many others as have begun by then."""
@@ -20,7 +20,7 @@ SPREAD = 0.95
 """Of the first answer's time: the last user begins before the first one is answered."""
 
 
-def begins_ps(trace: Trace, users: int, replicas: int, cost: StepCost, limits: Limits) -> Column:
+def user_start_ps(trace: RequestTrace, users: int, replicas: int, cost: StepCost, limits: ReplicaLimits) -> Column:
     """When each request may come at the earliest, from the start; of the first `users` it is when they come.
 
     Users whose requests are all alike would end together as they began together, for ever: each prompt would wait for
@@ -42,18 +42,18 @@ def begins_ps(trace: Trace, users: int, replicas: int, cost: StepCost, limits: L
     return begin
 
 
-def _alike(trace: Trace) -> bool:
+def _alike(trace: RequestTrace) -> bool:
     return not (np.ptp(trace.prompt) or np.ptp(trace.output))
 
 
-def told(trace: Trace, users: int | None, *, together: bool) -> str:
-    """That users begin one after the other; empty where they do not."""
+def ramp_note(trace: RequestTrace, users: int | None, *, together: bool) -> str:
+    """The note that users begin one after the other; empty if they begin together."""
     if together or users is None or users < 2 or not _alike(trace):
         return ""
     return "users who ask alike begin one after the other, while the first is answered (--together: all at once)"
 
 
-def _first_answer_s(trace: Trace, others: float, cost: StepCost, limits: Limits) -> float:
+def _first_answer_s(trace: RequestTrace, others: float, cost: StepCost, limits: ReplicaLimits) -> float:
     """Seconds of the first answer while the others begin evenly beside it; their prompts left out."""
     prompt, output = int(trace.prompt[0]), int(trace.output[0])
     starts = range(0, prompt, limits.step_tokens)

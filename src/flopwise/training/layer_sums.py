@@ -23,13 +23,12 @@ from flopwise.ops.shapes import Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
-from flopwise.training.frozen import Block, split_model
-from flopwise.training.frozen import Split as Halves
-from flopwise.training.layout import RECOMPUTE, Layout, Recipe
+from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
+from flopwise.training.frozen import Block, SplitModel, split_model
+from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
-from flopwise.training.stages import Partial, partials_of, recomputed
+from flopwise.training.stages import Partial, partials_of, recomputed_layers
 
 _EIGHT_BITS = ("fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
@@ -109,6 +108,24 @@ def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
     return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
 
 
+def _kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
+    """Elements a token that adapters keep of projections' results on one rank of `tp`; shape of `tp`.
+
+    DoRA scales both the base's and the adapter's result by a trained magnitude, adapter v2 every projection's by a
+    trained scale: a product's gradient for one factor needs the other.
+    """
+    if lora.method == "dora":
+        held, copies = adapted_products(items, lora), 2
+    elif lora.scales_outputs:
+        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
+    else:
+        return 0.0
+    total: Floats = 0.0
+    for item in held:
+        total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
+    return total
+
+
 class _Counts(NamedTuple):
     """Elements on a rank of each kind of layer, and of what stands before and after: with gradients, and without."""
 
@@ -124,7 +141,7 @@ class _Counts(NamedTuple):
     after_frozen: Floats
 
 
-def _counted(split: Halves, elements: Callable[[Iterable[Item]], Floats]) -> _Counts:
+def _element_counts(split: SplitModel, elements: Callable[[Iterable[Item]], Floats]) -> _Counts:
     """The parts of a model, by what is trained of them."""
     stack = split.model.stacks[0]
     first, *kinds, last = split.blocks
@@ -227,15 +244,15 @@ class MemoryTable:
             eight = bool(self.software.fp8_inputs) and self.recipe.precision in _EIGHT_BITS
             return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=eight)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
-        return self._kept(layer, stack, split, RECOMPUTE[mode], seq)
+        return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
 
-    def _kept(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
+    def _kept_bytes(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
         extra: Floats = 0.0
         if self.lora is not None and self.lora.dropout and recompute == "none":
-            inputs = {i.reads or i.name: i.inputs for i in adapted(layer.items, self.lora)}
+            inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, self.lora)}
             extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
         if self.lora is not None and recompute == "none":
-            extra = extra + kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
+            extra = extra + _kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
         if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
             extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(
@@ -263,7 +280,7 @@ class MemoryTable:
             if self.quantised and self.software.quantised_keeps_input
             else []
         )
-        return frozenset(i.name for i in (*adapted(layer.items, self.lora), *keeps))
+        return frozenset(i.name for i in (*adapted_products(layer.items, self.lora), *keeps))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -281,13 +298,13 @@ class MemoryTable:
             rows = np.zeros((len(stack.order) + 1, *n))
             rows[1 : layers + 1] = np.stack([np.broadcast_to(row, n) for row in per_kind])[list(stack.order[:layers])]
             if again is not None:
-                rows[1:][~recomputed(np.array([0, stack.num_layers]), again)] = 0.0
+                rows[1:][~recomputed_layers(np.array([0, stack.num_layers]), again)] = 0.0
             return np.cumsum(rows, axis=0)
 
         def elements(items: Iterable[Item]) -> Floats:
             return sharded_parameters(items, tp, ep)
 
-        counts = _counted(self.split, elements)
+        counts = _element_counts(self.split, elements)
         dense, expert, before, after = counts.dense, counts.expert, counts.before, counts.after
         others, tower_matrices = counts.others, counts.tower_matrices
         own = len(stack.stored_order)  # weights that all layers share count with the first
@@ -344,7 +361,7 @@ class MemoryTable:
         if not self.split.towers.backward:
             return total
         for index, layer in enumerate(stack.kinds):
-            total = total + self._kept(layer, stack, split, "none", seq) * stack.order.count(index)
+            total = total + self._kept_bytes(layer, stack, split, "none", seq) * stack.order.count(index)
         return total
 
 

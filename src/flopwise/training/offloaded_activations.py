@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.training.peak import Evaluation, pipeline_stages
+from flopwise.training.stage_memory import StageMemory, pipeline_stages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flopwise.training.layout import Layout
+    from flopwise.training.layer_sums import MemoryTable
+    from flopwise.training.layout import Inner, Layout
     from flopwise.training.stages import Partial
-    from flopwise.training.step import Inner
-    from flopwise.training.table import MemoryTable
 
 
 def moved_bytes(
@@ -25,7 +24,7 @@ def moved_bytes(
 
     Modes are none, selective and full recompute, then `partials`; of `like` only what is no degree is read.
 
-    Source: `Evaluation.moved_bytes`: the same activations as in the memory model.
+    Source: `StageMemory.moved_bytes`: the same activations as in the memory model.
     Assumes: as there.
     """
     every = np.array([1, 1, 1, *(some.every for some in partials)])
@@ -43,7 +42,7 @@ def moved_bytes(
         zero=0,
         shard=0,
     )
-    run = Evaluation(table, columns)
+    run = StageMemory(table, columns)
     most = np.zeros((modes.size, degrees.size, inner.tp.size))
     for stage in pipeline_stages(table, columns):
         most = np.maximum(most, run.moved_bytes(stage))
