@@ -7,13 +7,15 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
+from flopwise.changes import serving as serving_changes
+from flopwise.changes import training as training_changes
+from flopwise.changes.effects import Remedy
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
-from flopwise.serving import disaggregated, memory, offload, precision, remedies
+from flopwise.serving import disaggregated, memory, offload, precision
 from flopwise.serving.job import ServeJob
-from flopwise.training import remedies as training
 from flopwise.training.layout import Layout, Lora, Recipe
 
 Record = TypeVar("Record", Recipe, ServeJob)
@@ -69,22 +71,24 @@ def kv_capacity_tokens(model: Model, context: Any, hbm_bytes: Any, **how: Any) -
     return memory.kv_capacity_tokens(model, context, hbm_bytes, **records({"engine": "vllm"} | how))
 
 
-def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[remedies.ServingRemedy]:
-    """`flopwise.serving.remedies.serving_remedies` on vLLM."""
-    return remedies.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
+def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[Remedy]:
+    """`flopwise.changes.serving.serving_remedies` on vLLM."""
+    return serving_changes.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
 
 
-def runnable_formats(model: Model, engine: str, rates: Any, names: Sequence[str] = remedies.LOWER_WEIGHTS) -> list[str]:
-    """The names that `flopwise.serving.remedies.runnable_formats` leaves of `names`."""
+def runnable_formats(
+    model: Model, engine: str, rates: Any, names: Sequence[str] = serving_changes.WEIGHTS
+) -> list[str]:
+    """The names that `flopwise.changes.serving.runnable_formats` leaves of `names`."""
     forms = tuple(map(FACTS.weight_format, names))
-    return [form.name for form in remedies.runnable_formats(model, FACTS.engine(engine), rates, forms)]
+    return [form.name for form in serving_changes.runnable_formats(model, FACTS.engine(engine), rates, forms)]
 
 
 def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
-) -> list[training.TrainingRemedy]:
-    """`flopwise.training.remedies.training_remedies`."""
-    return training.training_remedies(model, recipe, layout, FACTS, capacity_bytes)
+) -> list[Remedy]:
+    """`flopwise.changes.training.training_remedies`."""
+    return training_changes.training_remedies(model, recipe, layout, FACTS, capacity_bytes)
 
 
 def _in_format(function: Callable[..., Any], place: int = 1, find: Callable[[str], Any] = FACTS.weight_format) -> Any:

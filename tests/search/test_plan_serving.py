@@ -39,7 +39,7 @@ def test_misses_say_by_how_much() -> None:
 def test_levers_change_one_thing() -> None:
     answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100"], "weight_formats": ["bf16"]})
     by_name = {lever.change: lever for lever in answer.levers}
-    cache = by_name["KV cache fp8"]
+    cache = by_name["KV cache in fp8"]
     assert cache.memory is not None
     assert cache.memory < 1
     assert cache.cost == pytest.approx(1.0, abs=0.5)
@@ -76,8 +76,8 @@ def test_an_engine_is_planned_where_it_runs() -> None:
 @pytest.mark.parametrize(
     ("gpu", "model", "offered"),
     [
-        ("v100", "Llama-3.2-1B", {"weights int4 (AWQ)", "weights bf16"}),
-        ("h100", "Llama-3.1-8B", {"weights fp8", "weights int4 (AWQ)"}),
+        ("v100", "Llama-3.2-1B", {"weights in awq", "weights in bf16"}),
+        ("h100", "Llama-3.1-8B", {"weights in fp8", "weights in awq", "weights in nvfp4"}),
     ],
 )
 def test_levers_name_formats_that_the_device_runs(gpu: str, model: str, offered: set[str]) -> None:

@@ -233,7 +233,7 @@ def test_remedies_save_what_they_say_and_come_fitting_first() -> None:
     assert [r.fits for r in found] == sorted((r.fits for r in found), reverse=True)
     full = float(step_memory(LLAMA_31_8B, recipe, Layout(dp=8, zero=3, micro_batch=2, recompute=2)).total_bytes)
     named = {r.change: r for r in found}
-    assert named["recompute activations (full)"].total_bytes == pytest.approx(full)
+    assert named["recompute full"].total_bytes == pytest.approx(full)
 
 
 def test_wrong_names_say_what_is_allowed() -> None:

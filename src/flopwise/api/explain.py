@@ -10,9 +10,9 @@ from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.memory import MemoryAnswer
-    from flopwise.api.sensitivity import Sensitivity
     from flopwise.api.serve import ServeAnswer
     from flopwise.api.train import TrainAnswer
+    from flopwise.changes.effects import Sensitivity
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
     from flopwise.shapes.answer import ShapeAnswer
@@ -57,9 +57,26 @@ def explain(kind: str | Model, *args: Any, **asked: Any) -> Explanation | ShapeA
 
 def explained(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
     """The explanation of an answer that is there already."""
-    from flopwise.api.sensitivity import sensitivities
-
     return Explanation(answer=answer, figure=figure_of(answer), sensitivities=sensitivities(answer))
+
+
+def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
+    """The effect of each single change that the question itself would accept, the largest first."""
+    from flopwise.api.memory import MemoryAnswer, memory_remedies
+    from flopwise.api.train import TrainAnswer
+    from flopwise.changes.effects import Sensitivity
+    from flopwise.changes.serving import serving_sensitivities
+    from flopwise.changes.training import training_sensitivities
+
+    if isinstance(answer, MemoryAnswer):
+        found = (
+            Sensitivity(change=remedy.change, effects={"memory": remedy.total_bytes / answer.per_gpu_bytes})
+            for remedy in memory_remedies(answer)
+        )
+        return tuple(sorted(found, key=lambda sensitivity: -sensitivity.size))
+    if isinstance(answer, TrainAnswer):
+        return training_sensitivities(answer.estimate, answer.memory.facts)
+    return serving_sensitivities(answer.estimate, answer.memory.facts, answer.machines.cluster)
 
 
 def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:

@@ -11,6 +11,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 
 if TYPE_CHECKING:
+    from flopwise.changes.effects import Remedy
     from flopwise.cost.intervals import ErrorBand
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout, ServingMemory
-    from flopwise.serving.remedies import ServingRemedy
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
-    from flopwise.training.remedies import TrainingRemedy
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""
@@ -45,7 +44,7 @@ class MemoryAnswer:
     usable_bytes: float | None  # what the engine takes of it at most; the whole device in training
     fits: bool | None
     fits_probability: float | None
-    remedies: tuple[TrainingRemedy | ServingRemedy, ...]  # those that suffice first, then by what they save
+    remedies: tuple[Remedy, ...]  # those that suffice first, then by what they save
     band: ErrorBand
     facts: Facts  # what the answer stands on
     quick: tuple[QuickFormula, ...]
@@ -207,7 +206,6 @@ def of_training(
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
     from flopwise.training.memory import step_memory
-    from flopwise.training.remedies import training_remedies
     from flopwise.training.rules_of_thumb import memory_rules
 
     kind = "gpu" if chip is None else chip.kind
@@ -218,35 +216,35 @@ def of_training(
     low, high = band.interval(total)
     said = "" if seq_given else " (the default; --seq sets it)"
     stretched = check_length(model, int(recipe.seq_len))
-    return MemoryAnswer(
-        model=model,
-        task="train",
-        per_gpu_bytes=total,
-        low_bytes=float(low),
-        high_bytes=float(high),
-        items=tuple((name, float(size)) for name, size in held.items.items() if size),
-        worst_rank=held.worst_rank,
-        host_bytes=float(held.host_bytes),
-        accelerator=chip,
-        capacity_bytes=capacity,
-        usable_bytes=capacity,
-        fits=fits,
-        fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=()
-        if fits is not False
-        else tuple(training_remedies(model, recipe, layout, facts, capacity, device_kind=kind)),
-        band=band,
-        quick=memory_rules(model, recipe, layout, total, chip),
-        settings=(
-            ("layout", layout_text(layout)),
-            ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
-            ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack.name),
-        ),
-        assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
-        training=(recipe, layout, held),
-        facts=facts,
-        moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
+    return _with_remedies(
+        MemoryAnswer(
+            model=model,
+            task="train",
+            per_gpu_bytes=total,
+            low_bytes=float(low),
+            high_bytes=float(high),
+            items=tuple((name, float(size)) for name, size in held.items.items() if size),
+            worst_rank=held.worst_rank,
+            host_bytes=float(held.host_bytes),
+            accelerator=chip,
+            capacity_bytes=capacity,
+            usable_bytes=capacity,
+            fits=fits,
+            fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
+            remedies=(),
+            band=band,
+            quick=memory_rules(model, recipe, layout, total, chip),
+            settings=(
+                ("layout", layout_text(layout)),
+                ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
+                ("recipe", recipe_text(recipe)),
+                ("stack", recipe.stack.name),
+            ),
+            assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
+            training=(recipe, layout, held),
+            facts=facts,
+            moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
+        )
     )
 
 
@@ -345,32 +343,32 @@ def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | N
     return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
 
 
-def _serving_remedies(
-    model: Model,
-    asked: Deployment,
-    layout: ServingLayout,
-    chip: Accelerator | None,
-    facts: Facts,
-    context: int,
-    concurrency: int,
-) -> tuple[ServingRemedy, ...]:
-    """What would make a deployment fit."""
-    from flopwise.serving.remedies import serving_remedies
+def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
+    """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
+    from flopwise.changes.serving import serving_remedies
+    from flopwise.changes.training import training_remedies
 
-    if chip is None:
-        return ()
-    return tuple(
-        serving_remedies(
-            model,
-            layout,
-            facts,
-            concurrency=concurrency,
-            context=context,
-            device=chip,
-            **asked.software(facts),
-            memory_frac=asked.memory_frac,
-        )
+    if answer.training is not None:
+        recipe, layout, _ = answer.training
+        kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+        return training_remedies(answer.model, recipe, layout, answer.facts, answer.capacity_bytes, device_kind=kind)
+    assert answer.serving is not None
+    assert answer.deployment is not None
+    return serving_remedies(
+        answer.model,
+        answer.serving[0],
+        answer.facts,
+        device=answer.accelerator,
+        concurrency=answer.concurrency,
+        context=answer.context,
+        **answer.deployment.software(answer.facts),
+        memory_frac=answer.deployment.memory_frac,
     )
+
+
+def _with_remedies(answer: MemoryAnswer) -> MemoryAnswer:
+    """The answer with what would make it fit, where it does not."""
+    return replace(answer, remedies=tuple(memory_remedies(answer))) if answer.fits is False else answer
 
 
 def of_serving(
@@ -393,36 +391,38 @@ def of_serving(
     band = memory_band("serving", facts)
     low, high = band.interval(total)
     usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
-    return MemoryAnswer(
-        model=model,
-        task="serve",
-        per_gpu_bytes=total,
-        low_bytes=float(low),
-        high_bytes=float(high),
-        items=tuple((n, float(size)) for n, size in held.items.items() if size or (caches and n == "KV cache")),
-        worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
-        host_bytes=0.0,
-        accelerator=chip,
-        capacity_bytes=None if chip is None else float(chip.hbm_bytes),
-        usable_bytes=usable,
-        fits=None if chip is None else bool(held.fits),
-        fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, facts, context, concurrency),
-        band=band,
-        quick=capacity_rules(model, chip, context, memory_frac=asked.memory_frac, **asked.software(facts)),
-        settings=(
-            ("layout", asked.layout_text),
-            ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
-            ("load", f"{concurrency:,} x {context:,} tokens"),
-            ("engine", asked.engine),
-        ),
-        assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
-        serving=(layout, held),
-        facts=facts,
-        deployment=asked,
-        concurrency=concurrency,
-        context=context,
-        kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),
-        max_concurrency=None if chip is None else float(held.max_concurrency),
-        max_whole_contexts=None if chip is None else float(held.max_whole_contexts),
+    return _with_remedies(
+        MemoryAnswer(
+            model=model,
+            task="serve",
+            per_gpu_bytes=total,
+            low_bytes=float(low),
+            high_bytes=float(high),
+            items=tuple((n, float(size)) for n, size in held.items.items() if size or (caches and n == "KV cache")),
+            worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
+            host_bytes=0.0,
+            accelerator=chip,
+            capacity_bytes=None if chip is None else float(chip.hbm_bytes),
+            usable_bytes=usable,
+            fits=None if chip is None else bool(held.fits),
+            fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
+            remedies=(),
+            band=band,
+            quick=capacity_rules(model, chip, context, memory_frac=asked.memory_frac, **asked.software(facts)),
+            settings=(
+                ("layout", asked.layout_text),
+                ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
+                ("load", f"{concurrency:,} x {context:,} tokens"),
+                ("engine", asked.engine),
+            ),
+            assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
+            serving=(layout, held),
+            facts=facts,
+            deployment=asked,
+            concurrency=concurrency,
+            context=context,
+            kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),
+            max_concurrency=None if chip is None else float(held.max_concurrency),
+            max_whole_contexts=None if chip is None else float(held.max_whole_contexts),
+        )
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from flopwise.errors import SpecError
 
+OTHER_GPUS = 3
+"""Other devices whose best plan stands beside the chosen one."""
 FORMAT = 1
 """Version of the plan file."""
 
@@ -101,6 +104,17 @@ class Lever(msgspec.Struct, frozen=True):
     cost: float | None
     fits: bool
     note: str = ""
+
+
+def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
+    """The best plans on other devices, against the first of the plans."""
+    chosen, levers = plans[0], dict[str, Lever]()
+    for plan in plans[1:]:
+        if plan.gpu != chosen.gpu and plan.gpu not in levers and len(levers) < OTHER_GPUS:
+            change = f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
+            memory, seconds = plan.memory_bytes / chosen.memory_bytes, plan.seconds / chosen.seconds
+            levers[plan.gpu] = Lever(change, memory, seconds, plan.cost_usd / chosen.cost_usd, fits=True)
+    return list(levers.values())
 
 
 class TargetCost(msgspec.Struct, frozen=True, kw_only=True):

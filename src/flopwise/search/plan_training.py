@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flopwise.changes.training import TrainingSetup, training_changes
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.answer import Candidate, Lever
+from flopwise.search.answer import Candidate, Lever, device_levers
 from flopwise.search.defaults import STACKS, recipes, stack_on
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
@@ -24,10 +25,8 @@ from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Lora
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
-from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 Advance = Callable[[int, int], None]
 HOPELESS = 20
 """Machines whose least conceivable cost is this many times that of the best run found are not searched."""
+CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
+"""Kinds of changes to the best plan whose effect is shown."""
 NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
@@ -278,34 +279,18 @@ def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
 def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen, base = draft.plans[0], best.option.job(best.row)
-    reference = _outcome(base, chosen)
+    before = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base, best.option.workload.source.task, facts):
+    finetuned = best.option.workload.source.task == "finetune" or base.recipe.lora is not None
+    setup = TrainingSetup(base.model, base.recipe, base.layout, facts)
+    for change, recipe, layout in training_changes(setup, (*CHANGED, *(("adapters",) if finetuned else ()))):
         try:
-            memory, seconds, cost = _outcome(job, chosen)
-        except FlopwiseError as error:
-            found.append(Lever(change, None, None, None, fits=False, note=str(error)))
+            after = _outcome(replace(base, recipe=recipe, layout=layout), chosen)
+        except FlopwiseError:  # what `train` would refuse
             continue
-        found.append(
-            Lever(
-                change,
-                memory / reference[0],
-                seconds / reference[1],
-                cost / reference[2],
-                fits=memory <= job.cluster.accelerator.hbm_bytes,
-            )
-        )
-    for other in draft.plans[1:]:
-        if other.gpu != chosen.gpu and len([lv for lv in found if lv.change.startswith("on ")]) < 3:
-            change = f"on {other.num_gpus} x {other.gpu} ({other.provider} {other.instance})"
-            if not any(lv.change.split(" x ")[-1].startswith(other.gpu) for lv in found):
-                ratio = (
-                    other.memory_bytes / chosen.memory_bytes,
-                    other.seconds / chosen.seconds,
-                    other.cost_usd / chosen.cost_usd,
-                )
-                found.append(Lever(change, *ratio, fits=True))
-    return found
+        memory, seconds, cost = (new / old for new, old in zip(after, before, strict=True))
+        found.append(Lever(change, memory, seconds, cost, fits=after[0] <= base.cluster.accelerator.hbm_bytes))
+    return [*found, *device_levers(draft.plans)]
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
@@ -314,37 +299,3 @@ def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     assert result.run is not None
     per_gpu_hour = chosen.usd_per_hour / chosen.num_gpus
     return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
-
-
-def _changes(base: TrainJob, task: str, facts: Facts) -> list[tuple[str, TrainJob]]:
-    """Single changes to a job that people ask about."""
-    layout, recipe = base.layout, base.recipe
-    rates = base.cluster.rates
-    changes: list[tuple[str, TrainJob]] = []
-    if recipe.precision in {"bf16", "fp16"} and "fp8" in rates.peak:
-        changes.append(("precision fp8", replace(base, recipe=replace(recipe, precision="fp8"))))
-    for mode, name in enumerate(("none", "selective", "full")):
-        if mode != layout.recompute or layout.recomputes_some:
-            changes.append((f"recompute {name}", replace(base, layout=layout.recomputing(mode))))
-    if int(layout.recompute) == FULL:
-        some = replace(layout, recompute_every=2 * int(layout.recompute_every))
-        changes.append((f"recompute {some.recompute_text}", replace(base, layout=some)))
-    batch = int(recipe.global_batch)
-    if batch % (2 * int(layout.dp) * int(layout.micro_batch)) == 0:
-        changes.append(
-            ("twice the micro-batch", replace(base, layout=replace(layout, micro_batch=2 * int(layout.micro_batch))))
-        )
-        zero = layout.zero or 1
-        changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
-    changes.append(("twice the global batch", replace(base, recipe=replace(recipe, global_batch=2 * batch))))
-    eight = facts.optimizer("adamw-8bit")
-    changes.append((f"optimizer {eight.name}", replace(base, recipe=replace(recipe, optimizer=eight))))
-    if recipe.lora is not None and recipe.lora.base.name == "bf16":
-        quantised = replace(recipe.lora, base=facts.weight_format("nf4"))
-        changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
-    if recipe.lora is None and task == "finetune":
-        adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
-        changes.append(
-            ("LoRA, rank 16, instead of all weights", replace(base, recipe=replace(recipe, lora=adapters, frozen=None)))
-        )
-    return changes

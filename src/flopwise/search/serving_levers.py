@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flopwise.changes.serving import serving_changes
 from flopwise.errors import FlopwiseError
-from flopwise.search.answer import Candidate, Lever
+from flopwise.search.answer import Candidate, Lever, device_levers
 from flopwise.search.deployments import answers_in_one_pass, deployments
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.remedies import allows, runnable_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,41 +22,37 @@ if TYPE_CHECKING:
     from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
-FORMATS = {"fp8": "weights fp8", "awq": "weights int4 (AWQ)", "bf16": "weights bf16"}
 WITHOUT = {
     "without drafts": ("draft", "draft_tokens", "acceptance", "draft_weights"),
     "without cached prefixes": ("shared_prefix", "prefix_hit"),
     "without eviction": ("kv_keep",),
     "without offloading": ("offload_weights", "gpu_layers", "host"),
 }
-OTHER_GPUS = 3
 
 
 def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    own = (*_other_formats(best, chosen), *_other_loads(best, chosen, best.workload))
-    return [*own, *_other_devices(draft, draft.plans[0])]
+    own = (*_other_fields(best, chosen), *_other_loads(best, chosen, best.workload))
+    return [*own, *device_levers(draft.plans)]
 
 
-def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
-    """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
-    workload, rates = best.workload, best.node.cluster.rates
-    if not answers_in_one_pass(best.model, workload):
-        forms = map(workload.facts.weight_format, FORMATS)
-        for form in runnable_formats(best.model, workload.engine, rates, tuple(forms)):
-            if form.name != best.found.weights.name:
-                yield _lever(FORMATS[form.name], best, chosen, weights=form)
-        if best.kv_dtype.name != "fp8":
-            yield _lever("KV cache fp8", best, chosen, kv_dtype=workload.facts.cache_format("fp8"))
-    held = chosen.layout
-    for change, other in (
-        ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
-        ("half the batch", {"max_batch": max(1, held["max_batch"] // 2)}),
-        ("twice the tp", {"tp": 2 * held["tp"]}),
-    ):
-        layout = {**held, **other}
-        if allows(best.model, ServingLayout(**{axis: layout[axis] for axis in ("tp", "pp", "ep", "dp")})):
-            yield _lever(change, best, chosen, layout=layout)
+def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
+    """Weights, caches and degrees that engine, device and model accept, and other batches."""
+    workload, one_pass = best.workload, answers_in_one_pass(best.model, best.workload)
+    degrees = {axis: chosen.layout[axis] for axis in ("tp", "pp", "ep", "dp")}
+    service = {
+        "weights": best.found.weights, "kv_dtype": best.kv_dtype, "layout": ServingLayout(**degrees),
+        "engine": workload.engine,
+    }  # fmt: skip
+    for change, fields in serving_changes(best.model, service, workload.facts, best.node.cluster.accelerator):
+        if "layout" in fields:
+            wider = {axis: int(getattr(fields["layout"], axis)) for axis in degrees}
+            yield _lever(change, best, chosen, layout={**chosen.layout, **wider})
+        elif "engine" not in fields and not one_pass:
+            yield _lever(change, best, chosen, **fields)
+    batch = chosen.layout["max_batch"]
+    for change, size in (("twice the batch", 2 * batch), ("half the batch", max(1, batch // 2))):
+        yield _lever(change, best, chosen, layout={**chosen.layout, "max_batch": size})
 
 
 def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
@@ -69,24 +65,6 @@ def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> 
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
             yield _lever(change, best, chosen, workload=asked)
-
-
-def _other_devices(draft: PlanDraft, chosen: Candidate) -> list[Lever]:
-    """The best plans on other devices, against the chosen one."""
-    found: list[Lever] = []
-    seen = {chosen.gpu}
-    for plan in draft.plans[1:]:
-        if plan.gpu in seen or len(seen) > OTHER_GPUS:
-            continue
-        seen.add(plan.gpu)
-        change = f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
-        ratios = (
-            plan.memory_bytes / chosen.memory_bytes,
-            plan.seconds / chosen.seconds,
-            plan.cost_usd / chosen.cost_usd,
-        )
-        found.append(Lever(change, *ratios, fits=True))
-    return found
 
 
 def _lever(

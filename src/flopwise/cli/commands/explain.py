@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.api.explain import Explanation
-    from flopwise.api.sensitivity import Sensitivity
+    from flopwise.changes.effects import Sensitivity
 
 QUESTIONS = ("train", "serve", "memory")
 

@@ -1,0 +1,175 @@
+"""The single changes of a service that people ask about, and what they save and move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flopwise.changes.effects import Headline, Remedy, Sensitivity, faster_clusters, remedies, sensitivities
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.fabric import fabric
+from flopwise.cost.rates import Rates, rates
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
+from flopwise.serving.estimate import check_layout, estimate
+from flopwise.serving.memory import ServingLayout, serving_memory
+from flopwise.serving.precision import product_path
+from flopwise.serving.result import ServeEstimate
+
+WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
+CACHES = ("bf16", "fp8", "q4_0")
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+MOST_TP = 8
+"""Degree beyond which tensor parallelism is no change that people ask about."""
+LEAST_CONTEXT = 2048
+"""Tokens of a context from which on half of it is a remedy."""
+Change = tuple[str, dict[str, Any]]
+
+
+def serving_changes(
+    model: Model, service: Mapping[str, Any], facts: Facts, device: Accelerator | None
+) -> Iterator[Change]:
+    """(name, fields after it) of each change of a service that its engine, device and model accept.
+
+    `service`: the fields that may change, of a `ServeJob` or of `serving_memory`: `weights`, `kv_dtype`, `layout` and
+    `engine`, and of its load what is fixed. `device` None: any.
+    """
+    engine: Engine = service["engine"]
+    achieved = None if device is None else rates(device)
+    forms = tuple(map(facts.weight_format, WEIGHTS))
+    for form in runnable_formats(model, engine, achieved, forms):
+        if form.name != service["weights"].name:
+            yield f"weights in {form.name}", {"weights": form}
+    for cache in map(facts.cache_format, CACHES):
+        if cache.name != service["kv_dtype"].name and (cache.name != "q4_0" or engine.name.startswith("llama.cpp")):
+            yield f"KV cache in {cache.name}", {"kv_dtype": cache}
+    layout: ServingLayout = service["layout"]
+    for axis, wider in (("tp", replace(layout, tp=2 * layout.tp)), ("pp", replace(layout, pp=2 * layout.pp))):
+        joined = device is None or _joins(device)
+        if wider.tp <= max(MOST_TP, layout.tp) and joined and allows(model, wider):
+            yield f"{axis} {getattr(wider, axis)}", {"layout": wider}
+    yield from _loads(service)
+    if device is not None:
+        for name in ENGINES:
+            if name != engine.name and facts.engine(name).runs_on(device):
+                yield f"engine {name}", {"engine": facts.engine(name)}
+
+
+def _loads(service: Mapping[str, Any]) -> Iterator[Change]:
+    """More and less of what the load fixes."""
+    if service.get("concurrency"):
+        yield "requests in flight x 2", {"concurrency": 2 * service["concurrency"]}
+        if service["concurrency"] > 1:
+            yield "requests in flight / 2", {"concurrency": service["concurrency"] // 2}
+    if service.get("arrivals_per_s"):
+        yield "arrivals x 2", {"arrivals_per_s": 2 * service["arrivals_per_s"]}
+    for name, words in (("input_tokens", "input tokens"), ("output_tokens", "output tokens")):
+        if service.get(name):
+            yield f"{words} x 2", {name: 2 * service[name]}
+    if service.get("context", 0) >= LEAST_CONTEXT:
+        yield f"a context of {service['context'] // 2:,} tokens", {"context": service["context"] // 2}
+
+
+def serving_remedies(
+    model: Model,
+    layout: ServingLayout,
+    facts: Facts,
+    *,
+    device: Accelerator | None,
+    engine: Engine,
+    weights: WeightFormat = BF16,
+    kv_dtype: CacheFormat = BF16_CACHE,
+    **how: Any,
+) -> list[Remedy]:
+    """Single changes of one service that save memory: those that fit first, then by what they save.
+
+    `device` None: any, and nothing is known to fit. `how`: as `serving_memory`.
+    """
+    service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
+    on = {} if device is None else {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
+
+    def memory(fields: dict[str, Any]) -> Callable[[], tuple[float, bool]]:
+        def after() -> tuple[float, bool]:
+            held = serving_memory(model, **(service | on | fields))
+            return float(held.total_bytes), device is not None and bool(held.fits)
+
+        return after
+
+    changes = serving_changes(model, service, facts, device)
+    memory_changes = ((name, memory(fields)) for name, fields in changes if "engine" not in fields)
+    return remedies(memory({})()[0], memory_changes)
+
+
+def serving_sensitivities(
+    found: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]
+) -> tuple[Sensitivity, ...]:
+    """Latencies, throughput, capacity and cost after each single change, over what they were; the largest effect first.
+
+    `cluster_of` gives the cluster of a number of devices.
+    """
+    job = found.job
+
+    def headline(**fields: Any) -> Callable[[], tuple[Headline, str]]:
+        def after() -> tuple[Headline, str]:
+            wider = fields.get("layout")
+            more: dict[str, Any] = {} if wider is None else {"cluster": cluster_of(int(wider.num_gpus))}
+            one = estimate(replace(job, **(fields | more))) if fields else found
+            figures = {
+                "TTFT": one.ttft_s.value,
+                "TPOT": None if one.tpot_s is None else one.tpot_s.value,
+                "throughput per GPU": (one.output_tokens_per_s or one.throughput).value / one.num_gpus,
+                "concurrency": float(one.max_concurrency),
+                "cost per token": one.usd_per_million_output_tokens,
+            }
+            return figures, "" if one.max_concurrency else "does not fit"
+
+        return after
+
+    service = {name: getattr(job, name) for name in ("weights", "kv_dtype", "layout", "engine", "arrivals_per_s")}
+    service |= {"input_tokens": job.input_tokens, "output_tokens": job.output_tokens}
+    if job.arrivals_per_s is None:
+        service["concurrency"] = job.concurrency or max(1, found.max_concurrency)
+    faster = ((name, headline(cluster=c)) for name, c in faster_clusters(job.cluster, found.num_gpus))
+    changes = serving_changes(job.model, service, facts, job.cluster.accelerator)
+    return sensitivities(headline()()[0], (*faster, *((name, headline(**fields)) for name, fields in changes)))
+
+
+def runnable_formats(
+    model: Model, engine: Engine, achieved: Rates | None, formats: Sequence[WeightFormat]
+) -> tuple[WeightFormat, ...]:
+    """Those of `formats` that the engine is documented to run and the device has kernels for.
+
+    Files of llama.cpp are for engines of one's own machine. `achieved`: rates of the device; None: any.
+    """
+
+    def runs(form: WeightFormat) -> bool:
+        if not engine.runs(form) or (form.kind == "gguf") > engine.local:
+            return False
+        try:
+            return achieved is None or bool(product_path(model, form, achieved))
+        except MissingFactError:
+            return False
+
+    return tuple(filter(runs, formats))
+
+
+def allows(model: Model, layout: ServingLayout) -> bool:
+    """Whether heads, experts and layers of a model allow a layout."""
+    try:
+        check_layout(model, layout)
+    except SpecError:
+        return False
+    return True
+
+
+def _joins(device: Accelerator) -> bool:
+    """Whether a link or PCIe is known that joins such devices."""
+    try:
+        return bool(fabric(device, gpus_per_node=2))
+    except MissingFactError:
+        return False
