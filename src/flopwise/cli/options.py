@@ -1,107 +1,46 @@
-"""Arguments and options that several commands share, and the types of what people write there."""
+"""Commands, and their flags made from declared options; how an answer is given."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flopwise import units
+from flopwise import options
 from flopwise.cli.render import Screen, screen, write
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.errors import SpecError
+from flopwise.options import Kind, Option, name
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]  # generic in the types only
-    _Choice = click.Choice[str]
 else:
-    _ParamType, _Choice = click.ParamType, click.Choice
+    _ParamType = click.ParamType
 
-Parse = Callable[[object, str], float]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Quantity(_ParamType):
-    """A number above `low` and up to `high`, written with a unit as `parse` of `flopwise.units` reads it."""
+class Value(_ParamType):
+    """What people write behind a flag, read as its declared kind."""
 
-    def __init__(self, name: str, parse: Parse, *, low: float = 0.0, high: float = 1e24, zero: bool = False) -> None:
-        """`zero` allows `low` itself; `name` stands in the help."""
-        self.name, self._parse, self._low, self._high, self._zero = name, parse, low, high, zero
+    def __init__(self, kind: Kind) -> None:
+        """`kind.metavar` stands in the help."""
+        self.kind, self.name = kind, kind.metavar
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number in base units; SpecError says what is allowed."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the value; SpecError says what is allowed."""
         del ctx
-        what = spelling(param)
-        number = self._parse(value, what)
-        fits = self._low < number <= self._high or (self._zero and number == self._low)
-        if not (math.isfinite(number) and fits):
-            above = f"{self._low:g} or more" if self._zero else f"above {self._low:g}"
-            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {self._high:g}")
-        return number
+        return self.kind.parse(value, spelling(param))
 
 
-class Change(_ParamType):
-    """A share that something grows by, `5%` or `-0.02`; what takes it says which are allowed."""
+class Flag(click.Option):
+    """A flag of the command line, with the option that it was made from."""
 
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number and its sign; SpecError where it is none."""
-        del ctx
-        return _fraction(value, spelling(param))
-
-
-class Whole(_ParamType):
-    """A whole number within [low, high]; `8k` and `1e6` are fine."""
-
-    name = "n"
-
-    def __init__(self, low: int = 1, high: int = 10**9) -> None:
-        """The range is part of the message when a value is outside it."""
-        self._low, self._high = low, high
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the number; SpecError says what is allowed."""
-        del ctx
-        return units.parse_whole(value, spelling(param), low=self._low, high=self._high)
-
-
-class Wholes(_ParamType):
-    """Whole numbers above 0, separated by commas."""
-
-    name = "n,n,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the numbers; SpecError says what is allowed."""
-        del ctx
-        return tuple(units.parse_whole(part.strip(), spelling(param), high=10**6) for part in str(value).split(","))
-
-
-class Name(_ParamType):
-    """A name of something known; it is looked up by the function that uses it."""
-
-    def __init__(self, name: str) -> None:
-        """`name` stands in the help."""
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take any text that is not blank; SpecError otherwise."""
-        del ctx
-        text = str(value).strip()
-        if not text or "\0" in text:
-            raise SpecError(f"{spelling(param)}: {str(value)[:60]!r} is no name")
-        return text
-
-
-class Choice(_Choice):
-    """One of a few names; another one is answered with the nearest, as unknown names are everywhere."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name itself; UnknownNameError says what is allowed."""
-        if value not in self.choices:
-            raise UnknownNameError(spelling(param), str(value), self.choices, f"allowed: {', '.join(self.choices)}")
-        return super().convert(value, param, ctx)
+    def __init__(self, *args: Any, declared: Option, **kwargs: Any) -> None:
+        """As click has it."""
+        super().__init__(*args, **kwargs)
+        self.declared = declared
 
 
 def spelling(param: click.Parameter | None) -> str:
@@ -111,45 +50,58 @@ def spelling(param: click.Parameter | None) -> str:
     return max(param.opts, key=len) if isinstance(param, click.Option) else (param.name or "argument").upper()
 
 
-def _fraction(value: object, what: str) -> float:
-    """A share: `0.4` or `40%`."""
-    text = str(value).strip()
-    return units.parse_count(text[:-1], what) / 100 if text.endswith("%") else units.parse_count(value, what)
+def flag(field: str, declared: Option, default: Any = None, *, required: bool = False) -> Callable[[Function], Function]:
+    """The flag of an option, whose value is the parameter `field` of the command."""
+    kind = declared.kind
+    given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": Value(kind), "multiple": declared.repeated}
+    return click.option(
+        *declared.flags,
+        field,
+        cls=Flag,
+        declared=declared,
+        default=default if not declared.repeated or default else None,
+        show_default=not isinstance(default, bool) and default not in (None, ()),
+        required=required,
+        metavar=declared.metavar or (f"[{kind.metavar}]" if kind.choices else None),
+        help=declared.help,
+        **given,
+    )
 
 
-COUNT = Quantity("count", units.parse_count)
-COUNT_OR_ZERO = Quantity("count", units.parse_count, zero=True)
-HOUR = Quantity("hour", units.parse_count, high=24.0, zero=True)
-FLOPS = Quantity("flop", units.parse_count, high=1e36)
-BYTES = Quantity("bytes", units.parse_bytes, high=1e21)
-SECONDS = Quantity("time", units.parse_seconds, high=1e12)
-SECONDS_OR_ZERO = Quantity("time", units.parse_seconds, high=1e12, zero=True)
-RATE = Quantity("rate", units.parse_rate, high=1e12)
-RATE_OR_ZERO = Quantity("rate", units.parse_rate, high=1e12, zero=True)
-BANDWIDTH = Quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
-WATTS = Quantity("power", units.parse_watts, high=1e6)
-USD = Quantity("usd", units.parse_usd, high=1e15)
-USD_OR_ZERO = Quantity("usd", units.parse_usd, high=1e15, zero=True)
-FRACTION = Quantity("share", _fraction, high=1.0)
-FRACTION_OR_ZERO = Quantity("share", _fraction, high=1.0, zero=True)
-CHANGE = Change()
-WHOLE = Whole()
-WHOLE_OR_ZERO = Whole(low=0)
-BATCH = Whole(high=10**7)
-TOKENS = Whole(high=10**8)
-DEGREE = Whole(high=10**6)
-
-PURCHASE = Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
-ACCELERATOR_KIND = Choice(["gpu", "tpu", "npu", "soc", "cpu"])
+def add(
+    flags: str,
+    kind: Kind,
+    text: str,
+    *,
+    field: str = "",
+    default: Any = None,
+    section: str = "",
+    metavar: str = "",
+    repeated: bool = False,
+    required: bool = False,
+) -> Callable[[Function], Function]:
+    """A flag that only one command has."""
+    declared = Option(
+        flags=tuple(flags.split()), kind=kind, help=text, section=section, metavar=metavar, repeated=repeated
+    )
+    longest = max(declared.flags, key=len).partition("/")[0]
+    return flag(field or longest.lstrip("-").replace("-", "_"), declared, default, required=required)
 
 
-SECTION = "flopwise_section"
-"""The attribute of an option that holds its heading in the help."""
+def declared(spec: type, names: str = "", *, without: str = "", **changes: Any) -> Callable[[Function], Function]:
+    """The flags of a spec, in the order of its fields: those of `names`, or all but those `without`.
 
+    `changes` are of the declarations: another section ...
+    """
+    found, defaults = options.options_of(spec), options.defaults_of(spec)
+    chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
 
-def put_under(option: click.Option, section: str) -> None:
-    """Give an option its heading in the help."""
-    setattr(option, SECTION, section)
+    def decorate(function: Function) -> Function:
+        for one in reversed(chosen):
+            function = flag(one, replace(found[one], **changes), defaults[one])(function)
+        return function
+
+    return decorate
 
 
 def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
@@ -157,7 +109,7 @@ def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option
     found: dict[str, list[click.Option]] = {"": []}
     for param in params:
         if isinstance(param, click.Option):
-            found.setdefault(getattr(param, SECTION, ""), []).append(param)
+            found.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
     return found
 
 
@@ -211,31 +163,27 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["flopwise.json"] = value
 
 
-def command(name: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
-    """Make a function the command `name`, with `examples` of whole command lines in its help."""
-    return click.command(name, cls=Command, examples=examples)
+def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+    """Make a function the command `title`, with `examples` of whole command lines in its help."""
+    return click.command(title, cls=Command, examples=examples)
 
 
-model_argument = click.argument("model", type=Name("model"))
-gpu_option = click.option(
-    "--gpu", type=Name("gpu"), required=True, help="Accelerator, in any common spelling: h100, A100-80GB, mi300x."
-)
-gpus_option = click.option("--gpus", type=DEGREE, default=1, show_default=True, help="Number of accelerators.")
-batch_option = click.option("--batch", type=BATCH, default=1, show_default=True, help="Sequences.")
-seq_option = click.option("--seq", type=TOKENS, help="Tokens of a sequence.")
-purchase_option = click.option(
-    "--purchase", type=PURCHASE, default="on_demand", show_default=True, help="Price to use."
-)
-facts_option = click.option(
-    "--facts",
-    type=click.Path(path_type=Path),
-    help="Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
-)
-family_option = click.option(
-    "--assume-family", type=Name("family"), help="Read an unknown model_type as this known family."
-)
-offline_option = click.option("--offline", is_flag=True, help="Take configurations from the local cache only.")
-explain_option = click.option("--explain", is_flag=True, help="Show where each figure comes from, as a tree.")
+def argument(title: str, *, required: bool = True) -> Callable[[Function], Function]:
+    """An argument that names something."""
+    return click.argument(title, type=Value(name(title)), required=required)
+
+
+def given(context: click.Context) -> dict[str, str]:
+    """The options that the command line says, with their spellings, by the names of their parameters."""
+    source = click.core.ParameterSource.COMMANDLINE
+    params = [p for p in context.command.params if isinstance(p, Flag)]
+    return {p.name: max(p.opts, key=len) for p in params if p.name and context.get_parameter_source(p.name) == source}
+
+
+def usage_error(message: str) -> SpecError:
+    """What is raised where a command's options do not go together."""
+    context = click.get_current_context()
+    return SpecError(f"{message.rstrip('.')}. See `{context.command_path} --help`")
 
 
 def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]]) -> None:
