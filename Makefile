@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo plans test test-all house mutants lint types imports bench clean help
+.PHONY: setup dev oracle demo plans test test-all fuzz house mutants lint types imports bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -87,6 +87,13 @@ test-all: ## the same with the oracle tests: torch and transformers are installe
 
 house: ## how simple the package is to live in: circles, names, far helpers, long rooms
 	@python3 tests/house.py
+
+# Each round draws other inputs; what fails is kept in .hypothesis, and drawn first in the next run.
+ROUNDS ?= 20
+fuzz: dev ## property tests on inputs drawn at random, ROUNDS times over (20); what fails becomes an @example
+	for round in $$(seq $(ROUNDS)); do \
+	  FLOPWISE_HYPOTHESIS=fuzz $(BIN)/python -P -m pytest -n 2 -m hypothesis $(TESTS) || exit 1; \
+	done
 
 mutants: dev ## seed wrong formulas and list those that no test notices
 	$(BIN)/python -P tests/mutants/run.py

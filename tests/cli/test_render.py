@@ -4,11 +4,11 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.render import Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, write
+from flopwise.cli.render import NARROWEST, Screen, bars, cell, heading, pairs, plain_text, screen, table, tree, write
 from flopwise.provenance import derived, fact
 
 PIPE = Screen()
@@ -48,17 +48,42 @@ def test_a_narrow_terminal_cuts_text_but_never_numbers() -> None:
     assert rows[0][0] in table(["instance", "region", ">price"], rows, PIPE)
 
 
-@given(st.lists(st.tuples(st.text(max_size=20), st.integers(), st.floats()), max_size=6), st.integers(40, 120))
+@given(
+    st.lists(st.tuples(st.text(max_size=20), st.integers(), st.floats()), max_size=6),
+    st.integers(3 * NARROWEST + 4, 120),
+    st.booleans(),
+)
+@example(rows=[("", 0, 1.34e154), ("", -(10**13), 0.0)], width=40, unicode=True)
+@example(rows=[("naïve ≥ ± → text", 10**4000, -1.34e-154)], width=28, unicode=False)
 def test_every_line_of_a_table_fits_and_no_control_character_passes(
-    rows: list[tuple[str, int, float]], width: int
+    rows: list[tuple[str, int, float]], width: int, unicode: bool
 ) -> None:
-    lines = table(["what", ">n", ">x"], rows, Screen(width=width)).split("\n")
+    to = Screen(width=width, unicode=unicode)
+    lines = to.spell(table(["what", ">n", ">x"], rows, to)).split("\n")
     assert len(lines) == len(rows) + 2
-    numbers = max([0, *(len(cell(n)) + len(cell(x)) for _, n, x in rows)])
-    assert all(len(line) <= max(width, numbers + 12 + 8) for line in lines)
+    assert max(map(len, lines)) <= width
     assert all(
         c.isprintable() or c in "\u2028\u2029\xa0\u3000" or c.isspace() or ord(c) > 0x7F for s in lines for c in s
     )
+
+
+def test_numbers_that_do_not_fit_are_in_scientific_form_and_titles_are_cut_before_them() -> None:
+    rows = [("text", 123_456_789_012, 1.5, "$1,234,567,890,123.45")]
+    heads = ("what", ">a long title", ">another long title", ">cost")
+    for width, numbers in (
+        (62, ["123,456,789,012", "1.5", "$1,234,567,890,123.45"]),
+        (44, ["1.235e+11", "1.5", "$1.235e+12"]),
+    ):
+        lines = table(heads, rows, Screen(width=width)).splitlines()
+        assert max(map(len, lines)) <= width
+        assert lines[2].split() == ["text", *numbers]
+    assert "a long title" in table(heads, rows, Screen(width=80))
+
+
+def test_a_table_is_at_least_so_wide_that_every_column_shows_something() -> None:
+    lines = table([f">number {i}" for i in range(6)], [[-1.234e-300] * 6], Screen(width=40)).splitlines()
+    assert {len(line) for line in lines} == {6 * NARROWEST + 5 * 2}
+    assert lines[2].split() == ["-1e-300"] * 6
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from measured_errors import at_most
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -17,13 +18,16 @@ from flopwise.search.serving import deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
 from flopwise.search.serving_grid import replica_grid
 from flopwise.search.serving_option import Option
+from flopwise.search.serving_requests import waiting
 from flopwise.search.serving_run import Simulator, option_job
 from flopwise.search.serving_targets import stepped
-from flopwise.search.serving_verify import Pick, verified
+from flopwise.search.serving_verify import Pick, odds, verified
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
 from flopwise.serving.sim import fleet
+from flopwise.serving.sim.engine import ENDLESS, replica
+from flopwise.serving.sim.simulate import simulate
 
 FACTS = load_facts()
 SMALL = {"gpus": ["l4", "a10g"], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"}
@@ -129,8 +133,8 @@ def test_the_search_finds_what_trying_every_row_finds() -> None:
     best = np.inf
     for option in options(workload):
         for row in range(option.found.batch.size):
-            odds = option.odds()
-            met = all(float(p[row]) >= workload.confidence for p in odds.values())
+            likely = option.odds()
+            met = all(float(p[row]) >= workload.confidence for p in likely.values())
             each = int(option.found.tp[row] * option.found.pp[row])
             replicas = int(option.found.replicas[row])
             packed = option.node.count // each
@@ -307,3 +311,35 @@ def test_a_trace_gives_rate_lengths_and_its_busiest_stretch(tmp_path_factory: py
     file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,50\n1,x,50\n")
     with pytest.raises(SpecError, match=r"traffic\.trace: .*line 3, column prompt_tokens"):
         asked(traffic={"trace": str(file)})
+
+
+def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() -> None:
+    """Beyond its beginning a job goes on at the pace reached there: the same as running every request."""
+    workload = asked(task="batch", traffic={"requests": 9000, "input_tokens": "100:900", "output_tokens": "50:150"})
+    option = options(workload)[0]
+    row = int(np.flatnonzero((option.found.batch >= 8) & (option.found.batch <= 64))[0])
+    simulator = Simulator(workload)
+    run = simulator.run(option, row)
+    trace = waiting(workload.arriving, 9000)
+    made = replica(option_job(option, row), context=600, max_tokens=1050)
+    whole = simulate(trace, made.cost, replace(made.limits, max_tokens=ENDLESS), samples=1)
+    assert run.requests < 9000
+    assert run.seconds == pytest.approx(whole.end_ps / 1e12, rel=0.01)
+
+
+def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
+    """The band of each latency around its simulated percentile; what physics forbids has no odds at all."""
+    workload = asked(targets={"ttft": {"p95": "1s"}, "tpot": {"p50": "10ms"}, "latency": {"p99": "2s"}})
+    option = options(workload)[0]
+    row = int(option.found.ttft_s.argmin())
+    run = Simulator(workload).run(option, row)
+    found = odds(option, row, run)
+    for name, value, limit in (
+        ("ttft", run.ttft_s["p95"], 1.0), ("tpot", run.tpot_s["p50"], 0.01), ("latency", run.e2e_s["p99"], 2.0),
+    ):  # fmt: skip
+        assert value is not None
+        band = "serving.ttft.server" if name == "ttft" else "serving.tpot.rate.dense"
+        assert found[name] == pytest.approx(at_most(limit / value, band), abs=1e-6)
+        assert 0.001 < found[name] < 0.999
+    hopeless = asked(targets={"ttft": {"p95": "1us"}})
+    assert odds(replace(option, workload=hopeless), row, run) == {"ttft": 0.0}

@@ -19,11 +19,21 @@ from flopwise.facts.models import load_model
 from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
+from flopwise.search.incumbents import floor_s
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
 from flopwise.search.plan_training import candidate_job
 from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
-from flopwise.search.training import Searched, fastest, searched, timed
+from flopwise.search.training import (
+    Searched,
+    fastest,
+    floor_flops,
+    floor_gpu_s,
+    node_table,
+    searched,
+    steps_s,
+    timed,
+)  # fmt: skip
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
@@ -125,6 +135,30 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
         assert kept.step_s[ours].min() == every.step_s[all_of_it].min()
         assert kept.run_s[ours].min() == every.run_s[all_of_it].min()
     assert kept.rows.size <= 2 * np.unique(every.num_gpus).size
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> None:
+    job, node = whole(case), eight("p5.48xlarge")
+    table = node_table(job, node.cluster, {})
+    for family in job.space.families:
+        bound = floor_s(table, job.space, family)
+        assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
+
+
+def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
+    """Six operations a weight and token (Kaplan et al. 2020), adapters four; attention comes on top, 2 % of GPT-2 XL.
+
+    GPT-2 XL has 1,557,611,200 parameters, of which the 1024 x 1600 positions are added and not multiplied.
+    """
+    node, weights = eight("p5.48xlarge"), 1_557_611_200 - 1024 * 1600
+    for passes, lora in ((6, None), (4, Lora(rank=8, targets=ALL_TARGETS))):
+        job = searched(load_model("gpt2-xl"), Recipe(seq_len=1024, global_batch=64, lora=lora), most=8)
+        flops = floor_flops(job) * 1e9
+        assert flops == pytest.approx(passes * weights * 1e9, rel=0.06)
+        assert flops > passes * weights * 1e9
+        peak = node.cluster.accelerator.peak["bf16"]
+        assert floor_gpu_s(job, node, flops) == pytest.approx(flops / peak)
 
 
 @pytest.mark.parametrize("parts", [parts for row in OFFLOADS for parts in row])

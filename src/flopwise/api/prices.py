@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import InfeasibleError, SpecError
 
 if TYPE_CHECKING:
-    from flopwise.api.compare_ways import Comparison
     from flopwise.api.own_prices import OwnPrice
+    from flopwise.buy_or_build.alternatives import CostComparison
     from flopwise.facts.catalog import Facts
     from flopwise.facts.foreign_prices import Quote
     from flopwise.facts.price_age import Age
@@ -119,18 +119,11 @@ def stale_notes(
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
 
-def stale_ways(found: Comparison, *, most_days: float | None = None, day: dt.date | None = None) -> list[str]:
+def stale_ways(found: CostComparison, *, most_days: float | None = None, day: dt.date | None = None) -> list[str]:
     """A sentence for each price older than `most_days` (180) in the ways of a comparison, oldest first."""
     from flopwise.facts.price_age import MOST_DAYS, age_notes
-    from flopwise.fleet.ways import Serving
 
-    priced = [
-        (f"{part.provider} {part.what if isinstance(part, Serving) else part.instance}", part.price_date)
-        for way in found.ways
-        for part in (way.training, way.serving)
-        if part is not None and part.price_date
-    ]
-    return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
+    return age_notes(found.priced(), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
 def stale_own(found: Sequence[OwnPrice], *, most_days: float | None = None, day: dt.date | None = None) -> list[str]:

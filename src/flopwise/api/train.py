@@ -151,8 +151,7 @@ def reads_of(
             raise SpecError("the bytes of a token are given, but no storage that they are read from")
         return None
     from flopwise.facts.catalog import load_facts
-    from flopwise.training.samples import stored_token_bytes
-    from flopwise.training.storage import Reads
+    from flopwise.training.storage import Reads, stored_token_bytes
 
     for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
         if value is not None and not 0 < value < float("inf"):

@@ -12,13 +12,13 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models import load_model
 from flopwise.facts.samples import sample
-from flopwise.training.samples import Workload, device_rate, workload_of_model, workload_of_sample
+from flopwise.storage.samples import SampledWorkload, device_rate, workload_of_model, workload_of_sample
 
 UNIT = "B/s"
 MEASURED = ("computation_time_s", "samples_per_s_per_accel", "read_MB_per_s_per_accel")
 
 
-def row_workload(row: Mapping[str, str], facts: Facts) -> Workload:
+def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
     """The benchmark workload or the model that the row names.
 
     Raises:

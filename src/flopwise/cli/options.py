@@ -50,7 +50,9 @@ def spelling(param: click.Parameter | None) -> str:
     return max(param.opts, key=len) if isinstance(param, click.Option) else (param.name or "argument").upper()
 
 
-def flag(field: str, declared: Option, default: Any = None, *, required: bool = False) -> Callable[[Function], Function]:
+def flag(
+    field: str, declared: Option, default: Any = None, *, required: bool = False
+) -> Callable[[Function], Function]:
     """The flag of an option, whose value is the parameter `field` of the command."""
     kind = declared.kind
     given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": Value(kind), "multiple": declared.repeated}

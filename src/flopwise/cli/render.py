@@ -7,6 +7,7 @@ characters (lines, blocks, µ) plain ones stand for them; control characters fro
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,9 @@ _PLAIN = {
 _ASCII = str.maketrans(_PLAIN)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 MISSING = "-"
+NARROWEST = 8
+"""Columns of the screen that every column of a table has room for: `-1e+4299` is as long."""
+_NUMERAL = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,45 +96,67 @@ def table(
 ) -> str:
     """Aligned columns under their `headers`; a header that starts with `>` is set to the right, as numbers are.
 
-    On a terminal too narrow for it columns of `spare` (of `headers`, the first first) are left out, and then the widest
-    text columns are cut, with an ellipsis; elsewhere nothing is.
+    No line is longer than the screen is wide, or than `NARROWEST` for each column and two spaces between them where the
+    screen is narrower than that; a file or a pipe has no width. Where the table does not fit, columns of `spare` (of
+    `headers`, the first first) are left out; then text is cut, with an ellipsis; then the titles of columns; at last
+    numbers are written in scientific form.
     """
     paper = to or screen()
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[paper.spell(cell(value)) for value in row] for row in rows]
     kept = list(range(len(headers)))
-    widths = [max(len(text) for text in column) for column in zip(map(_title, headers), *cells, strict=True)]
+    widths = [max(map(len, column)) for column in zip(map(_title, headers), *cells, strict=True)]
     for least in spare:
         if paper.width is not None and sum(widths[i] for i in kept) + 2 * (len(kept) - 1) > paper.width:
             kept.remove(headers.index(least))
     right = [headers[i].startswith(">") for i in kept]
     titles = [_title(headers[i]) for i in kept]
-    cells, widths = [[row[i] for i in kept] for row in cells], [widths[i] for i in kept]
-    widths = _fitted(widths, right, titles, paper.width)
+    cells = [[row[i] for i in kept] for row in cells]
+    widths = [widths[i] for i in kept] if paper.width is None else _fitted(titles, cells, right, paper.width)
 
-    def line(texts: Sequence[str]) -> str:
-        cut = [t if len(t) <= w else t[: w - 1] + "…" for t, w in zip(texts, widths, strict=True)]
-        set_ = [t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cut, widths, right, strict=True)]
-        return "  ".join(set_).rstrip()
+    def line(texts: Sequence[str], *, numbers: bool = True) -> str:
+        places = zip(texts, widths, right, strict=True)
+        return "  ".join(
+            _narrow(text, width, number=numbers).rjust(width) if number else _narrow(text, width).ljust(width)
+            for text, width, number in places
+        ).rstrip()
 
     rule = "  ".join("─" * width for width in widths)
-    return "\n".join([paper.paint(line(titles), "bold"), paper.paint(rule, "dim"), *map(line, cells)])
+    head = paper.paint(line(titles, numbers=False), "bold")
+    return "\n".join([head, paper.paint(rule, "dim"), *map(line, cells)])
 
 
 def _title(header: str) -> str:
     return header.removeprefix(">")
 
 
-def _fitted(widths: list[int], right: list[bool], titles: list[str], limit: int | None) -> list[int]:
-    """`widths` reduced, widest text column first, until the line fits; numbers are never cut."""
-    widths = list(widths)
-    while limit is not None and sum(widths) + 2 * (len(widths) - 1) > limit:
-        spare = [
-            (w - max(len(t), 8), i) for i, (w, r, t) in enumerate(zip(widths, right, titles, strict=True)) if not r
-        ]
-        room, widest = max(spare, default=(0, 0))
-        if room <= 0:
-            break
-        widths[widest] -= 1
+def _narrow(text: str, width: int, *, number: bool = False) -> str:
+    """`text` in at most `width` characters: its longest numeral in scientific form, or cut, with an ellipsis."""
+    if len(text) <= width:
+        return text
+    numerals = sorted(_NUMERAL.finditer(text), key=lambda found: len(found[0])) if number else []
+    for found in numerals[-1:]:
+        from decimal import Decimal
+
+        value = Decimal(found[0].replace(",", ""))
+        for digits in (3, 2, 1, 0):
+            short = f"{text[: found.start()]}{value:.{digits}e}{text[found.end() :]}"
+            if len(short) <= width:
+                return short
+    return text[: width - 1] + "…"
+
+
+def _fitted(titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int) -> list[int]:
+    """Widths of the columns such that a line has at most `limit` characters, if all of `NARROWEST` have as many."""
+    contents = [max((len(row[i]) for row in cells), default=0) for i in range(len(titles))]
+    widths = [max(len(title), content) for title, content in zip(titles, contents, strict=True)]
+    text = [w if r else max(len(t), NARROWEST) for w, r, t in zip(widths, right, titles, strict=True)]
+    whole_numbers = [max(c, NARROWEST) if r else NARROWEST for c, r in zip(contents, right, strict=True)]
+    for least in (text, whole_numbers, [NARROWEST] * len(widths)):
+        while sum(widths) + 2 * (len(widths) - 1) > limit:
+            room, widest = max(((w - m, i) for i, (w, m) in enumerate(zip(widths, least, strict=True))), default=(0, 0))
+            if room <= 0:
+                break
+            widths[widest] -= 1
     return widths
 
 

@@ -19,7 +19,7 @@ from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
-from flopwise.serving.steady import Steady, closed_loop, open_loop_percentile
+from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -273,11 +273,11 @@ def _encoded(
     else:
         arrivals = workload.requests_per_s / replicas
         busy = np.minimum(arrivals / capacity, 0.999)
-        tail = {"mean": 1.0, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}[
-            _percentiles(workload)["latency" if workload.latency else "ttft"]
-        ]
-        queue = busy * service / (2 * (1 - busy)) / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
-        fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (1 - tail)
+        tail = TAILS[_percentiles(workload)["latency" if workload.latency else "ttft"]]
+        queue = busy * service / (2 * (1 - busy))
+        if tail is not None:
+            queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
+        fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (0.5 if tail is None else 1 - tail)
         wait = queue + fill
         total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak)
     latency = machine.engine.request_s + wait + service

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.storage import exposed_read_s
+from flopwise.errors import MissingFactError
+from flopwise.facts.architecture import Linear, Model
 from flopwise.units import format_rate
 
 if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
 
+SMALL_VOCABULARY = 2**16
+"""Tokens of vocabularies up to this are stored in two bytes, others in four (Megatron's and Levanter's data sets)."""
 LINE = "storage_io"
 """The line of a step's breakdown."""
 
@@ -49,3 +53,13 @@ class Reads:
         """
         needed = self.batch_bytes(recipe) / self.nodes(layout, gpus_per_node)
         return float(exposed_read_s(step_s, needed, self.bytes_per_s))
+
+
+def stored_token_bytes(model: Model) -> float:
+    """Bytes of a sample's record for each token: 2 or 4 for text; the decoded pixels of an image's patch."""
+    if model.stacks[0].tokens_per_sample is not None:
+        stem = next((i for i in model.stacks[0].before if isinstance(i, Linear)), None)
+        if stem is None:
+            raise MissingFactError(f"{model.name}: the size of a sample is not known; give its bytes")
+        return float(stem.inputs)
+    return 2.0 if model.vocab <= SMALL_VOCABULARY else 4.0

@@ -113,20 +113,21 @@ def command(**given: Any) -> None:
     """
     import msgspec
 
-    from flopwise.api.compare_ways import WAYS, Traffic, compare
+    from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_ways
+    from flopwise.buy_or_build.alternatives import KINDS, MonthlyTraffic
     from flopwise.cli.commands.plan import _latency, method
-    from flopwise.cli.views import ways as view
+    from flopwise.cli.views import buy_or_build as view
 
     volume, prompt, answer = _traffic(given["tokens_per_month"], given["input_tokens"], given["output_tokens"])
     with Progress("planning each way") as progress:
         found = compare(
             given["model"],
-            traffic=Traffic(
-                tokens_per_month=volume, input_tokens=prompt, output_tokens=answer, growth_frac=given["growth"] or 0.0,
-                peak=given["peak"],
+            traffic=MonthlyTraffic(
+                tokens_per_month=volume, input_tokens=prompt, output_tokens=answer,
+                growth_frac=given["growth"] or 0.0, peak=given["peak"],
             ),
-            ways=given["ways"] or WAYS,
+            ways=given["ways"] or KINDS,
             method=method(given["lora"], given["lora_targets"], qlora=given["qlora"]),
             pretrain_tokens=_auto(given["pretrain_tokens"]),
             targets={name: _latency(given[name]) for name in TARGETS if given[name]},

@@ -12,7 +12,7 @@ from flopwise.cli import options, questions
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.io import IoAnswer
+    from flopwise.storage.bandwidth import StorageAnswer
 
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
 
@@ -139,7 +139,7 @@ def command(**given: Any) -> None:
     options.answer(lambda: document(answer, explained=explained), text)
 
 
-def question(**given: Any) -> IoAnswer:
+def question(**given: Any) -> StorageAnswer:
     """The answer to the parameters of this command."""
     from flopwise.api.io import io
 
@@ -167,42 +167,43 @@ def question(**given: Any) -> IoAnswer:
     )
 
 
-def figures(answer: IoAnswer) -> Any:
+def figures(answer: StorageAnswer) -> Any:
     """The provenance of the answer."""
-    from flopwise.api.io_origin import io_figure
+    from flopwise.storage.figures import storage_figure
 
-    return (io_figure(answer),)
+    return (storage_figure(answer),)
 
 
-def document(answer: IoAnswer, *, explained: bool = False) -> dict[str, Any]:
+def document(answer: StorageAnswer, *, explained: bool = False) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on."""
-    work, rate, saved = answer.workload, answer.rate, answer.checkpoints
-    same = (
-        "num_gpus", "num_nodes", "gpus_per_node", "records", "bytes_per_flop", "achieved_flops_per_s",
-        "efficiency_frac", "read_bytes_per_s_per_gpu", "read_bytes_per_s_per_node", "read_bytes_per_s_total", "low",
-        "high", "dataset_bytes", "cache_bytes", "shuffle", "hit_frac", "later_read_bytes_per_s_per_node", "epoch_s",
-        "weights_bytes", "load_within_s",
-    )  # fmt: skip
+    work, rate, request, checkpoint = answer.workload, answer.rate, answer.request, answer.checkpoints
+
+    def fields(of: Any, *names: str) -> dict[str, Any]:
+        return {name: getattr(of, name) for name in names or of.__dataclass_fields__}
+
     plain: dict[str, Any] = {
         "workload": work.name,
         "gpu": answer.cluster.accelerator.name,
-        **{name: getattr(answer, name) for name in same},
-        "cache_policy": answer.policy,
-        "load_bytes_per_s": _over(answer.weights_bytes, answer.load_within_s),
-        "flops_per_sample": work.flops_per_sample,
-        "sample_bytes": work.sample_bytes,
-        "record_bytes": work.record_bytes,
+        **fields(answer, "num_gpus", "num_nodes", "gpus_per_node"),
+        "records": request.records,
+        **fields(answer, "bytes_per_flop", "achieved_flops_per_s", "efficiency_frac", "read_bytes_per_s_per_gpu"),
+        **fields(answer, "read_bytes_per_s_per_node", "read_bytes_per_s_total", "low", "high"),
+        **fields(request, "dataset_bytes", "cache_bytes", "shuffle"),
+        **fields(answer, "hit_frac", "later_read_bytes_per_s_per_node", "epoch_s", "weights_bytes"),
+        "load_within_s": request.load_within_s,
+        "cache_policy": request.policy,
+        "load_bytes_per_s": _over(answer.weights_bytes, request.load_within_s),
+        **fields(work, "flops_per_sample", "sample_bytes", "record_bytes"),
         "read_bytes_per_sample": answer.read_bytes,
         "samples_per_s_per_gpu": rate.samples_per_s,
-        "precision": rate.precision,
-        "batch": rate.batch,
+        **fields(rate, "precision", "batch"),
         "rate_origin": rate.origin,
         "interval": None
         if answer.band is None
         else {"class": answer.band.name, "rows": answer.band.rows, "source": answer.band.source},
-        "checkpoint": None if saved is None else {n: getattr(saved, n) for n in saved.__dataclass_fields__},
-        "storage": [{n: getattr(d, n) for n in d.__dataclass_fields__} for d in answer.deliveries],
-        "settings": dict(answer.settings),
+        "checkpoint": None if checkpoint is None else fields(checkpoint),
+        "storage": [fields(delivery) for delivery in answer.deliveries],
+        "settings": dict(_settings(answer)),
         "assumptions": list(answer.assumptions),
     }
     if explained:
@@ -210,6 +211,16 @@ def document(answer: IoAnswer, *, explained: bool = False) -> dict[str, Any]:
 
         plain["provenance"] = [to_json(figure) for figure in figures(answer)]
     return plain
+
+
+def _settings(answer: StorageAnswer) -> tuple[tuple[str, str], ...]:
+    """What the answer holds for."""
+    nodes = f"{answer.num_nodes:,} node{'s' * (answer.num_nodes > 1)} of {answer.cluster.gpus_per_node}"
+    return (
+        ("accelerators", f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}, {nodes}"),
+        ("sample", answer.workload.sample),
+        ("source", answer.workload.source),
+    )
 
 
 def _over(nbytes: float | None, seconds: float | None) -> float | None:
@@ -226,7 +237,7 @@ def size_text(value: float, base: str) -> str:
     return units.format_bytes(value) if base == "binary" else units.format_rate(value, "B")
 
 
-def lines(answer: IoAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
+def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
     """The answer as people read it."""
 
     def rate(value: float) -> str:
@@ -235,22 +246,22 @@ def lines(answer: IoAnswer, paper: Screen, base: str = "si") -> Iterator[str]:
     yield heading(
         f"Storage for {answer.workload.name} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper
     )
-    yield pairs(answer.settings, paper)
-    yield pairs(_demand(answer, base), paper)
+    yield pairs(_settings(answer), paper)
+    yield pairs(_demand_rows(answer, base), paper)
     if answer.deliveries:
         yield heading(f"Read by a node: {rate(answer.read_bytes_per_s_per_node)} needed", paper)
         shown = [("NEEDED", answer.read_bytes_per_s_per_node, rate(answer.read_bytes_per_s_per_node))]
         shown += [(d.name, d.read_bytes_per_s, rate(d.read_bytes_per_s)) for d in answer.deliveries]
         yield bars(shown, paper)
         yield _deliveries(answer, rate, paper)
-    yield pairs(_saving(answer, base), paper)
+    yield pairs(_checkpoint_rows(answer, base), paper)
     yield questions.assumption_list(answer.assumptions)
 
 
-def _demand(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
+def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
     work, speed = answer.workload, answer.rate
     share = answer.efficiency_frac
-    told = "" if share is None else f", {units.format_percent(share)} of the {speed.precision} peak"
+    of_peak = "" if share is None else f", {units.format_percent(share)} of the {speed.precision} peak"
     each = rate_text(answer.read_bytes_per_s_per_gpu, base)
     if answer.low is not None and answer.high is not None:
         each += f" ({rate_text(answer.low, base)} to {rate_text(answer.high, base)} in 8 of 10 cases)"
@@ -258,7 +269,7 @@ def _demand(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = [
         ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),
         ("bytes per FLOP", f"{answer.bytes_per_flop:.4g}: {per_peta} for each PFLOP/s"),
-        ("achieved", f"{units.format_rate(answer.achieved_flops_per_s, 'FLOP/s')}{told} ({_ORIGINS[speed.origin]})"),
+        ("achieved", f"{units.format_rate(answer.achieved_flops_per_s, 'FLOP/s')}{of_peak} ({_ORIGINS[speed.origin]})"),
         ("samples", f"{speed.samples_per_s:,.4g}/s per accelerator"),
         ("per accelerator", each),
         (f"per node of {answer.gpus_per_node}", rate_text(answer.read_bytes_per_s_per_node, base)),
@@ -266,7 +277,7 @@ def _demand(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
     ]
     if answer.epoch_s is not None:
         rows.append(("an epoch", units.format_seconds(answer.epoch_s)))
-    if answer.cache_bytes is not None:
+    if answer.request.cache_bytes is not None:
         later = rate_text(answer.later_read_bytes_per_s_per_node, base)
         rows.append(
             ("later epochs", f"{later} per node: caches serve {units.format_percent(answer.hit_frac)} of the reads")
@@ -274,9 +285,9 @@ def _demand(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
     return rows
 
 
-def _deliveries(answer: IoAnswer, rate: Callable[[float], str], paper: Screen) -> str:
+def _deliveries(answer: StorageAnswer, rate: Callable[[float], str], paper: Screen) -> str:
     """What training comes to on each kind of storage."""
-    cached = answer.cache_bytes is not None
+    cached = answer.request.cache_bytes is not None
     needed = answer.read_bytes_per_s_per_node
     headers = [
         "storage", ">delivers", ">of the need", *(["first epochs", "later epochs"] if cached else ["training"]),
@@ -304,7 +315,7 @@ def _verdict(share: float) -> str:
     return "keeps up" if share >= 1 else f"I/O-bound: {_times(1 / share)} slower"
 
 
-def _saving(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
+def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
     """Checkpoints and loading, as far as asked."""
     rows: list[tuple[str, Any]] = []
     saved = answer.checkpoints
@@ -321,9 +332,10 @@ def _saving(answer: IoAnswer, base: str) -> list[tuple[str, Any]]:
             rows.append(
                 ("to restore", f"{rate_text(saved.restore_bytes_per_s, base)} in all, {each} per node: within {within}")
             )
-    wanted = _over(answer.weights_bytes, answer.load_within_s)
-    if wanted is not None and answer.weights_bytes is not None and answer.load_within_s is not None:
-        size, within = size_text(answer.weights_bytes, base), units.format_seconds(answer.load_within_s)
+    within_s = answer.request.load_within_s
+    if answer.weights_bytes is not None and within_s is not None:
+        size, within = size_text(answer.weights_bytes, base), units.format_seconds(within_s)
+        wanted = answer.weights_bytes / within_s
         rows.append(
             ("to load for serving", f"{rate_text(wanted, base)} per node: {size} of 16-bit weights within {within}")
         )

@@ -2,84 +2,83 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flopwise.origin import COUNTED, KERNEL, chip_fact, estimate_of, interval
 from flopwise.provenance import Figure, assumption, derived, fact, given
-
-if TYPE_CHECKING:
-    from flopwise.api.io import IoAnswer
+from flopwise.storage.bandwidth import StorageAnswer
 
 
-def io_figure(found: IoAnswer) -> Figure:
+def storage_figure(answer: StorageAnswer) -> Figure:
     """The tree of an answer: demand per device, node and cluster, caches, storage, checkpoints."""
-    work, chip = found.workload, found.cluster.accelerator
+    work, chip = answer.workload, answer.cluster.accelerator
     flops = fact("FLOP of a sample", work.flops_per_sample, "FLOP", source=work.source)
-    size = fact("bytes of a sample", found.read_bytes, "B", source=work.source, note=f"records {found.records}")
-    per_flop = derived("bytes per FLOP", found.bytes_per_flop, "B/FLOP", f"{size.name} / {flops.name}", size, flops)
-    rate = _rate(found, flops)
+    size = fact(
+        "bytes of a sample", answer.read_bytes, "B", source=work.source, note=f"records {answer.request.records}"
+    )
+    per_flop = derived("bytes per FLOP", answer.bytes_per_flop, "B/FLOP", f"{size.name} / {flops.name}", size, flops)
+    rate = _rate(answer, flops)
     each = derived(
         "read bandwidth per device",
-        found.read_bytes_per_s_per_gpu,
+        answer.read_bytes_per_s_per_gpu,
         "B/s",
         f"{per_flop.name} x {rate.name}",
         per_flop,
         rate,
         source="Ibrahim et al., PMBS 2021: the MiB/FLOP method",
     )
-    here, all_of_them = given("devices of a node", found.gpus_per_node), given("devices", found.num_gpus)
+    here, all_of_them = given("devices of a node", answer.gpus_per_node), given("devices", answer.num_gpus)
     node = derived(
-        "read bandwidth per node", found.read_bytes_per_s_per_node, "B/s", f"{each.name} x {here.name}", each, here
+        "read bandwidth per node", answer.read_bytes_per_s_per_node, "B/s", f"{each.name} x {here.name}", each, here
     )
     total = derived(
         "read bandwidth of all",
-        found.read_bytes_per_s_total,
+        answer.read_bytes_per_s_total,
         "B/s",
         f"{each.name} x {all_of_them.name}",
         each,
         all_of_them,
     )
     figures = [each, node, total]
-    if found.band is not None and found.low is not None and found.high is not None:
-        figures += interval(each.name, each, found.band, found.low, found.high)
-    if found.cache_bytes is not None:
+    if answer.band is not None and answer.low is not None and answer.high is not None:
+        figures += interval(each.name, each, answer.band, answer.low, answer.high)
+    request = answer.request
+    if request.cache_bytes is not None:
         hits = derived(
             "share of reads that caches serve",
-            found.hit_frac,
+            answer.hit_frac,
             "frac",
             f"{COUNTED}: records met again before they are evicted",
-            given("cache of a node", found.cache_bytes, "B"),
-            given("data set", found.dataset_bytes, "B"),
-            given("shuffle", found.shuffle),
+            given("cache of a node", request.cache_bytes, "B"),
+            given("data set", request.dataset_bytes, "B"),
+            given("shuffle", request.shuffle),
         )
-        later = found.later_read_bytes_per_s_per_node
+        later = answer.later_read_bytes_per_s_per_node
         figures.append(
             derived(
                 "read bandwidth per node, later epochs", later, "B/s", f"{node.name} x (1 - {hits.name})", node, hits
             )
         )
-    saved = found.checkpoints
-    if saved is not None:
-        figures.append(derived("checkpoint", saved.nbytes, "B", f"{COUNTED}: {saved.origin}"))
+    checkpoint = answer.checkpoints
+    if checkpoint is not None:
+        figures.append(derived("checkpoint", checkpoint.nbytes, "B", f"{COUNTED}: {checkpoint.origin}"))
     assert chip is not None
-    return estimate_of(f"storage for {work.name} on {found.num_gpus:,} x {chip.name}", figures)
+    return estimate_of(f"storage for {work.name} on {answer.num_gpus:,} x {chip.name}", figures)
 
 
-def _rate(found: IoAnswer, flops: Figure) -> Figure:
+def _rate(answer: StorageAnswer, flops: Figure) -> Figure:
     """The achieved FLOP/s of a device."""
-    rate, chip = found.rate, found.cluster.accelerator
-    if rate.origin == "given" and found.efficiency_frac is None:
-        return given("achieved FLOP/s", found.achieved_flops_per_s, "FLOP/s")
+    rate, chip = answer.rate, answer.cluster.accelerator
+    if rate.origin == "given" and answer.efficiency_frac is None:
+        return given("achieved FLOP/s", answer.achieved_flops_per_s, "FLOP/s")
     peak = chip_fact(chip, f"peak {rate.precision}", "FLOP/s", rate.peak_flops_per_s)
     if rate.origin in ("given", "published share"):
-        share = found.achieved_flops_per_s / rate.peak_flops_per_s
-        held = (
+        share = answer.achieved_flops_per_s / rate.peak_flops_per_s
+        reached = (
             given("achieved share", share, "frac")
             if rate.origin == "given"
             else assumption("achieved share", share, "frac", "what published runs reached; no layers are known")
         )
         return derived(
-            "achieved FLOP/s", found.achieved_flops_per_s, "FLOP/s", f"{peak.name} x {held.name}", peak, held
+            "achieved FLOP/s", answer.achieved_flops_per_s, "FLOP/s", f"{peak.name} x {reached.name}", peak, reached
         )
     step = derived(
         "samples per second and device",
@@ -90,4 +89,4 @@ def _rate(found: IoAnswer, flops: Figure) -> Figure:
         *((given("samples of a step", rate.batch),) if rate.batch is not None else ()),
         peak,
     )
-    return derived("achieved FLOP/s", found.achieved_flops_per_s, "FLOP/s", f"{step.name} x {flops.name}", step, flops)
+    return derived("achieved FLOP/s", answer.achieved_flops_per_s, "FLOP/s", f"{step.name} x {flops.name}", step, flops)

@@ -1,4 +1,4 @@
-"""What own machines, open weights and APIs cost: a comparison of ways, and accelerators of one's own."""
+"""What alternatives and own machines cost, on the screen: sums over months, break-evens, prices of an hour."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.views.parts import bullets
 
 if TYPE_CHECKING:
-    from flopwise.api.compare_ways import Comparison
     from flopwise.api.own_prices import OwnPrice
+    from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
     from flopwise.fleet.onprem import AgainstCloud
-    from flopwise.fleet.verdict import Turn, Verdict
-    from flopwise.fleet.ways import Crossing, Way
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
 SHOWN: dict[str, Callable[[float], str]] = {
@@ -27,7 +25,7 @@ CLOUDS = 20
 """Offers that are shown of one accelerator."""
 
 
-def blocks(found: Comparison, paper: Screen) -> Iterator[str]:
+def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
     """The blocks, in the order in which they are read."""
     volume = found.tokens_per_month
     growth = f", {units.format_percent(found.growth_frac)} more each month" if found.growth_frac else ""
@@ -39,7 +37,7 @@ def blocks(found: Comparison, paper: Screen) -> Iterator[str]:
     yield table(("way", ">up front", ">first month", ">total", ">USD/M tokens"), [_row(way) for way in feasible], paper)
     yield from _verdict(found.verdict, paper)
     yield "What each takes:\n" + table(
-        ("way", "training", ">it takes", "serving", ">filled"), [_takes(way) for way in feasible], paper
+        ("way", "training", ">it takes", "serving", ">filled"), [_requirements_row(way) for way in feasible], paper
     )
     for way in found.ways:
         if not way.feasible:
@@ -50,7 +48,7 @@ def blocks(found: Comparison, paper: Screen) -> Iterator[str]:
             ("way", "against", ">month", ">tokens a month", "why"), [_crossing(c) for c in found.break_even], paper
         )
     notes = [f"{way.name}: a loss of {way.loss:.3g} nats a token expected" for way in found.ways if way.loss]
-    yield "Assumed:\n" + "\n".join(f"  - {said}" for said in [*found.assumptions, *_billed(feasible), *notes])
+    yield "Assumed:\n" + "\n".join(f"  - {said}" for said in [*found.assumptions, *_billing_notes(feasible), *notes])
 
 
 def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
@@ -69,7 +67,7 @@ def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
         )
 
 
-def _turn(turn: Turn) -> tuple[Any, ...]:
+def _turn(turn: TippingPoint) -> tuple[Any, ...]:
     show = SHOWN[turn.unit]
     times = None if turn.times is None else f"{turn.times:.3g}"
     at = None if turn.at is None else _ranged(show, turn.at, turn.low, turn.high, never=turn.unit != "times")
@@ -86,7 +84,7 @@ def _ranged(
     return show(value) if ends == [show(value)] * 2 else f"{show(value)} ({ends[0]} to {ends[1]})"
 
 
-def _row(way: Way) -> tuple[Any, ...]:
+def _row(way: Alternative) -> tuple[Any, ...]:
     usd = units.format_usd
     return (
         way.name,
@@ -99,7 +97,7 @@ def _row(way: Way) -> tuple[Any, ...]:
     )
 
 
-def _takes(way: Way) -> tuple[Any, ...]:
+def _requirements_row(way: Alternative) -> tuple[Any, ...]:
     run, serving = way.training, way.serving
     trained = takes = None
     if run is not None:
@@ -123,19 +121,19 @@ def _takes(way: Way) -> tuple[Any, ...]:
     return (way.name, trained, takes, served, filled)
 
 
-def _billed(ways: list[Way]) -> list[str]:
-    """What is to be said of how machines are billed, once each."""
-    told: dict[str, None] = {}
+def _billing_notes(ways: list[Alternative]) -> list[str]:
+    """The notes on how machines are billed, each once."""
+    notes: dict[str, None] = {}
     for way in ways:
         if way.training is not None:
             run = way.training
-            told |= dict.fromkeys(f"{run.provider} {run.instance}: {note}" for note in run.price_notes)
+            notes |= dict.fromkeys(f"{run.provider} {run.instance}: {note}" for note in run.price_notes)
         if way.serving is not None:
-            told |= dict.fromkeys(f"{way.serving.provider} {way.serving.what}: {n}" for n in way.serving.price_notes)
-    return list(told)
+            notes |= dict.fromkeys(f"{way.serving.provider} {way.serving.what}: {n}" for n in way.serving.price_notes)
+    return list(notes)
 
 
-def _crossing(c: Crossing) -> tuple[Any, ...]:
+def _crossing(c: ApiBreakEven) -> tuple[Any, ...]:
     def month(number: float) -> str:
         return "at once" if number == 0 else f"{number:.0f}"
 
@@ -148,7 +146,7 @@ def _crossing(c: Crossing) -> tuple[Any, ...]:
     return (c.way, c.against, when, volume, c.why or None)
 
 
-def _chart(found: Comparison, paper: Screen) -> str:
+def _chart(found: CostComparison, paper: Screen) -> str:
     """What is paid by the end of each month."""
     feasible = [way for way in found.ways if way.feasible]
     ends = [way.cumulative_usd[-1] for way in feasible]

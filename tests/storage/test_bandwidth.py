@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from formulas import is_arithmetic, recomputed
 
 import flopwise
-from flopwise.api.io_origin import io_figure
 from flopwise.api.machines import Machines
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError, UnknownNameError
 from flopwise.provenance import walk
+from flopwise.storage.figures import storage_figure
+from formulas import is_arithmetic, recomputed
 
 V100 = Machines(gpu="v100")
 GOLDEN: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
@@ -164,7 +164,7 @@ def test_checkpoints_and_loading() -> None:
 )
 def test_every_formula_gives_the_value_beside_it(asked: dict[str, Any]) -> None:
     found = flopwise.io(asked.pop("model"), **asked)
-    figures = list(walk(io_figure(found)))
+    figures = list(walk(storage_figure(found)))
     values = {f.name: f.value for f in figures}
     assert values["read bandwidth per device"] == found.read_bytes_per_s_per_gpu
     assert values["read bandwidth of all"] == found.read_bytes_per_s_total

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 import flopwise
-from flopwise.api.compare_ways import Comparison, Traffic, compare
+from flopwise.api.buy_or_build import compare
 from flopwise.api.prices import stale_ways
+from flopwise.buy_or_build.alternatives import CostComparison, MonthlyTraffic
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 
 VOLUME = 1e9
@@ -20,10 +21,10 @@ AWS = {"providers": ["aws"]}
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def found() -> CostComparison:
     return compare(
         "Llama-3.1-8B",
-        traffic=Traffic(tokens_per_month=VOLUME, input_tokens=800, output_tokens=200),
+        traffic=MonthlyTraffic(tokens_per_month=VOLUME, input_tokens=800, output_tokens=200),
         months=6,
         api_prices=[(0.15, 0.60)],
         method={"kind": "lora", "rank": 16},
@@ -34,14 +35,14 @@ def found() -> Comparison:
     )
 
 
-def test_the_api_costs_its_price_list(found: Comparison) -> None:
+def test_the_api_costs_its_price_list(found: CostComparison) -> None:
     [api] = [way for way in found.ways if way.kind == "api"]
     assert api.usd_per_month == pytest.approx(800 * 0.15 + 200 * 0.60)
     assert api.total_usd == pytest.approx(6 * 240.0)
     assert api.upfront_usd == 0
 
 
-def test_own_ways_are_the_cheapest_plans(found: Comparison) -> None:
+def test_own_ways_are_the_cheapest_plans(found: CostComparison) -> None:
     ways = {way.kind: way for way in found.ways}
     rate = VOLUME / 1000 / (730 * 3600)
     serving: dict[str, Any] = {
@@ -67,7 +68,7 @@ def test_own_ways_are_the_cheapest_plans(found: Comparison) -> None:
     assert [way.total_usd for way in found.ways] == sorted(way.total_usd or 0 for way in found.ways)
 
 
-def test_every_figure_has_ends_and_lies_between_them(found: Comparison) -> None:
+def test_every_figure_has_ends_and_lies_between_them(found: CostComparison) -> None:
     for way in found.ways:
         for name in ("upfront_usd", "usd_per_month", "last_usd_per_month", "total_usd", "usd_per_million_tokens"):
             low, value, high = (getattr(way, name + end) for end in ("_low", "", "_high"))
@@ -88,7 +89,7 @@ def test_every_figure_has_ends_and_lies_between_them(found: Comparison) -> None:
         assert cross.tokens_per_month_high is None or cross.tokens_per_month <= cross.tokens_per_month_high
 
 
-def test_the_verdict_turns_where_it_says(found: Comparison) -> None:
+def test_the_verdict_turns_where_it_says(found: CostComparison) -> None:
     """The API's price of the verdict, given back, makes both ways cost the same."""
     made = found.verdict
     assert made.cheapest == found.cheapest
@@ -103,7 +104,7 @@ def test_the_verdict_turns_where_it_says(found: Comparison) -> None:
     assert price.low <= (price.at or 0.0) <= price.high
     again = compare(
         "Llama-3.1-8B",
-        traffic=Traffic(tokens_per_month=VOLUME, input_tokens=800, output_tokens=200),
+        traffic=MonthlyTraffic(tokens_per_month=VOLUME, input_tokens=800, output_tokens=200),
         months=6,
         ways=["api", "open"],
         api_prices=[(0.15 * price.times, 0.60 * price.times)],
@@ -117,7 +118,7 @@ def test_the_verdict_turns_where_it_says(found: Comparison) -> None:
 
 def test_machines_cost_what_is_billed_not_what_is_listed() -> None:
     asked: dict[str, Any] = {
-        "traffic": Traffic(tokens_per_month=VOLUME), "ways": ["open"], "simulate": False,
+        "traffic": MonthlyTraffic(tokens_per_month=VOLUME), "ways": ["open"], "simulate": False,
         "constraints": {"providers": ["gcp"], "gpus": ["L4"]},
     }  # fmt: skip
     [spot] = compare("Llama-3.1-8B", purchase=["spot"], **asked).ways
@@ -128,7 +129,7 @@ def test_machines_cost_what_is_billed_not_what_is_listed() -> None:
     assert listed * 1.00001 < (spot.usd_per_month or 0.0) < listed * 1.05
     assert any("interruption" in note for note in spot.serving.price_notes)
     [sustained] = compare(
-        "Llama-3.1-8B", traffic=Traffic(tokens_per_month=1e7), ways=["open"], simulate=False,
+        "Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=1e7), ways=["open"], simulate=False,
         constraints={"providers": ["gcp"], "gpus": ["T4", "V100-SXM2-16"]},
     ).ways  # fmt: skip
     assert sustained.serving is not None
@@ -139,7 +140,7 @@ def test_machines_cost_what_is_billed_not_what_is_listed() -> None:
     assert paid == pytest.approx(0.7, abs=1e-6)
 
 
-def test_it_is_a_document(found: Comparison) -> None:
+def test_it_is_a_document(found: CostComparison) -> None:
     plain = json.loads(json.dumps(msgspec.to_builtins(found)))
     assert plain["verdict"]["turns"]
     assert plain["ways"][0]["total_usd_low"] <= plain["ways"][0]["total_usd_high"]
@@ -149,7 +150,7 @@ def test_it_is_a_document(found: Comparison) -> None:
             assert way.serving.filled_frac <= (way.serving.filled_frac_high or 0) <= 1
 
 
-def test_old_prices_are_named(found: Comparison) -> None:
+def test_old_prices_are_named(found: CostComparison) -> None:
     assert not stale_ways(found, day=dt.date(2026, 1, 1))
     told = stale_ways(found, day=dt.date(2030, 1, 1))
     assert all("days old" in note and "flopwise prices" in note for note in told)
@@ -157,13 +158,13 @@ def test_old_prices_are_named(found: Comparison) -> None:
     assert 1 <= len(told) <= len([day for day in whole if day]), "a price of one's own has no age"
 
 
-def test_at_the_break_even_volume_the_sums_are_equal(found: Comparison) -> None:
+def test_at_the_break_even_volume_the_sums_are_equal(found: CostComparison) -> None:
     """The volume of the answer, given back as the traffic, costs no more on own machines than at the API."""
     [cross] = [c for c in found.break_even if c.way == "fine-tune"]
     assert cross.tokens_per_month is not None
     again = compare(
         "Llama-3.1-8B",
-        traffic=Traffic(tokens_per_month=1.02 * cross.tokens_per_month, input_tokens=800, output_tokens=200),
+        traffic=MonthlyTraffic(tokens_per_month=1.02 * cross.tokens_per_month, input_tokens=800, output_tokens=200),
         months=6,
         ways=["api", "finetune"],
         api_prices=[(0.15, 0.60)],
@@ -180,7 +181,7 @@ def test_at_the_break_even_volume_the_sums_are_equal(found: Comparison) -> None:
 def test_what_is_not_feasible_is_told_beside_the_others() -> None:
     found = compare(
         "Llama-3.1-70B",
-        traffic=Traffic(tokens_per_month=1e8),
+        traffic=MonthlyTraffic(tokens_per_month=1e8),
         ways=["api", "open", "pretrain"],
         api_prices=[(1.0, 2.0)],
         constraints={"gpus": ["T4"], "max_gpus": 1},
@@ -197,7 +198,7 @@ def test_nothing_feasible_is_an_error_with_reasons() -> None:
     with pytest.raises(InfeasibleError) as caught:
         compare(
             "Llama-3.1-70B",
-            traffic=Traffic(tokens_per_month=1e8),
+            traffic=MonthlyTraffic(tokens_per_month=1e8),
             ways=["open"],
             constraints={"gpus": ["T4"], "max_gpus": 1},
             simulate=False,
@@ -206,8 +207,10 @@ def test_nothing_feasible_is_an_error_with_reasons() -> None:
 
 
 def test_the_cheapest_host_of_the_mix_is_taken() -> None:
-    found = compare("Llama-3.1-8B", traffic=Traffic(tokens_per_month=1e6), ways=["api"])
-    asked = compare("Llama-3.1-8B", traffic=Traffic(tokens_per_month=1e6), ways=["api"], apis=["groq/Llama-3.1-8B"])
+    found = compare("Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=1e6), ways=["api"])
+    asked = compare(
+        "Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=1e6), ways=["api"], apis=["groq/Llama-3.1-8B"]
+    )
     assert found.ways[0].total_usd is not None
     assert asked.ways[0].total_usd is not None
     assert found.ways[0].total_usd <= asked.ways[0].total_usd
@@ -233,13 +236,13 @@ def test_the_cheapest_host_of_the_mix_is_taken() -> None:
 )
 def test_bad_input(changes: dict[str, Any], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
-        compare("Llama-3.1-8B", traffic=Traffic(tokens_per_month=1e6), ways=["api"], **changes)
+        compare("Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=1e6), ways=["api"], **changes)
 
 
 def test_traffic_out_of_range_is_refused() -> None:
     with pytest.raises(SpecError, match="tokens_per_month"):
-        Traffic(tokens_per_month=0.0)
+        MonthlyTraffic(tokens_per_month=0.0)
     with pytest.raises(SpecError, match="growth_frac"):
-        Traffic(tokens_per_month=1.0, growth_frac=-1.0)
+        MonthlyTraffic(tokens_per_month=1.0, growth_frac=-1.0)
     with pytest.raises(SpecError, match=r"growth_frac: 1.5 is out of range; allowed: -0.99 to 1"):
-        Traffic(tokens_per_month=1.0, growth_frac=1.5)
+        MonthlyTraffic(tokens_per_month=1.0, growth_frac=1.5)

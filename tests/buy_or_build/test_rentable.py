@@ -1,4 +1,4 @@
-"""Ways to one goal: sums by hand, and break-evens that a scan finds too."""
+"""Rentable units: sums by hand, and break-evens that a scan finds too."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flopwise.cost.intervals import ErrorBand
-from flopwise.fleet.ways import (
-    Machines,
+from flopwise.buy_or_build.rentable import (
+    RentableUnits,
     break_even_month,
     break_even_volume,
-    chosen,
     cumulative_usd,
     monthly_volumes,
-    own_usd,
     summed_ends,
     unit_of,
 )
+from flopwise.cost.intervals import ErrorBand
 from flopwise.search.answer import Candidate
 
 HOURS = 730.0
 
 
-def machines(*rows: tuple[float, float]) -> Machines:
-    return Machines(
+def units(*rows: tuple[float, float]) -> RentableUnits:
+    return RentableUnits(
         usd_per_month=np.array([usd for usd, _ in rows]),
         tokens_per_month=np.array([tokens for _, tokens in rows]),
-        units=(),
+        candidates=(),
         instances=(1,) * len(rows),
     )
 
@@ -46,11 +44,11 @@ def candidate(num_instances: int, num_gpus: int, replicas: int, tp: int, rate: f
 def test_sums_by_hand() -> None:
     volumes = monthly_volumes(100.0, 0.5, 3)
     assert volumes.tolist() == [100.0, 150.0, 225.0]
-    menu = machines((10.0, 100.0), (25.0, 1000.0))
-    assert own_usd(volumes, menu).tolist() == [10.0, 20.0, 25.0]
-    assert chosen(150.0, menu) == (0, 2)
-    assert chosen(225.0, menu) == (1, 1)
-    assert cumulative_usd(7.0, own_usd(volumes, menu)).tolist() == [7.0, 17.0, 37.0, 62.0]
+    rentable = units((10.0, 100.0), (25.0, 1000.0))
+    assert rentable.monthly_usd(volumes).tolist() == [10.0, 20.0, 25.0]
+    assert rentable.cheapest(150.0) == (0, 2)
+    assert rentable.cheapest(225.0) == (1, 1)
+    assert cumulative_usd(7.0, rentable.monthly_usd(volumes)).tolist() == [7.0, 17.0, 37.0, 62.0]
 
 
 def test_the_month_from_whose_end_on_it_stays_cheaper() -> None:
@@ -75,7 +73,7 @@ def test_machines_that_latency_needs_are_not_left_out() -> None:
     """A plan of five machines that its rate alone would not need stays one of five."""
     volume = 1e9
     row = unit_of(candidate(5, 5, 5, 1, 100.0, 5.0), 1000.0, 1.0, volume)
-    assert own_usd(np.array([volume]), machines(row[:2]))[0] == pytest.approx(5.0 * HOURS)
+    assert units(row[:2]).monthly_usd(np.array([volume]))[0] == pytest.approx(5.0 * HOURS)
 
 
 prices = st.floats(1.0, 1e4)
@@ -93,11 +91,11 @@ capacities = st.floats(10.0, 1e5)
 def test_the_break_even_volume_is_the_first_of_a_scan(
     rows: list[tuple[float, float]], upfront: float, upkeep: float, months: int, api: float
 ) -> None:
-    menu = machines(*rows)
-    found = break_even_volume(upfront, upkeep, months, api, menu)
+    rentable = units(*rows)
+    found = break_even_volume(upfront, upkeep, months, api, rentable)
 
     def excess(volumes: np.ndarray) -> np.ndarray:
-        paid: np.ndarray = upfront + months * (own_usd(volumes, menu) + upkeep - api * volumes)
+        paid: np.ndarray = upfront + months * (rentable.monthly_usd(volumes) + upkeep - api * volumes)
         return paid
 
     if found is None:
@@ -123,16 +121,16 @@ def test_measured_errors_move_sums_and_break_evens_to_both_sides(
     rows: list[tuple[float, float]], low: float, high: float, upfront: float, api: float
 ) -> None:
     band = ErrorBand(name="x", low=low, median=1.0, high=high, rows=9, source="s", date="2026-01-01")
-    plain = machines(*rows)
-    menu = Machines(plain.usd_per_month, plain.tokens_per_month, (), plain.instances, (band,) * len(rows))
-    assert menu.factor(0.1) == pytest.approx(low, rel=1e-6)
-    assert menu.factor(0.9) == pytest.approx(high, rel=1e-6)
+    plain = units(*rows)
+    rentable = RentableUnits(plain.usd_per_month, plain.tokens_per_month, (), plain.instances, (band,) * len(rows))
+    assert rentable.factor(0.1) == pytest.approx(low, rel=1e-6)
+    assert rentable.factor(0.9) == pytest.approx(high, rel=1e-6)
     volumes = np.geomspace(1.0, 1e6, 40)
-    best, middle, worst = (own_usd(volumes, menu, menu.factor(q)) for q in (0.9, 0.5, 0.1))
+    best, middle, worst = (rentable.monthly_usd(volumes, rentable.factor(q)) for q in (0.9, 0.5, 0.1))
     assert (best <= middle).all()
     assert (middle <= worst).all()
-    assert middle == pytest.approx(own_usd(volumes, plain))
-    ends = [break_even_volume(upfront, 0.0, 12, api, menu.carrying(menu.factor(q))) for q in (0.9, 0.5, 0.1)]
+    assert middle == pytest.approx(plain.monthly_usd(volumes))
+    ends = [break_even_volume(upfront, 0.0, 12, api, rentable.carrying(rentable.factor(q))) for q in (0.9, 0.5, 0.1)]
     known = [v for v in ends if v is not None]
     assert known == sorted(known)
     assert ends == [*known, *[None] * (3 - len(known))], "what never pays at its best never pays at its worst"

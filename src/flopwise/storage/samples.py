@@ -1,4 +1,4 @@
-"""What is trained, sample by sample, for any network: FLOP and bytes of a sample, and how fast one device goes through.
+"""FLOP and bytes of a sample, for any network, and the samples a second that one device trains on.
 
 Networks with layers of tokens are timed by the training estimate, convolutional ones by their layers; what is known by
 published figures only gets the share of the peak that published runs reached.
@@ -7,24 +7,23 @@ published figures only gets the share of the peak that published runs reached.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.architecture import Linear, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.samples import Convolution, Sample, convolutions, sample_of_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Precision, Recipe
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
+from flopwise.training.storage import stored_token_bytes
 
 ASSUMED_FRAC = 0.25
 """Of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on V100;
 Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
-SMALL_VOCABULARY = 2**16
-"""Tokens of vocabularies up to this are stored in two bytes, others in four (Megatron's and Levanter's data sets)."""
+WIDER_BY_SHARE = 2.0
+"""Spread of the interval where the achieved rate is a published share of the peak."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
 TRAINING_PASSES = 3.0
@@ -32,7 +31,7 @@ TRAINING_PASSES = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class SampledWorkload:
     """One sample of what is trained, and where its figures are from. None: not known."""
 
     name: str
@@ -51,7 +50,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class DeviceRate:
     """How fast one device trains: samples/s and the FLOP/s that makes, of a peak in FLOP/s."""
 
     samples_per_s: float
@@ -63,7 +62,7 @@ class Rate:
     notes: tuple[str, ...] = ()
 
 
-def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> Workload:
+def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> SampledWorkload:
     """The benchmark workload in `row`, which trains `model`.
 
     Raises:
@@ -82,7 +81,7 @@ def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> 
         notes = (
             f"FLOP of a sample as the source profiled them, {ratio:.2f}x what {model.name} counts ({counted:.4g})",
         )
-    return Workload(
+    return SampledWorkload(
         name=row.name,
         sample=row.sample,
         flops_per_sample=flops,
@@ -99,26 +98,26 @@ def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> 
     )
 
 
-def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: float | None = None) -> Workload:
+def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: float | None = None) -> SampledWorkload:
     """What training `model` reads and does for each sample: a sequence of `seq` tokens, an image, or as published.
 
     Raises:
         MissingFactError: the size of a sample or its FLOP are not known.
     """
     if model.stacks:
-        return _layered(model, seq, token_bytes)
-    held = model.published
+        return _workload_of_layers(model, seq, token_bytes)
+    published = model.published
     flops = counted_flops(model, None)
-    if held is None or flops is None:
+    if published is None or flops is None:
         raise MissingFactError(f"{model.name}: the FLOP of a sample are not known; give --flops-per-sample")
-    if held.sample_bytes is None:
+    if published.sample_bytes is None:
         raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
     row = sample_of_model(model.name)
-    return Workload(
+    return SampledWorkload(
         name=model.name,
-        sample=held.sample,
+        sample=published.sample,
         flops_per_sample=flops,
-        sample_bytes=held.sample_bytes,
+        sample_bytes=published.sample_bytes,
         record_bytes=row.record_bytes if row else None,
         source=f"{model.source} ({model.date}, {model.confidence} confidence)",
         model=model,
@@ -134,25 +133,15 @@ def counted_flops(model: Model, tokens: int | None) -> float | None:
     if model.stacks:
         length = model.stacks[0].tokens_per_sample or tokens
         return None if length is None else TRAINING_PASSES * float(causal_forward_flops(model, 1, length))
-    held = model.published
-    if held is None:
+    published = model.published
+    if published is None:
         return None
-    if held.training_flops_per_sample is None and held.forward_flops_per_sample is not None:
-        return TRAINING_PASSES * held.forward_flops_per_sample
-    return held.training_flops_per_sample
+    if published.training_flops_per_sample is None and published.forward_flops_per_sample is not None:
+        return TRAINING_PASSES * published.forward_flops_per_sample
+    return published.training_flops_per_sample
 
 
-def stored_token_bytes(model: Model) -> float:
-    """Bytes of a sample's record for each token: 2 or 4 for text; the decoded pixels of an image's patch."""
-    if model.stacks[0].tokens_per_sample is not None:
-        stem = next((i for i in model.stacks[0].before if isinstance(i, Linear)), None)
-        if stem is None:
-            raise MissingFactError(f"{model.name}: the size of a sample is not known; give its bytes")
-        return float(stem.inputs)
-    return 2.0 if model.vocab <= SMALL_VOCABULARY else 4.0
-
-
-def _layered(model: Model, seq: int | None, token_bytes: float | None) -> Workload:
+def _workload_of_layers(model: Model, seq: int | None, token_bytes: float | None) -> SampledWorkload:
     fixed = model.stacks[0].tokens_per_sample
     tokens = fixed or seq
     if tokens is None:
@@ -160,25 +149,25 @@ def _layered(model: Model, seq: int | None, token_bytes: float | None) -> Worklo
     flops = TRAINING_PASSES * float(causal_forward_flops(model, 1, tokens))
     if fixed is None:
         each = token_bytes or stored_token_bytes(model)
-        said = "" if token_bytes else f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
+        note = "" if token_bytes else f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
         what, nbytes = f"one sequence of {tokens:,} tokens", tokens * each
     else:
-        what, said = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
+        what, note = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
         nbytes = tokens * stored_token_bytes(model)
-    return Workload(
+    return SampledWorkload(
         name=model.name,
         sample=what,
         flops_per_sample=flops,
         sample_bytes=nbytes,
-        source=f"counted from the layers{said}",
+        source=f"counted from the layers{note}",
         model=model,
         tokens=tokens,
-        batch=None,
-        precision=None,
     )
 
 
-def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, precision: str | None = None) -> Rate:
+def device_rate(
+    work: SampledWorkload, cluster: Cluster, *, batch: int | None = None, precision: str | None = None
+) -> DeviceRate:
     """How fast one device trains on `work` when nothing keeps it waiting, `batch` samples a step.
 
     Raises:
@@ -192,7 +181,7 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
     if work.layers is not None:
         dtype = usable_precision(cluster.rates, dtype)
         parts = convolution_step_s(cluster.rates, work.layers, size, dtype)
-        return Rate(
+        return DeviceRate(
             samples_per_s=size / float(parts.seconds),
             peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
             precision=dtype,
@@ -201,26 +190,56 @@ def device_rate(work: Workload, cluster: Cluster, *, batch: int | None = None, p
             parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
         )
     if work.model is not None and work.model.stacks:
-        return _estimated(work, work.model, cluster, size, dtype)
+        return _training_rate(work, work.model, cluster, size, dtype)
     return share_rate(work, cluster, dtype)
 
 
-def _estimated(work: Workload, model: Model, cluster: Cluster, batch: int, precision: str) -> Rate:
+def _training_rate(work: SampledWorkload, model: Model, cluster: Cluster, batch: int, precision: str) -> DeviceRate:
     assert work.tokens is not None
     named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
     recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
-    found = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
-    return Rate(
-        samples_per_s=batch / found.step_s,
+    step = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
+    return DeviceRate(
+        samples_per_s=batch / step.step_s,
         peak_flops_per_s=cluster.rates.peak_flops_per_s(named),
         precision=named,
         origin="training estimate",
         batch=batch,
-        parts=found.breakdown,
+        parts=step.breakdown,
     )
 
 
-def share_rate(work: Workload, cluster: Cluster, precision: str, share: float | None = None) -> Rate:
+def rate_and_band(
+    work: SampledWorkload,
+    cluster: Cluster,
+    num_gpus: int,
+    *,
+    batch: int | None = None,
+    precision: str | None = None,
+    efficiency: float | None = None,
+    achieved_flops_per_s: float | None = None,
+) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
+    """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
+
+    Raises:
+        MissingFactError, SpecError: as `device_rate`.
+    """
+    if achieved_flops_per_s is not None or efficiency is not None:
+        rate = share_rate(work, cluster, precision or "bf16", efficiency or 1.0)
+        if achieved_flops_per_s is None:
+            return rate, None, ()
+        samples_per_s = achieved_flops_per_s / work.flops_per_sample
+        peak = rate.peak_flops_per_s
+        given = DeviceRate(samples_per_s=samples_per_s, peak_flops_per_s=peak, precision=rate.precision, origin="given")
+        return given, None, ()
+    rate = device_rate(work, cluster, batch=batch, precision=precision)
+    band = error_band("io")
+    if rate.origin == "published share":
+        band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
+    return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))
+
+
+def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: float | None = None) -> DeviceRate:
     """The rate of a device that achieves `share` of its peak, by default the share that published runs reached.
 
     Raises:
@@ -233,7 +252,7 @@ def share_rate(work: Workload, cluster: Cluster, precision: str, share: float | 
     if taken is None:
         taken = ASSUMED_FRAC
         notes = (f"{work.name}: no layers are known; {100 * ASSUMED_FRAC:.0f} % of the peak is assumed (--efficiency)",)
-    return Rate(
+    return DeviceRate(
         samples_per_s=taken * peak / work.flops_per_sample,
         peak_flops_per_s=peak,
         precision=cluster.rates.peak_dtype(dtype),
@@ -242,8 +261,8 @@ def share_rate(work: Workload, cluster: Cluster, precision: str, share: float | 
     )
 
 
-def renamed(work: Workload, **figures: float | None) -> Workload:
-    """`work` with figures of the user's own: those that are None stay.
+def with_figures(work: SampledWorkload, **figures: float | None) -> SampledWorkload:
+    """`work` with the user's own figures; those that are None stay.
 
     Raises:
         SpecError: a figure is not above zero.
@@ -253,3 +272,15 @@ def renamed(work: Workload, **figures: float | None) -> Workload:
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")
     return replace(work, **given)  # type: ignore[arg-type]  # fields by name
+
+
+def given_workload(name: str, source: str, figures: dict[str, float | None]) -> SampledWorkload:
+    """A workload of which only the user's own FLOP and bytes of a sample are known.
+
+    Raises:
+        SpecError: a figure is not given, or not above zero.
+    """
+    if None in figures.values():
+        raise SpecError("nothing to train is given; name a MODEL, or give --flops-per-sample and --sample-bytes")
+    plain = SampledWorkload(name=name, sample="given", flops_per_sample=1.0, sample_bytes=1.0, source=source)
+    return with_figures(plain, **figures)

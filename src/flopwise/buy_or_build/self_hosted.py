@@ -1,0 +1,330 @@
+"""Alternatives on own machines: the plans of their training and serving, what they cost, and where they meet an API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flopwise.buy_or_build.alternatives import (
+    Alternative,
+    ApiBreakEven,
+    ComparisonRequest,
+    Kind,
+    ServingOffer,
+    TrainingRun,
+    with_ends,
+)
+from flopwise.buy_or_build.rentable import (
+    LONGEST_MONTHS,
+    RentableUnits,
+    break_even_month,
+    break_even_volume,
+    cumulative_usd,
+    monthly_volumes,
+    num_units,
+    summed_ends,
+    unit_of,
+)
+from flopwise.cost.intervals import ErrorBand
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.models import load_model
+from flopwise.facts.offers import Offer
+from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
+from flopwise.ops.tensors import active_parameters
+from flopwise.ops.types import Array
+from flopwise.search import plan_serving, plan_training
+from flopwise.search.answer import Candidate, Plan
+from flopwise.search.plan import plan
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import workload_from
+from flopwise.serving.bands import serving_band
+from flopwise.training.estimate import training_band
+from flopwise.training.token_rules import optimal_tokens, predicted_loss
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
+
+AT_SCALE = 30.0
+"""Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
+REASONS = 3
+LOW, HIGH = 0.1, 0.9
+NAMES: dict[Kind, str] = {"open": "open weights", "finetune": "fine-tune", "pretrain": "train from scratch"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """What can be rented to serve, and the price of a month of an instance of each unit."""
+
+    units: RentableUnits
+    prices: tuple[EffectivePrice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpfrontTraining:
+    """The training that an alternative starts with (None: none), all its runs: USD, and the error of their time."""
+
+    run: TrainingRun | None = None
+    band: ErrorBand | None = None
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """(value, low, high) of what is paid before the first month, in USD."""
+        if self.run is None:
+            return 0.0, 0.0, 0.0
+        run = self.run
+        return run.cost_usd * run.runs, run.cost_usd_low * run.runs, run.cost_usd_high * run.runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfHosted:
+    """A feasible alternative on own machines: what serves the traffic, and the training that is paid first."""
+
+    kind: Kind
+    model: Model
+    request: ComparisonRequest
+    serving: ServingOptions
+    training: UpfrontTraining
+
+    @property
+    def name(self) -> str:
+        """As answers call it."""
+        return NAMES[self.kind]
+
+    @property
+    def upkeep_usd(self) -> float:
+        """Upkeep of a month."""
+        return self.request.upkeep_usd_per_month
+
+    def volumes(self, months: int) -> Array:
+        """Tokens of each month."""
+        traffic = self.request.traffic
+        return monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, months)
+
+    def monthly_usd(self, months: int, factor: Array | None = None) -> Array:
+        """What each month costs, upkeep included, where units carry `factor` times their estimates."""
+        return self.serving.units.monthly_usd(self.volumes(months), factor) + self.upkeep_usd
+
+    @cached_property
+    def monthly_ends(self) -> tuple[Array, Array, Array]:
+        """(value, low, high) of what each month costs, by the measured errors of the throughput."""
+        months, units = self.request.months, self.serving.units
+        low, high = (self.monthly_usd(months, units.factor(p)) for p in (HIGH, LOW))
+        return self.monthly_usd(months), low, high
+
+    def alternative(self) -> Alternative:
+        """The sums of this alternative with their ends."""
+        monthly, upfront = self.monthly_ends, self.training.ends
+        paid = cumulative_usd(upfront[0], monthly[0])
+        served, served_low, served_high = (cumulative_usd(0.0, usd) for usd in monthly)
+        cumulative = (paid, *summed_ends(paid, upfront, (served, served_low, served_high)))
+        total = tuple(float(usd[-1]) for usd in cumulative)
+        each = 1e6 / float(self.volumes(self.request.months).sum())
+        loss, run = None, self.training.run
+        if self.kind == "pretrain" and run is not None:
+            loss = float(predicted_loss(float(active_parameters(self.model)), run.tokens))
+        return Alternative(
+            name=self.name, kind=self.kind, model=self.model.name, feasible=True, training=run,
+            serving=self._serving_offer(), loss=loss,
+            **with_ends(
+                upfront_usd=upfront,
+                usd_per_month=tuple(float(usd[0]) for usd in monthly),
+                last_usd_per_month=tuple(float(usd[-1]) for usd in monthly),
+                total_usd=total,
+                usd_per_million_tokens=tuple(each * usd for usd in total),
+                cumulative_usd=tuple(usd.tolist() for usd in cumulative),
+            ),
+        )  # fmt: skip
+
+    def break_even(self, api: str, usd_per_token: float) -> ApiBreakEven:
+        """Where this alternative costs no more than an API of that price a token."""
+        units = self.serving.units
+        other = cumulative_usd(0.0, self.volumes(LONGEST_MONTHS) * usd_per_token)
+        months, volumes = [], []
+        for upfront, odds in zip(self.training.ends, (None, HIGH, LOW), strict=True):
+            factor = None if odds is None else units.factor(odds)
+            own = cumulative_usd(upfront, self.monthly_usd(LONGEST_MONTHS, factor))
+            months.append(break_even_month(own, other))
+            carrying = units if factor is None else units.carrying(factor)
+            volume = break_even_volume(upfront, self.upkeep_usd, self.request.months, usd_per_token, carrying)
+            volumes.append(volume)
+        why = ""
+        if volumes[0] is None:
+            least = 1e6 * float((units.usd_per_month / units.tokens_per_month).min())
+            why = f"a full machine costs ${least:.3g} a million tokens, the API ${1e6 * usd_per_token:.3g}"
+        elif months[0] is None:
+            why = f"at this traffic never within {LONGEST_MONTHS} months"
+        return ApiBreakEven(
+            way=self.name, against=api, why=why, month=months[0], month_low=months[1], month_high=months[2],
+            tokens_per_month=volumes[0], tokens_per_month_low=volumes[1], tokens_per_month_high=volumes[2],
+        )  # fmt: skip
+
+    def _serving_offer(self) -> ServingOffer:
+        """The machines of the first and of the last month."""
+        units, volumes = self.serving.units, self.volumes(self.request.months)
+        first, last = (units.cheapest(float(volumes[month])) for month in (0, -1))
+        index, tokens = first[0], float(volumes[0])
+        candidate, final, price = units.candidates[index], units.candidates[last[0]], self.serving.prices[index]
+        full = float(units.tokens_per_month[index])
+        carried = [full * float(f) for f in (1.0, *(units.factor(p)[index] for p in (HIGH, LOW)))]
+        counts = [int(num_units(tokens, each)) for each in carried]
+        filled = [tokens / (number * each) for number, each in zip(counts, carried, strict=True)]
+        return ServingOffer(
+            provider=candidate.provider, what=candidate.instance, gpu=candidate.gpu, purchase=candidate.purchase,
+            price_date=candidate.price_date, usd_per_hour=price.usd_per_hour_list, price_notes=list(price.notes),
+            last_num_instances=last[1] * units.instances[last[0]] if first != last else None,
+            last_what=f"{final.provider} {final.instance}" if first != last else None,
+            **with_ends(
+                num_instances=tuple(number * units.instances[index] for number in counts),
+                usd_per_million_tokens=tuple(1e6 * float(usd[0]) / tokens for usd in self.monthly_ends),
+                filled_frac=(filled[0], min(filled), max(filled)),
+            ),
+        )  # fmt: skip
+
+
+class SelfHostedPlans:
+    """Plans the training and the serving of each kind, each plan once; reports to `advance(done, all)`."""
+
+    def __init__(
+        self,
+        request: ComparisonRequest,
+        facts: Facts,
+        advance: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._request, self._facts, self._advance = request, facts, advance
+        self.model = self._loaded(request.model, request.assume_family)
+        self.scratch = self._loaded(request.pretrain_model) if request.pretrain_model else self.model
+        self.pretrain_tokens = request.pretrain_tokens or float(optimal_tokens(float(active_parameters(self.scratch))))
+        self._offers = {offer.key: offer for offer in facts.offers}
+        kinds = [kind for kind in request.kinds if kind != "api"]
+        self._num_plans = 2 * len({self._model_name(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
+        self._num_done = 0
+        self._serving: dict[str, ServingOptions | list[str]] = {}
+
+    def planned(self, kind: Kind) -> SelfHosted | Alternative:
+        """The alternative, or one that is not feasible, with the reasons."""
+        name, model = self._model_name(kind), self.scratch if kind == "pretrain" else self.model
+        if name not in self._serving:
+            self._serving[name] = self._serving_options(name, model)
+        serving = self._serving[name]
+        training = UpfrontTraining() if kind == "open" else self._training(kind, name, model)
+        if isinstance(serving, list) or isinstance(training, list):
+            reasons = [reason for part in (serving, training) if isinstance(part, list) for reason in part]
+            return Alternative(name=NAMES[kind], kind=kind, model=model.name, feasible=False, reasons=reasons)
+        return SelfHosted(kind=kind, model=model, request=self._request, serving=serving, training=training)
+
+    def _loaded(self, name: str, assume_family: str | None = None) -> Model:
+        model = load_model(name, facts_folder=self._facts.folder, assume_family=assume_family)
+        if not model.stacks:
+            raise SpecError(f"model: {model.name} has published figures only, no layers to plan")
+        return model
+
+    def _model_name(self, kind: Kind) -> str:
+        request = self._request
+        return request.pretrain_model or request.model if kind == "pretrain" else request.model
+
+    def _offer(self, chosen: Candidate) -> Offer:
+        return self._offers[chosen.provider, chosen.instance, chosen.region]
+
+    def _plan(self, purchase: Sequence[str], **task: Any) -> tuple[Resolved, Plan] | list[str]:
+        """The plan of a workload, or why there is none."""
+        limits = {**self._request.constraints, **({"purchase": list(purchase)} if purchase else {})}
+        try:
+            workload = workload_from({**task, "constraints": limits}, "compare")
+            answer = plan(workload, self._facts, assume_family=self._request.assume_family)
+        except InfeasibleError as failure:
+            return [str(failure), *failure.reasons[:REASONS]]
+        finally:
+            self._num_done += 1
+            if self._advance is not None:
+                self._advance(min(self._num_done, self._num_plans), self._num_plans)
+        if answer.plans:
+            return workload, answer
+        return [f"no plan for the {task['task']} workload meets every target", *_shortfalls(answer)]
+
+    def _training(self, kind: Kind, name: str, model: Model) -> UpfrontTraining | list[str]:
+        """The training run that costs the least, as it is billed, or why there is none."""
+        request = self._request
+        tokens = request.finetune_tokens if kind == "finetune" else self.pretrain_tokens
+        method = dict(request.method) if kind == "finetune" else {}
+        task = {"model": name, "task": kind, "data": {"tokens": tokens}, **({"method": method} if method else {})}
+        planned = self._plan(request.train_purchase, **task)
+        if isinstance(planned, list):
+            return planned
+        workload, answer = planned
+
+        def usd(chosen: Candidate, longer: float = 1.0) -> float:
+            return chosen.num_instances * self._billed(chosen, longer)[0]
+
+        best = min(answer.plans, key=usd)
+        band = training_band(plan_training.candidate_job(workload, model, self._facts, self._offer(best), best))
+        run = TrainingRun(
+            tokens=tokens, method=str(method.get("kind", "full")) if kind == "finetune" else "from scratch",
+            provider=best.provider, region=best.region, instance=best.instance,
+            num_instances=best.num_instances, gpu=best.gpu, num_gpus=best.num_gpus, purchase=best.purchase,
+            seconds=best.seconds, seconds_low=best.seconds / band.high, seconds_high=best.seconds / band.low,
+            cost_usd=usd(best), cost_usd_low=usd(best, 1 / band.high), cost_usd_high=usd(best, 1 / band.low),
+            runs=request.runs, price_date=best.price_date, usd_per_hour=best.usd_per_hour,
+            price_notes=list(self._billed(best, 1.0)[1].notes),
+        )  # fmt: skip
+        return UpfrontTraining(run, band)
+
+    def _billed(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
+        """What an instance of a training plan costs, `longer` times as long as planned."""
+        hours = chosen.seconds * longer / HOUR_S
+        billed = run_usd(self._offer(chosen), chosen.purchase, hours, folder=self._facts.folder)
+        assert billed is not None, "plans are made of what is sold"
+        return billed
+
+    def _serving_options(self, name: str, model: Model) -> ServingOptions | list[str]:
+        """What can be rented to serve, from the plans for the traffic as it is and for much more; or why nothing."""
+        request, traffic = self._request, self._request.traffic
+        first = self._serving_plan(name, 1.0, simulate=request.simulate)
+        if isinstance(first, list):
+            return first
+        scale = max(AT_SCALE, (1 + traffic.growth_frac) ** request.months)
+        scaled = self._serving_plan(name, scale, simulate=False)
+        failed = {(c.instance, c.region, c.purchase) for c in first[1].demoted}
+        planned = [(first[0], c, 1.0) for c in first[1].plans]
+        if not isinstance(scaled, list):
+            kept = (c for c in scaled[1].plans if (c.instance, c.region, c.purchase) not in failed)
+            planned += [(scaled[0], c, scale) for c in kept]
+        units, prices, bands = [], [], []
+        for workload, chosen, times in planned:
+            offer, layout = self._offer(chosen), chosen.layout
+            gpus = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
+            instances = -(-gpus // max(1, chosen.num_gpus // chosen.num_instances))
+            price = effective(offer, chosen.purchase, HOURS_PER_MONTH, instances=instances, folder=self._facts.folder)
+            assert price is not None, "plans are made of what is sold"
+            volume = times * traffic.tokens_per_month
+            units.append(unit_of(chosen, traffic.tokens_per_request, traffic.peak, volume, price.usd_per_month))
+            prices.append(price)
+            job = plan_serving.candidate_job(workload, model, self._facts, offer, chosen)
+            bands.append(serving_band(job, "throughput"))
+        usd, tokens, num_instances = zip(*units, strict=True)
+        candidates = tuple(chosen for _, chosen, _ in planned)
+        return ServingOptions(
+            RentableUnits(np.array(usd), np.array(tokens), candidates, num_instances, tuple(bands)), tuple(prices)
+        )
+
+    def _serving_plan(self, name: str, times: float, *, simulate: bool) -> tuple[Resolved, Plan] | list[str]:
+        """The plan to serve `times` the traffic, or why there is none."""
+        traffic, request = self._request.traffic, self._request
+        rate = times * traffic.tokens_per_month / traffic.tokens_per_request / (HOURS_PER_MONTH * HOUR_S)
+        flow = {
+            "requests_per_s": rate, "peak": traffic.peak, "input_tokens": traffic.input_tokens,
+            "output_tokens": traffic.output_tokens,
+        }  # fmt: skip
+        targets = dict(request.targets)
+        return self._plan(request.purchase, model=name, task="serve", traffic=flow, simulate=simulate, targets=targets)
+
+
+def _shortfalls(answer: Plan) -> list[str]:
+    """What the nearest miss misses, or else the commonest reasons of the search."""
+    for miss in answer.misses[:1]:
+        short = [f"{name} {times:,.3g} times its limit" for name, times in miss.shortfall.items() if times > 1]
+        return [f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short) or 'too unsure'}"]
+    return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.ruled_out[:REASONS]]

@@ -1,0 +1,1 @@
+"""What training asks of storage, and what kinds of storage deliver."""

@@ -1,0 +1,331 @@
+"""Bandwidth that training needs of storage, by the bytes-per-FLOP method, against what kinds of storage deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.storage import bytes_per_flop, checkpoint_bytes_per_s, hit_frac, kept_up_frac, read_bytes_per_s
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.software import optimizer
+from flopwise.facts.storage import Storage, storage, storage_kinds
+from flopwise.ops.tensors import parameters
+from flopwise.storage.samples import DeviceRate, SampledWorkload
+from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.layout import Recipe
+from flopwise.training.table import MemoryTable
+
+CHOICES = {
+    "records": ("raw", "compressed"), "policy": ("lru", "pinned"), "shuffle": ("global", "shard", "none")
+}  # fmt: skip
+STALL_FRAC = 0.05
+"""Share of the time that writing checkpoints may take where none is given."""
+GIVEN = "given"
+"""Name of the storage whose bandwidth the user gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRequest:
+    """How data are stored and read; bytes on each node, seconds, shares to 1."""
+
+    records: str = "raw"
+    record_bytes: float | None = None  # as stored; overrides
+    dataset_bytes: float | None = None
+    cache_bytes: float | None = None  # of a node: page cache or local drives
+    policy: str = "lru"
+    shuffle: str = "global"
+    storage: Sequence[str] = ()  # kinds to compare with; none: all
+    storage_bytes_per_s: float | None = None  # of a node, measured by the user
+    devices: int = 1  # drives or volumes of a node
+    connections: int = 1  # of a node, to an object store
+    checkpoint_interval_s: float | None = None
+    checkpoint_stall_frac: float = STALL_FRAC
+    restore_within_s: float | None = None
+    load_within_s: float | None = None
+    optimizer: str = "adamw"
+
+    def check(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            SpecError: a choice that does not exist, a figure that is not above 0.
+        """
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                what, given = "cache policy" if name == "policy" else name, str(getattr(self, name))[:40]
+                raise SpecError(f"unknown {what} {given!r}; allowed: {', '.join(allowed)}")
+        for name in sorted(self.__dataclass_fields__.keys() - {*CHOICES, "storage", "optimizer"}):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SpecError(f"{name} {value}; give a finite number above 0")
+        if self.checkpoint_stall_frac > 1:
+            raise SpecError(f"checkpoint_stall_frac {self.checkpoint_stall_frac}; give a share above 0, up to 1")
+        if self.cache_bytes is not None and self.dataset_bytes is None:
+            raise SpecError("a cache is given, but not the size of the data set (--dataset)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDemand:
+    """The bandwidth that saving and restoring need. None: no time is given for it."""
+
+    nbytes: float  # one copy of all states
+    interval_s: float | None
+    stall_frac: float
+    write_bytes_per_s: float | None  # of all nodes together
+    restore_within_s: float | None
+    restore_bytes_per_s: float | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageDelivery:
+    """The bandwidth of one kind of storage to a node, and the speed of training on it: 1 is without waiting."""
+
+    name: str
+    read_bytes_per_s: float
+    write_bytes_per_s: float | None
+    first_epoch_frac: float
+    later_epochs_frac: float
+    origin: str
+    confidence: str
+    checkpoint_write_s: float | None = None  # all nodes write their parts at once
+    restore_s: float | None = None
+    load_s: float | None = None  # all weights into one node
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageAnswer:
+    """Demand in bytes/s while nothing waits, caching, and what kinds of storage deliver. None: unknown or not given."""
+
+    request: StorageRequest
+    workload: SampledWorkload
+    cluster: Cluster
+    num_gpus: int
+    rate: DeviceRate
+    band: ErrorBand | None
+    read_bytes: float  # of one sample
+    hit_frac: float  # of reads after the first epochs
+    checkpoints: CheckpointDemand | None
+    deliveries: tuple[StorageDelivery, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Devices at work on one node."""
+        return min(self.num_gpus, self.cluster.gpus_per_node)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes at work."""
+        return -(-self.num_gpus // self.cluster.gpus_per_node)
+
+    @property
+    def bytes_per_flop(self) -> float:
+        """Bytes read for each FLOP."""
+        return float(bytes_per_flop(self.read_bytes, self.workload.flops_per_sample))
+
+    @property
+    def achieved_flops_per_s(self) -> float:
+        """Of one device."""
+        return self.rate.samples_per_s * self.workload.flops_per_sample
+
+    @property
+    def efficiency_frac(self) -> float | None:
+        """Achieved FLOP/s over the peak of the precision; None where the source counts more FLOP than are computed."""
+        share = self.achieved_flops_per_s / self.rate.peak_flops_per_s
+        return share if share <= 1 else None
+
+    @property
+    def read_bytes_per_s_per_gpu(self) -> float:
+        """Read bandwidth that one device needs."""
+        return float(read_bytes_per_s(self.bytes_per_flop, self.achieved_flops_per_s))
+
+    @property
+    def read_bytes_per_s_per_node(self) -> float:
+        """Read bandwidth that a node needs."""
+        return self.read_bytes_per_s_per_gpu * self.gpus_per_node
+
+    @property
+    def read_bytes_per_s_total(self) -> float:
+        """Read bandwidth that all devices need."""
+        return self.read_bytes_per_s_per_gpu * self.num_gpus
+
+    @property
+    def later_read_bytes_per_s_per_node(self) -> float:
+        """What storage has to deliver to a node once caches are warm."""
+        return self.read_bytes_per_s_per_node * (1.0 - self.hit_frac)
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of `read_bytes_per_s_per_gpu`; None where the rate is given."""
+        return None if self.band is None else float(self.band.interval(self.read_bytes_per_s_per_gpu)[0])
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of `read_bytes_per_s_per_gpu`; None where the rate is given."""
+        return None if self.band is None else float(self.band.interval(self.read_bytes_per_s_per_gpu)[1])
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Time to read the data set once."""
+        size = self.request.dataset_bytes
+        return None if size is None else size / self.read_bytes_per_s_total
+
+    @property
+    def weights_bytes(self) -> float | None:
+        """Weights in 16 bits; None where the parameters are not known."""
+        count = num_parameters(self.workload)
+        return None if count is None else 2.0 * count
+
+
+def storage_answer(
+    request: StorageRequest,
+    work: SampledWorkload,
+    cluster: Cluster,
+    num_gpus: int,
+    rate: DeviceRate,
+    band: ErrorBand | None,
+    notes: Sequence[str],
+    folder: Path | None,
+) -> StorageAnswer:
+    """The bandwidth that `num_gpus` devices need which train at `rate`, and each kind of storage against it.
+
+    Raises:
+        MissingFactError: the size of compressed records is not known.
+        SpecError, UnknownNameError: checkpoints of an unknown size, no such optimizer or kind of storage.
+    """
+    read_bytes, record_note = _read_bytes(work, request)
+    demand = StorageAnswer(
+        request=request, workload=work, cluster=cluster, num_gpus=num_gpus, rate=rate, band=band, read_bytes=read_bytes,
+        hit_frac=0.0, checkpoints=_checkpoint_demand(work, request),
+    )  # fmt: skip
+    cache_note = "no cache: every epoch reads all from storage (--dataset, --cache)"
+    if request.cache_bytes is not None and request.dataset_bytes is not None:
+        hits = hit_frac(
+            request.cache_bytes, request.dataset_bytes, demand.num_nodes, shuffle=request.shuffle, policy=request.policy
+        )
+        demand = replace(demand, hit_frac=float(hits))
+        cache_note = f"caches: {request.policy}, {request.shuffle} shuffle, records of one size"
+    assumptions = (*work.notes, *notes, *record_note, cache_note, *_machine_notes(cluster, rate.origin))
+    return replace(demand, deliveries=deliveries(demand, folder), assumptions=tuple(dict.fromkeys(assumptions)))
+
+
+def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:
+    """What was assumed of the machines, as far as the rate rests on it."""
+    if origin == "training estimate":
+        return cluster.assumptions
+    guessed = (cluster.ambiguous,) if cluster.ambiguous else ()
+    return (*guessed, *(cluster.rates.assumptions if origin == "layers" else ()))
+
+
+def _read_bytes(work: SampledWorkload, request: StorageRequest) -> tuple[float, tuple[str, ...]]:
+    """Bytes read for one sample, and what was assumed."""
+    if request.record_bytes is not None:
+        return request.record_bytes, ()
+    if request.records == "raw":
+        if work.record_bytes is None:
+            return work.sample_bytes, ()
+        smaller = f"{work.record_bytes / work.sample_bytes:.2f}x"
+        return work.sample_bytes, (f"records as fed; stored compressed they are {smaller} of that (--records)",)
+    if work.record_bytes is None:
+        raise MissingFactError(f"{work.name}: the size of its compressed records is not known; give --record-bytes")
+    return work.record_bytes, ()
+
+
+def num_parameters(work: SampledWorkload) -> float | None:
+    """Parameters of the model that is trained; None where they are not known."""
+    model = work.model
+    if model is None:
+        return None
+    if model.stacks:
+        return float(parameters(model))
+    return None if model.published is None or model.published.parameters is None else float(model.published.parameters)
+
+
+def _checkpoint_demand(work: SampledWorkload, request: StorageRequest) -> CheckpointDemand | None:
+    """The bandwidth that checkpoints need; None where the parameters are not known.
+
+    Raises:
+        SpecError: times are given for them, and the parameters are not known.
+    """
+    count, interval, within = num_parameters(work), request.checkpoint_interval_s, request.restore_within_s
+    if count is None:
+        if interval is not None or within is not None:
+            raise SpecError(f"{work.name}: its parameters are not known, so its checkpoints aren't either")
+        return None
+    row = optimizer(request.optimizer)
+    if work.model is not None and work.model.stacks:
+        recipe = Recipe(seq_len=1, optimizer=row.name)
+        nbytes = float(checkpoint_bytes(MemoryTable(work.model, recipe)))
+        origin = f"weights, master weights and {row.name}'s states as {recipe.stack} keeps them"
+    else:
+        states = 4.0 * row.states + row.packed_bytes
+        nbytes = count * (4.0 + states)
+        origin = f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
+    stall = request.checkpoint_stall_frac
+    return CheckpointDemand(
+        nbytes=nbytes,
+        interval_s=interval,
+        stall_frac=stall,
+        write_bytes_per_s=None if interval is None else float(checkpoint_bytes_per_s(nbytes, interval, stall)),
+        restore_within_s=within,
+        restore_bytes_per_s=None if within is None else nbytes / within,
+        origin=origin,
+    )
+
+
+def deliveries(demand: StorageAnswer, folder: Path | None) -> tuple[StorageDelivery, ...]:
+    """Each kind of storage against the demand, the fastest first; what the user gave above all.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+        SpecError: a row of the facts folder is wrong.
+    """
+    request, rate = demand.request, demand.request.storage_bytes_per_s
+    kinds = [storage(name, folder) for name in request.storage]
+    if not kinds and rate is None:
+        kinds = list(storage_kinds(folder).values())
+    found = sorted((_delivery_of_kind(kind, demand) for kind in kinds), key=lambda d: -d.read_bytes_per_s)
+    own = [] if rate is None else [_delivery(demand, GIVEN, rate, rate, "given", "", "")]
+    return (*own, *found)
+
+
+def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
+    """One kind, as many drives or connections as a node has, no faster than the instance's network."""
+    offer = demand.cluster.offer
+    network = offer.network_bytes_per_s if offer is not None else None
+    count = {"client": 1, "device": demand.request.devices, "connection": demand.request.connections}[kind.scope]
+    reads = kind.read_bytes_per_s * count
+    writes = None if kind.write_bytes_per_s is None else kind.write_bytes_per_s * count
+    if writes is not None and kind.total_write_bytes_per_s is not None:
+        writes = min(writes, kind.total_write_bytes_per_s / demand.num_nodes)
+    note = kind.notes if count == 1 else f"{count} {kind.scope}s"
+    if kind.networked and network is not None:
+        note = "bound by the instance's network" if network < reads else note
+        reads, writes = min(reads, network), None if writes is None else min(writes, network)
+    return _delivery(demand, kind.name, reads, writes, f"{kind.source} ({kind.date})", kind.confidence, note)
+
+
+def _delivery(
+    demand: StorageAnswer, name: str, reads: float, writes: float | None, origin: str, confidence: str, note: str
+) -> StorageDelivery:
+    """What `reads` and `writes` bytes/s to a node make of the demand."""
+    later, weights = demand.later_read_bytes_per_s_per_node, demand.weights_bytes
+    each = None if demand.checkpoints is None else demand.checkpoints.nbytes / demand.num_nodes
+    return StorageDelivery(
+        name=name,
+        read_bytes_per_s=reads,
+        write_bytes_per_s=writes,
+        first_epoch_frac=float(kept_up_frac(reads, demand.read_bytes_per_s_per_node)),
+        later_epochs_frac=float(kept_up_frac(reads, later)) if later > 0 else 1.0,
+        origin=origin,
+        confidence=confidence,
+        checkpoint_write_s=None if each is None or writes is None else each / writes,
+        restore_s=None if each is None else each / reads,
+        load_s=None if weights is None else weights / reads,
+        note=note,
+    )

@@ -1,0 +1,189 @@
+"""Deployments of a service against calculations by hand: replicas, instances, queues of encoders, and floors."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flopwise.cost.collectives import all_reduce_s
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.models import load_model
+from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.ruled import RuledOut
+from flopwise.search.serving import Deployments, deployments
+from flopwise.search.serving_floors import floors, least_prompt_s, message_s, weights_read_s
+from flopwise.search.serving_option import Option
+from flopwise.search.workload import Resolved
+from flopwise.search.workload_file import workload_from
+
+LLAMA_8B = 8_030_261_248
+"""Parameters of Llama-3.1-8B, as its model card and checkpoint count them."""
+EMBEDDED = 128_256 * 4096
+"""Of which the embedding, of which a token reads one row."""
+
+
+@cache
+def facts() -> Facts:
+    return load_facts()
+
+
+def asked(task: str = "serve", model: str = "Llama-3.1-8B", instance: str = "p5.48xlarge", **more: Any) -> Resolved:
+    return workload_from({
+        "model": model, "task": task, "simulate": False,
+        "traffic": {"requests_per_s": 100, "input_tokens": 512, "output_tokens": 128},
+        "constraints": {"instances": [instance], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"},
+        **more,
+    })  # fmt: skip
+
+
+def node(workload: Resolved) -> NodeKind:
+    return node_kinds(workload, facts(), RuledOut())[0]
+
+
+def rows(workload: Resolved) -> Deployments:
+    found = deployments(load_model(workload.source.model), workload, node(workload), "bf16", "bf16")
+    assert found is not None
+    assert found.batch.size > 10
+    return found
+
+
+def test_replicas_spend_at_most_85_percent_of_their_time_on_the_arrivals() -> None:
+    found = rows(asked())
+    wanted = np.maximum(np.ceil(100 / (0.85 * found.requests_per_s)), 1)
+    assert np.array_equal(found.replicas, wanted)
+    assert len(set(wanted.tolist())) > 5
+    assert found.busy_frac == pytest.approx(100 / wanted / found.requests_per_s)
+    assert found.tokens_per_s == pytest.approx(100 * 128)
+
+
+def test_replicas_are_sized_for_the_peak_and_paid_tokens_are_of_the_mean() -> None:
+    calm, peaked = asked(), asked(traffic={"requests_per_s": 100, "peak": 3, "input_tokens": 512, "output_tokens": 128})
+    found, plain = rows(peaked), rows(calm)
+    assert np.array_equal(found.replicas, np.maximum(np.ceil(300 / (0.85 * plain.requests_per_s)), 1))
+    assert found.tokens_per_s == pytest.approx(100 * 128)
+
+
+def test_replicas_hold_all_users() -> None:
+    traffic = {"concurrency": 1000, "input_tokens": 512, "output_tokens": 128}
+    found = rows(asked(model="gpt-oss-120b", traffic=traffic))
+    places = found.batch * found.dp  # of the attention replicas that share experts
+    assert {1, 8} <= set(found.dp.tolist())
+    assert np.array_equal(found.replicas, np.maximum(np.ceil(1000 / places), 1))
+    seconds = found.ttft_s + 127 * found.tpot_s
+    assert found.e2e_s == pytest.approx(seconds)
+    assert found.tokens_per_s == pytest.approx(found.replicas * found.requests_per_s * 128)
+
+
+def test_replicas_of_a_batch_job_end_it_before_its_deadline() -> None:
+    traffic = {"requests": 10_000_000, "input_tokens": 512, "output_tokens": 128}
+    found = rows(asked("batch", traffic=traffic, targets={"deadline": "2h"}))
+    assert np.array_equal(found.replicas, np.maximum(np.ceil(10_000_000 / 7200 / found.requests_per_s), 1))
+    assert len(set(found.replicas.tolist())) > 5
+
+
+def test_whole_instances_hold_the_replicas() -> None:
+    """As many replicas as an instance has room for; one larger than an instance takes several."""
+    workload = asked(model="Llama-3.1-405B", traffic={"requests_per_s": 30, "input_tokens": 512, "output_tokens": 128})
+    kind, found = node(workload), rows(workload)
+    option = Option(workload, load_model("Llama-3.1-405B"), kind, found, kind.priced[0], "bf16")
+    sizes = set()
+    for row in range(found.batch.size):
+        gpus, replicas = int(found.tp[row] * found.pp[row] * found.dp[row]), float(found.replicas[row])
+        instances = math.ceil(replicas / (8 // gpus)) if gpus <= 8 else replicas * gpus / 8
+        assert option.instances[row] == instances
+        assert option.cost_usd[row] == pytest.approx(instances * kind.priced[0].usd_per_hour * 730)
+        sizes.add(gpus)
+    assert max(sizes) > 8
+    small = asked(traffic={"requests_per_s": 900, "input_tokens": 512, "output_tokens": 128})
+    found = rows(small)
+    option = Option(small, load_model("Llama-3.1-8B"), kind, found, kind.priced[0], "bf16")
+    widths = found.tp * found.pp
+    assert {1, 2, 4, 8} <= set(widths.tolist())
+    assert np.array_equal(
+        option.instances, np.ceil(found.replicas / (8 // np.minimum(widths, 8))) * np.maximum(widths // 8, 1)
+    )
+
+
+def encoded(percentile: str, **traffic: Any) -> tuple[Deployments, float]:
+    """Rows of an encoder under a target at `percentile`, and what its server adds to each request."""
+    load = {"requests_per_s": 2000, "input_tokens": 256, **traffic}
+    targets = {"latency": {percentile: "1s"}}
+    idle = rows(asked("encode", "BERT large (uncased)", "g6.xlarge", traffic={"concurrency": 64, "input_tokens": 256}))
+    found = rows(asked("encode", "BERT large (uncased)", "g6.xlarge", traffic=load, targets=targets))
+    service = idle.batch / idle.requests_per_s  # alone, a batch takes its pass
+    server = idle.e2e_s - service
+    assert np.ptp(server) < 1e-9
+    return found, float(server[0])
+
+
+@pytest.mark.parametrize(("percentile", "tail"), [("mean", None), ("p50", 0.5), ("p90", 0.1), ("p99", 0.01)])
+def test_an_encoder_waits_for_its_batch_and_for_the_device(percentile: str, tail: float | None) -> None:
+    """Bulk service: the (1 - tail) share of a batch's filling (on average half), and M/D/1 in batches.
+
+    Its tail is P(wait > t) = rho e^(-rho t / W), where W = rho s / (2 (1 - rho)) is the mean wait of M/D/1
+    (Pollaczek-Khinchine for constant service).
+    """
+    found, server = encoded(percentile)
+    for row in range(found.batch.size):
+        batch, arrivals = float(found.batch[row]), 2000 / float(found.replicas[row])
+        service = batch / float(found.requests_per_s[row])
+        rho = arrivals * service / batch
+        mean = rho * service / (2 * (1 - rho))
+        wait, share = mean, 0.5
+        if tail is not None:
+            wait, share = mean / rho * math.log(max(rho / tail, 1.0)), 1 - tail
+        fill = (batch - 1) / arrivals * share
+        assert float(found.e2e_s[row]) == pytest.approx(server + service + wait + fill, rel=1e-9)
+        assert float(found.busy_frac[row]) == pytest.approx(rho)
+
+
+def test_no_token_is_quicker_than_reading_the_weights() -> None:
+    """All weights but the embedding's other rows, 2 bytes each, with the bandwidth of eight devices' datasheet."""
+    kind = node(asked())
+    device = kind.cluster.accelerator
+    read = weights_read_s(load_model("Llama-3.1-8B"), kind, "bf16")
+    assert read == pytest.approx(2 * (LLAMA_8B - EMBEDDED) / (8 * device.hbm_bytes_per_s), rel=0.08)
+    one = weights_read_s(load_model("Llama-3.1-8B"), node(asked(instance="g6.xlarge")), "bf16")
+    slow = facts().accelerator("l4").hbm_bytes_per_s
+    assert one == pytest.approx(read * 8 * device.hbm_bytes_per_s / slow)
+
+
+def test_no_prompt_is_quicker_than_its_operations() -> None:
+    """2 a weight and token, and 4 width x pairs of attention, half of them hidden: Kaplan et al. 2020, table 1."""
+    kind, tokens = node(asked()), 2000
+    layers = LLAMA_8B - 2 * EMBEDDED
+    flops = 2 * layers * tokens + 32 * 4 * 4096 * tokens * tokens / 2
+    rate = kind.cluster.accelerator.peak["bf16"]
+    found = least_prompt_s(load_model("Llama-3.1-8B"), kind, "bf16", tokens, np.array([1.0, 4.0]))
+    assert found == pytest.approx([flops / rate, flops / (4 * rate)], rel=2e-3)
+
+
+def test_floors_of_a_request_are_its_prompt_and_its_tokens() -> None:
+    targets = {"ttft": "1ms", "tpot": "1ms", "latency": "1ms"}
+    workload = asked(targets=targets)
+    model, kind = load_model("Llama-3.1-8B"), node(workload)
+    ttft, tpot, latency = floors(workload, model, [kind], ["bf16"])
+    best = []
+    for tp in (1, 2, 4, 8):
+        read = 8 * weights_read_s(model, kind, "bf16") / tp
+        links = float(message_s(model, kind, np.array([float(tp)]))[0])
+        best.append(read + links)
+    by_name = {floor.target: floor for floor in (ttft, tpot, latency)}
+    assert by_name["tpot"].seconds == pytest.approx(min(best))
+    host = by_name["latency"].parts["the server"]
+    whole = by_name["ttft"].seconds + 127 * by_name["tpot"].seconds + host
+    assert by_name["latency"].seconds == pytest.approx(whole)
+    assert all(floor.forbids == (floor.seconds > 0.001) for floor in by_name.values())
+
+
+def test_two_messages_a_layer_cross_the_tensor_ranks() -> None:
+    """Shoeybi et al. 2019 (arXiv:1909.08053), section 3: one all-reduce after attention, one after the MLP."""
+    kind = node(asked())
+    each = all_reduce_s(kind.cluster.fabric, 1.0, np.array([1.0, 8.0]), direct=True)
+    found = message_s(load_model("Llama-3.1-8B"), kind, np.array([1.0, 8.0]))
+    assert found == pytest.approx(2 * 32 * np.asarray(each))
+    assert found[0] == 0

@@ -1,0 +1,104 @@
+"""Rates, dollars and joules of a replica by hand, from its steps."""
+
+from __future__ import annotations
+
+import pytest
+from plain_machine import (
+    CHIP,
+    ENGINE,
+    FFN,
+    FLOPS_PER_S,
+    LAUNCH_S,
+    LAYERS,
+    LINK_BYTES_PER_S,
+    VOCAB,
+    WIDTH,
+    plain_job,
+    step_s,
+)
+
+from flopwise.serving.estimate import estimate
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.techniques import Speculation, Techniques
+
+INPUT, OUTPUT, USERS = 1024, 256, 32
+HALF_WAY = INPUT + OUTPUT / 2
+DECODING = USERS * OUTPUT / (OUTPUT + 1)
+SHARE = DECODING / OUTPUT
+"""Of steps that carry a prompt: each answer of 256 tokens brings one."""
+DECODE_S, MIXED_S = step_s(DECODING, HALF_WAY), step_s(DECODING, HALF_WAY, INPUT, INPUT)
+MEAN_S = DECODE_S + SHARE * (MIXED_S - DECODE_S)
+USD_PER_HOUR = 2.0
+
+
+def test_rates_and_what_a_million_tokens_cost() -> None:
+    """The bill of an hour over the tokens of an hour; prompts pay for the time that they add to steps."""
+    found = estimate(plain_job(concurrency=USERS))
+    per_s, on_prompts = found.requests_per_s, SHARE * (MIXED_S - DECODE_S) / MEAN_S
+    assert found.tpot_s is not None
+    assert found.output_tokens_per_s is not None
+    assert per_s == pytest.approx(USERS / (found.ttft_s.value + 255 * found.tpot_s.value), rel=1e-9)
+    assert found.e2e_s == pytest.approx(found.ttft_s.value + 255 * found.tpot_s.value)
+    assert found.output_tokens_per_s.value == pytest.approx(per_s * 256)
+    assert found.total_tokens_per_s == pytest.approx(per_s * (1024 + 256))
+    assert found.usd_per_hour == USD_PER_HOUR
+    assert found.prefill_frac == pytest.approx(on_prompts, rel=1e-9)
+    answers = USD_PER_HOUR / 3600 * (1 - on_prompts) / (per_s * 256) * 1e6
+    prompts = USD_PER_HOUR / 3600 * on_prompts / (per_s * 1024) * 1e6
+    assert found.usd_per_million_output_tokens == pytest.approx(answers, rel=1e-9)
+    assert found.usd_per_million_input_tokens == pytest.approx(prompts, rel=1e-9)
+
+
+def test_all_accelerators_of_a_replica_are_paid() -> None:
+    found = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2, pp=2)))
+    assert found.usd_per_hour == 4 * USD_PER_HOUR
+    beside = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2), techniques=Techniques(prefill_gpus=4)))
+    assert beside.usd_per_hour == 6 * USD_PER_HOUR
+    assert beside.prefill_frac == pytest.approx(4 / 6)
+
+
+def test_a_fixed_batch_pays_for_its_prompts_first() -> None:
+    found = estimate(plain_job(concurrency=16, static=True))
+    prompts_s = 2 * step_s(chunk=8192, seen=INPUT, prompts=8)
+    whole_s = prompts_s + 255 * step_s(16, HALF_WAY)
+    assert found.prefill_frac == pytest.approx(prompts_s / whole_s, rel=1e-9)
+    assert found.requests_per_s == pytest.approx(16 / whole_s, rel=1e-9)
+
+
+def test_the_mean_step_its_lines_and_its_use_of_the_device() -> None:
+    found = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2)))
+    decode_s, mixed_s = step_s(DECODING, HALF_WAY, tp=2), step_s(DECODING, HALF_WAY, INPUT, INPUT, tp=2)
+    mean_s = decode_s + SHARE * (mixed_s - decode_s)
+    lines = dict(found.breakdown)
+    assert sum(lines.values()) == pytest.approx(mean_s, rel=1e-9)
+    rows = DECODING + SHARE * INPUT
+    assert lines["communication"] == pytest.approx(2 * LAYERS * (LAUNCH_S + rows * WIDTH * 2 / LINK_BYTES_PER_S))
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + DECODING * ENGINE.sequence_s
+    assert lines["host"] == pytest.approx(host_s, rel=1e-9)
+    weights = LAYERS * (2 * WIDTH * 5120 + 3 * WIDTH * FFN)
+    pairs = DECODING * HALF_WAY + SHARE * INPUT * (INPUT + 1) / 2
+    flops = 2 * rows * weights + 2 * (DECODING + SHARE) * VOCAB * WIDTH + LAYERS * 4 * 4096 * pairs
+    assert found.mfu_frac == pytest.approx(flops / 2 / mean_s / FLOPS_PER_S, rel=1e-9)  # of one of two ranks
+
+
+def test_the_ceiling_of_the_rate_is_the_mean_step_at_datasheet_rates() -> None:
+    """Each step gives a token to every sequence that decodes: batch / (tokens x floor of the step)."""
+    found = estimate(plain_job(concurrency=USERS))
+    assert found.throughput.bound == pytest.approx(DECODING / (OUTPUT * found.lower_bound_s), rel=1e-9)
+    drafts = Techniques(speculation=Speculation(name="ngram", tokens=4, acceptance=0.5))
+    spoken = estimate(plain_job(concurrency=1, techniques=drafts))
+    rounds = 1 + 255 / (1 + 0.5 + 0.25 + 0.125 + 0.0625)
+    assert spoken.throughput.bound == pytest.approx(spoken.concurrency / (rounds * spoken.lower_bound_s), rel=1e-9)
+
+
+def test_joules_follow_what_the_step_is_busy_with() -> None:
+    """Latif et al. 2024 (arXiv:2412.08602) and Patel et al. 2023 (arXiv:2308.12908), as shares of the 700 W limit: 0.95
+    computing, 0.65 reading, 0.40 sending, 0.10 idle; half of it again for the host; 1.2 at the meter."""
+    found = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2)))
+    lines = dict(found.breakdown)
+    whole = sum(lines.values())
+    busy = 0.95 * lines["compute"] + 0.65 * lines["memory bandwidth"] + 0.40 * lines["communication"]
+    assert CHIP.tdp_w == 700.0
+    watts = 700.0 * ((busy + 0.10 * lines["host"]) / whole + 0.50) * 1.2
+    assert found.joules_per_request == pytest.approx(2 * watts / found.requests_per_s, rel=1e-9)
+    assert found.joules_per_output_token == pytest.approx(2 * watts / (found.requests_per_s * 256), rel=1e-9)

@@ -1,0 +1,207 @@
+"""TTFT, TPOT and rates by hand: closed loops, fixed batches, random arrivals, prompts in pieces, pipelines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from plain_machine import ENGINE, plain_job, plain_runner, step_s
+
+from flopwise.facts.models import load_model
+from flopwise.serving.estimate import estimate
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.steady import closed_loop, fixed_batch, least_prompt_s, open_loop, open_loop_percentile
+
+ONE = ServingLayout()
+MACHINE = plain_runner()
+INPUT, OUTPUT = 1024, 256
+HALF_WAY = INPUT + OUTPUT / 2
+"""Mean context of sequences that decode: the prompt, and half of an answer of equal chances to be anywhere."""
+
+
+def test_a_user_alone_sees_his_own_steps_only() -> None:
+    """TPOT: a step at the mean context. TTFT: the server's part of a request, and one step with the whole prompt."""
+    found = closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT)
+    tpot_s = step_s(1, HALF_WAY)
+    ttft_s = ENGINE.request_s + step_s(1, HALF_WAY, INPUT, INPUT)
+    assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+    assert float(found.ttft_s) == pytest.approx(ttft_s, rel=1e-9)
+    assert float(found.requests_per_s) == pytest.approx(1 / (ttft_s + 255 * tpot_s), rel=1e-9)
+    assert float(found.output_tokens_per_s) == pytest.approx(256 / (ttft_s + 255 * tpot_s), rel=1e-9)
+
+
+def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
+    """Sarathi-Serve (arXiv:2403.02310): 16,384 tokens in two steps of 8,192, which see 8,192 and 16,384 at the end."""
+    found = closed_loop(MACHINE, ONE, 1.0, 16_384, OUTPUT)
+    one_s = step_s(1, 16_384 + OUTPUT / 2, 8192, (8192 + 16_384) / 2)
+    assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + 2 * one_s, rel=1e-9)
+
+
+def test_users_wait_for_prompts_of_others() -> None:
+    """32 users. An answer of 256 tokens brings one prompt of one step: 256 of 257 steps of a user decode. Every step
+    31.9 x 1024 / 256 prompt tokens fall due, an eighth of a prompt, so that an eighth of the steps carry one."""
+    users = 32
+    decoding = users * OUTPUT / (OUTPUT + 1)
+    share = decoding * INPUT / OUTPUT / INPUT
+    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
+    others = (users - 1) / users  # of the prompts are not his own
+    tpot_s = decode_s + others * share * (mixed_s - decode_s)
+    mean_s = decode_s + share * (mixed_s - decode_s)
+    planned_s = ENGINE.steps_ahead * others * mean_s
+    before_s = ENGINE.synchrony * (users - 1) / 2 * (mixed_s - decode_s)
+    ttft_s = ENGINE.request_s + planned_s + before_s + mixed_s
+    found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT)
+    per_s = min(users / (ttft_s + 255 * tpot_s), decoding / (OUTPUT * mean_s))
+    assert float(found.batch) == pytest.approx(decoding, rel=1e-9)
+    assert float(found.prefill_share) == pytest.approx(share, rel=1e-9)
+    assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+    assert float(found.requests_per_s) == pytest.approx(per_s, rel=1e-9)
+    assert float(found.ttft_s) == pytest.approx(users / per_s - 255 * tpot_s, rel=1e-9)  # Little's law
+    assert float(found.ttft_s) == pytest.approx(ttft_s, rel=0.05)
+
+
+def test_users_of_a_short_run_have_half_of_the_others_prompts_before_them() -> None:
+    users, decoding = 16, 16 * OUTPUT / (OUTPUT + 1)
+    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
+    mean_s = decode_s + decoding / OUTPUT * (mixed_s - decode_s)
+    waits_s = ENGINE.steps_ahead * 15 / 16 * mean_s + 15 / 2 * (mixed_s - decode_s)
+    found = closed_loop(MACHINE, ONE, float(users), INPUT, OUTPUT, 16.0)
+    assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + waits_s + mixed_s, rel=1e-9)
+
+
+def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
+    """Answers of 16 tokens to prompts of 4,096: a budget of 8,192 admits two prompts a step, so 32 sequences decode."""
+    found = closed_loop(MACHINE, ONE, 500.0, 4096, 16)
+    decoding = 8192 * 16 / 4096
+    full_s = step_s(decoding, 4096 + 8, 8192, 4096, prompts=2)
+    assert float(found.batch) == pytest.approx(decoding)
+    assert float(found.prefill_share) == 1.0
+    assert float(found.requests_per_s) == pytest.approx(decoding / (16 * full_s), rel=1e-9)
+
+
+def test_micro_batches_of_a_pipeline_follow_one_another() -> None:
+    """Four stages, 64 users: four batches of 16, each step longer by 3 x `stage_loss` for stages that wait."""
+    decoding = 16 * OUTPUT / (OUTPUT + 1)
+    slower = 1 + 3 * ENGINE.stage_loss
+    found = closed_loop(MACHINE, ServingLayout(pp=4), 64.0, INPUT, OUTPUT)
+    assert float(found.decode.seconds) == pytest.approx(slower * step_s(decoding, HALF_WAY, pp=4), rel=1e-9)
+    mixed_s = slower * step_s(decoding, HALF_WAY, INPUT, INPUT, pp=4)
+    assert float(found.mixed.seconds) == pytest.approx(mixed_s, rel=1e-9)
+    assert float(found.batch) == pytest.approx(4 * decoding, rel=1e-9)
+    whole_s = float(found.ttft_s) + 255 * float(found.tpot_s)
+    assert float(found.requests_per_s) == pytest.approx(64 / whole_s, rel=1e-6)
+
+
+def test_a_fixed_batch_reads_its_prompts_and_then_decodes() -> None:
+    """16 prompts of 1,024 in two steps of eight; no server stands before them."""
+    found = fixed_batch(MACHINE, ONE, 16.0, INPUT, OUTPUT)
+    ttft_s, tpot_s = 2 * step_s(chunk=8192, seen=INPUT, prompts=8), step_s(16, HALF_WAY)
+    assert float(found.ttft_s) == pytest.approx(ttft_s, rel=1e-9)
+    assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+    assert float(found.requests_per_s) == pytest.approx(16 / (ttft_s + 255 * tpot_s), rel=1e-9)
+
+
+def test_a_fixed_batch_fills_the_stages_of_a_pipeline_once() -> None:
+    """Four rounds of prompts through two stages: (4 + 2 - 1) / 2 passes through all of them."""
+    found = fixed_batch(MACHINE, ServingLayout(pp=2), 32.0, INPUT, OUTPUT)
+    assert float(found.ttft_s) == pytest.approx(5 / 2 * step_s(chunk=8192, seen=INPUT, prompts=8, pp=2), rel=1e-9)
+    tpot_s = (1 + ENGINE.stage_loss) * step_s(16, HALF_WAY, pp=2)
+    assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+
+
+# ---- requests that arrive at random
+
+
+def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:
+    """M/D/1: rho s / (2 (1 - rho)) on average, and half of the step in progress. rho: of the rate at which the engine
+    reads prompts when its budget is full. The tail: P(W > t) = rho exp(-rho t / W) (Kingman 1962)."""
+    steady, per_s = closed_loop(MACHINE, ONE, 40.0, INPUT, OUTPUT), 12.0
+    decoding = float(steady.batch)
+    decode_s, mixed_s = step_s(decoding, HALF_WAY), step_s(decoding, HALF_WAY, INPUT, INPUT)
+    rho = per_s * step_s(decoding, HALF_WAY, 8192, INPUT, prompts=8) / 8
+    wait_s = decode_s / 2 + rho * mixed_s / (2 * (1 - rho))
+    share = decoding / OUTPUT
+    assert 0.1 < rho < 0.5
+    for name, odds, z in (("mean", None, 0.0), ("p50", 0.5, 0.0), ("p90", 0.1, 1.2816), ("p99", 0.01, 2.3263)):
+        waited_s = wait_s if odds is None else wait_s / rho * max(math.log(rho / odds), 0.0)
+        fuller = decoding + z * math.sqrt(decoding)  # a Poisson number in flight
+        tpot_s = step_s(fuller, HALF_WAY) + share * (mixed_s - decode_s)
+        found = open_loop_percentile(MACHINE, ONE, steady, per_s, INPUT, OUTPUT, name)
+        assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + mixed_s + waited_s, rel=1e-9)
+        assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
+
+
+def test_pieces_of_a_prompt_are_served_one_after_another() -> None:
+    steady = closed_loop(MACHINE, ONE, 4.0, 16_384, OUTPUT)
+    context, decoding = 16_384 + OUTPUT / 2, float(steady.batch)
+    piece_s = step_s(decoding, context, 8192, 12_288)
+    rho = 0.3 * 2 * piece_s
+    wait_s = step_s(decoding, context) / 2 + rho * 2 * piece_s / (2 * (1 - rho))
+    found = open_loop_percentile(MACHINE, ONE, steady, 0.3, 16_384, OUTPUT, "mean")
+    assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + 2 * piece_s + wait_s, rel=1e-9)
+
+
+def test_as_many_are_in_flight_as_the_rate_of_arrivals_asks_for() -> None:
+    """Little's law: at the rate that 20 users reach, 20 are in flight; below what one reaches, a share of one."""
+    twenty = closed_loop(MACHINE, ONE, 20.0, INPUT, OUTPUT)
+    found = open_loop(MACHINE, ONE, float(twenty.requests_per_s), 200.0, INPUT, OUTPUT)
+    assert float(found.batch) == pytest.approx(float(twenty.batch), rel=0.02)
+    assert found.requests_per_s == twenty.requests_per_s
+    assert found.output_tokens_per_s == twenty.requests_per_s * OUTPUT
+    alone = 1 / float(closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT).requests_per_s)
+    calm = open_loop(MACHINE, ONE, 0.5 / alone, 200.0, INPUT, OUTPUT)
+    rho = 0.5 / alone * step_s(1, HALF_WAY, 8192, INPUT, prompts=8) / 8
+    mixed_s = step_s(1, HALF_WAY, INPUT, INPUT)
+    wait_s = step_s(1, HALF_WAY) / 2 + rho * mixed_s / (2 * (1 - rho))
+    assert float(calm.ttft_s) == pytest.approx(ENGINE.request_s + mixed_s + wait_s, rel=0.01)
+    assert float(calm.batch) == pytest.approx(0.5, rel=0.02)
+
+
+# ---- what an estimate makes of it
+
+
+def test_the_bound_of_a_first_token_is_its_prompt_at_datasheet_rates() -> None:
+    """Products and attention of 8,192 tokens in full, and half of the pairs, at the peak rate, without the host."""
+    weights = 32 * (4096 * (6144 + 4096) + 3 * 4096 * 14336)
+    flops = 2 * 8192 * weights + 2 * 128256 * 4096 + 32 * 4 * 32 * 128 * 8192 * 8193 / 2
+    found = float(np.asarray(least_prompt_s(MACHINE, ONE, 8192)))
+    assert found == pytest.approx(flops / 989.4e12, rel=0.01)
+    two = float(np.asarray(least_prompt_s(MACHINE, ServingLayout(pp=2), 16_384)))
+    whole = float(np.asarray(least_prompt_s(MACHINE, ONE, 16_384)))
+    assert two == pytest.approx(whole / 2, rel=1e-9)  # two pieces in two stages
+
+
+def test_requests_beyond_the_memory_wait_until_others_are_done() -> None:
+    most = estimate(plain_job(concurrency=None)).max_concurrency
+    full, crowded = (estimate(plain_job(concurrency=n)) for n in (most, most + 1000))
+    waiting_s = 1000 / full.requests_per_s
+    assert crowded.ttft_s.value == pytest.approx(full.ttft_s.value + waiting_s, rel=1e-9)
+    assert crowded.e2e_s == pytest.approx(full.e2e_s + waiting_s, rel=1e-9)
+
+
+def test_attention_replicas_divide_the_requests() -> None:
+    """Two replicas with 16 of 32 requests each: twice the rate of one with 16, the same latencies."""
+    two, one = estimate(plain_job(concurrency=32, layout=ServingLayout(dp=2))), estimate(plain_job(concurrency=16))
+    assert two.requests_per_s == pytest.approx(2 * one.requests_per_s, rel=1e-9)
+    assert two.ttft_s.value == pytest.approx(one.ttft_s.value, rel=1e-9)
+    assert two.concurrency == pytest.approx(2 * one.concurrency, rel=1e-9)
+    assert two.max_concurrency == 2 * one.max_concurrency
+
+
+def test_an_encoder_answers_with_one_pass_over_its_batch() -> None:
+    """BERT (arXiv:1810.04805): 12 layers of 768 with 3,072 inside, bidirectional: all pairs of 512 tokens."""
+    found = estimate(plain_job(model=load_model("bert-base-uncased"), input_tokens=512, concurrency=64))
+    rows, layer = 64 * 512, 4 * 768 * 768 + 2 * 768 * 3072
+    products_s = 12 * 2 * rows * layer / 989.4e12
+    pairs_s = 12 * 4 * 64 * 768 * 512 * (512 + 64) / 989.4e12
+    host_s = ENGINE.step_s + 12 * ENGINE.layer_s
+    assert found.ttft_s.value == pytest.approx(ENGINE.request_s + products_s + pairs_s + host_s, rel=0.05)
+    assert found.requests_per_s == pytest.approx(64 / (found.ttft_s.value - ENGINE.request_s), rel=1e-9)
+
+
+def test_what_a_server_does_to_a_request_stands_before_its_prompt() -> None:
+    slow = replace(MACHINE, engine=replace(MACHINE.engine, request_s=1.0))
+    found = closed_loop(slow, ONE, 1.0, INPUT, OUTPUT)
+    assert float(found.ttft_s) == pytest.approx(1.0 + step_s(1, HALF_WAY, INPUT, INPUT), rel=1e-9)

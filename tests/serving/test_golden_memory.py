@@ -1,0 +1,252 @@
+"""Every item of a serving GPU's memory by hand, what fits beside them, and how long a replica takes to start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import floor
+
+import pytest
+from plain_machine import CHIP, DIM, ENGINE, FFN, KV_HEADS, LAYERS, LLAMA, TOKEN_BYTES, VOCAB, WIDTH, plain_job
+
+from flopwise.facts.engine_support import support
+from flopwise.facts.models import load_model
+from flopwise.facts.software import engine
+from flopwise.facts.storage import storage
+from flopwise.serving.assisted import changed_memory, host_bytes
+from flopwise.serving.memory import ServingLayout, ServingMemory, serving_memory
+from flopwise.serving.startup import cold_start
+from flopwise.serving.techniques import Offload, Speculation, Techniques
+
+LAYER = 2 * WIDTH * (32 + KV_HEADS) * DIM + 3 * WIDTH * FFN
+"""Elements of the matrices of one layer."""
+EMBEDDING = VOCAB * WIDTH
+PARAMETERS = LAYERS * (LAYER + 2 * WIDTH) + 2 * EMBEDDING + WIDTH
+HBM = CHIP.hbm_bytes
+TOKEN_ACTIVATIONS = (2 * FFN + 2 * WIDTH) * 2
+"""Largest tensors that stand at once in a layer, 16 bits: gate and up, the residual and what is normalised."""
+LOGITS = VOCAB * 6
+"""Of a sequence: in 16 bits, and in fp32 for sampling."""
+
+
+def held(layout: ServingLayout | None = None, **how: object) -> ServingMemory:
+    how = {"context": 4096, "concurrency": 16, "hbm_bytes": HBM} | how
+    return serving_memory(LLAMA, layout, **how)  # type: ignore[arg-type]
+
+
+def items(layout: ServingLayout | None = None, **how: object) -> dict[str, float]:
+    return {name: float(size) for name, size in held(layout, **how).items.items()}
+
+
+def test_each_item_of_a_whole_model() -> None:
+    found = items()
+    assert found == {
+        "weights": pytest.approx(2 * PARAMETERS),
+        "KV cache": pytest.approx(16 * 4096 * TOKEN_BYTES),
+        "activations and workspace": pytest.approx(
+            ENGINE.workspace_bytes + ENGINE.prefill_tokens * TOKEN_ACTIVATIONS + 16 * LOGITS
+        ),
+        "captured graphs": ENGINE.graph_bytes,
+        "driver context and communicators": ENGINE.context_bytes,
+    }
+    assert float(held().total_bytes) == pytest.approx(sum(found.values()))
+
+
+def test_activations_of_short_work_are_those_of_its_tokens() -> None:
+    """One prompt of 100 tokens is less than a chunk."""
+    found = items(context=100, concurrency=1)["activations and workspace"]
+    assert found == pytest.approx(ENGINE.workspace_bytes + 100 * TOKEN_ACTIVATIONS + LOGITS)
+    assert items(prefill_tokens=512)["activations and workspace"] == pytest.approx(
+        ENGINE.workspace_bytes + 512 * TOKEN_ACTIVATIONS + 16 * LOGITS
+    )
+
+
+def test_growing_caches_hold_half_of_an_answer_and_reserved_ones_all() -> None:
+    """4,096 tokens, of which 1,024 are the answer: 3,584 on average, in blocks of 16; TensorRT-LLM reserves."""
+    assert items(answer=1024)["KV cache"] == pytest.approx(16 * 3584 * TOKEN_BYTES)
+    assert items(answer=1024, engine_name="tensorrt-llm")["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES)
+    assert items(context=4001)["KV cache"] == pytest.approx(16 * 4016 * TOKEN_BYTES)
+
+
+def test_ranks_and_stages_divide_weights_and_cache() -> None:
+    """Matrices and heads over tp, norms on every rank; stages hold whole layers, the ends one table each."""
+    two = items(ServingLayout(tp=2))
+    norms = (2 * LAYERS + 1) * WIDTH
+    assert two["weights"] == pytest.approx(2 * ((PARAMETERS - norms) / 2 + norms))
+    assert two["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES / 2)
+    inner = ENGINE.prefill_tokens * (2 * FFN / 2 + 2 * WIDTH) * 2
+    assert two["activations and workspace"] == pytest.approx(ENGINE.workspace_bytes + inner + 16 * LOGITS)
+    four = items(ServingLayout(pp=4))
+    assert four["weights"] == pytest.approx(2 * (LAYERS / 4 * (LAYER + 2 * WIDTH) + EMBEDDING + WIDTH))
+    assert four["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    # AWQ: 4 bits, a 16-bit scale and a 4-bit zero for 128; nvfp4: an 8-bit scale for 16; fp8: a scale a row
+    [("fp8", 8), ("awq", 4 + 20 / 128), ("nvfp4", 4 + 8 / 16), ("fp16", 16), ("fp32", 32)],
+)
+def test_formats_take_their_bits_inside_the_layers(name: str, bits: float) -> None:
+    outside = 32 if name == "fp32" else 16
+    expected = LAYERS * LAYER * bits / 8 + (PARAMETERS - LAYERS * LAYER) * outside / 8
+    assert items(weights=name)["weights"] == pytest.approx(expected, rel=2e-3)
+
+
+def test_experts_are_spread_and_attention_is_not() -> None:
+    """Mixtral-8x7B on 4 attention replicas: 8 experts of 3 x 4096 x 14336 over 4 ranks."""
+    found = serving_memory(load_model("Mixtral-8x7B"), ServingLayout(dp=4, ep=4), context=1024)
+    layer = 2 * WIDTH * (32 + KV_HEADS) * DIM + 8 * WIDTH + 2 * 3 * WIDTH * FFN + 2 * WIDTH
+    assert float(found.items["weights"]) == pytest.approx(2 * (32 * layer + 2 * 32_000 * WIDTH + WIDTH))
+
+
+# ---- kinds of cache
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "token_bytes"),
+    [
+        ("Llama-2-7B", "bf16", 2 * 32 * 32 * 128 * 2),  # all heads
+        ("Llama-3.1-70B", "bf16", 2 * 80 * 8 * 128 * 2),  # 8 groups
+        ("Llama-3.1-8B", "fp8", 2 * 32 * 8 * 128),
+        ("DeepSeek-V3", "bf16", 61 * (512 + 64) * 2),  # one latent (arXiv:2405.04434, table 1)
+    ],
+)
+def test_each_token_takes_its_keys_and_values(model: str, dtype: str, token_bytes: int) -> None:
+    found = serving_memory(load_model(model), context=8192, concurrency=3, kv_dtype=dtype)
+    assert float(found.items["KV cache"]) == pytest.approx(3 * 8192 * token_bytes)
+
+
+def test_windowed_layers_hold_their_window() -> None:
+    """gpt-oss-120b: 18 layers hold 8,192 tokens and 18 hold 128; engines that do not exploit windows hold all."""
+    model, token = load_model("gpt-oss-120b"), 2 * 8 * 64 * 2
+    found = serving_memory(model, context=8192)
+    assert float(found.items["KV cache"]) == pytest.approx(18 * (8192 + 128) * token)
+    whole = serving_memory(model, context=8192, engine_name="vllm-v0")
+    assert float(whole.items["KV cache"]) == pytest.approx(36 * 8192 * token)
+
+
+# ---- what fits
+
+
+def test_vllm_gives_the_cache_what_its_share_of_the_card_leaves() -> None:
+    """0.9 of the whole card, less weights, graphs, context and workspace; logits grow with the sequences."""
+    found = held(concurrency=None, answer=1024)
+    standing = 2 * PARAMETERS + ENGINE.graph_bytes + ENGINE.context_bytes + ENGINE.workspace_bytes
+    room = 0.9 * HBM - standing - ENGINE.prefill_tokens * TOKEN_ACTIVATIONS
+    whole = floor(room / (4096 * TOKEN_BYTES + LOGITS))
+    assert found.max_whole_contexts == whole
+    assert found.max_concurrency == floor(room / (3584 * TOKEN_BYTES + LOGITS))
+    assert float(found.kv_budget_bytes) == pytest.approx(room - whole * LOGITS)
+    assert found.kv_capacity_tokens == floor((room - whole * LOGITS) / TOKEN_BYTES)
+    assert float(found.usable_bytes) == pytest.approx(0.9 * HBM)
+
+
+def test_tensorrt_gives_the_cache_a_share_of_what_loading_leaves() -> None:
+    row = engine("tensorrt-llm")
+    found = held(concurrency=None, engine_name="tensorrt-llm", max_batch=10_000)
+    standing = 2 * PARAMETERS + row.graph_bytes + row.context_bytes + row.workspace_bytes
+    left = HBM - standing - row.prefill_tokens * TOKEN_ACTIVATIONS
+    most = floor(left / (4096 * TOKEN_BYTES / 0.9 + LOGITS))
+    assert found.max_concurrency == most
+    assert float(found.kv_budget_bytes) == pytest.approx(0.9 * (left - most * LOGITS))
+
+
+def test_llama_cpp_takes_all_there_is() -> None:
+    row = engine("llama.cpp")
+    found = held(concurrency=None, engine_name="llama.cpp", context=16_384)
+    room = HBM - 2 * PARAMETERS - row.context_bytes - row.workspace_bytes - row.prefill_tokens * TOKEN_ACTIVATIONS
+    assert found.max_concurrency == floor(room / (16_384 * TOKEN_BYTES + LOGITS))
+    assert float(found.usable_bytes) == HBM
+
+
+def test_a_share_that_is_asked_for_and_a_largest_batch() -> None:
+    standing = 2 * PARAMETERS + ENGINE.graph_bytes + ENGINE.context_bytes + ENGINE.workspace_bytes
+    room = 0.5 * HBM - standing - ENGINE.prefill_tokens * TOKEN_ACTIVATIONS
+    assert held(concurrency=None, memory_frac=0.5).max_concurrency == floor(room / (4096 * TOKEN_BYTES + LOGITS))
+    assert held(concurrency=None, max_batch=7).max_concurrency == 7
+    assert held(concurrency=None, context=128).max_concurrency == ENGINE.max_batch
+
+
+# ---- techniques
+
+
+def changed(how: Techniques) -> dict[str, float]:
+    job = plain_job(techniques=how, input_tokens=3072, output_tokens=1024)
+    return items(answer=1024, **changed_memory(job))
+
+
+def test_a_shared_prefix_is_held_once() -> None:
+    found = changed(Techniques(shared_tokens=1000))  # 62 whole blocks
+    assert found["shared prefix"] == pytest.approx(992 * TOKEN_BYTES)
+    assert found["KV cache"] == pytest.approx(16 * (3584 - 992) * TOKEN_BYTES)
+
+
+def test_eviction_keeps_its_share_in_whole_blocks() -> None:
+    assert changed(Techniques(kept_frac=0.3))["KV cache"] == pytest.approx(16 * 1088 * TOKEN_BYTES)  # 1,075.2
+
+
+def test_offloaded_layers_leave_and_their_cache_with_those_the_host_computes() -> None:
+    streamed = changed(Techniques(offload=Offload(frac=0.5)))
+    layers = 2 * LAYERS * (LAYER + 2 * WIDTH)
+    assert streamed["weights"] == pytest.approx(2 * PARAMETERS - 0.5 * layers)
+    assert streamed["KV cache"] == pytest.approx(16 * 3584 * TOKEN_BYTES)
+    computed = changed(Techniques(offload=Offload(frac=0.25, host=plain_job().cluster.rates)))
+    assert computed["KV cache"] == pytest.approx(0.75 * 16 * 3584 * TOKEN_BYTES)
+    job = plain_job(techniques=Techniques(offload=Offload(frac=0.5)), layout=ServingLayout(tp=2))
+    assert host_bytes(job) == pytest.approx(0.5 * layers, rel=1e-3)  # norms on both ranks
+
+
+def test_a_draft_brings_its_weights_and_a_cache_as_long() -> None:
+    """Llama-3.2-1B: 16 layers, 8 heads of 64; the head is its embedding."""
+    how = Speculation(name="1B", tokens=4, acceptance=0.7, draft=load_model("Llama-3.2-1B"))
+    found = changed(Techniques(speculation=how))
+    weights = 16 * (2048 * 5120 + 3 * 2048 * 8192 + 2 * 2048) + 2048 * VOCAB + 2048
+    assert found["draft weights"] == pytest.approx(2 * weights)
+    assert found["KV cache"] == pytest.approx(16 * 3584 * (TOKEN_BYTES + 2 * 16 * 8 * 64 * 2))
+
+
+# ---- starts
+
+
+def test_a_cold_start_is_its_parts() -> None:
+    """14.96 GiB from a drive by one loader; compiling and capturing go by layers, and stages compile at once."""
+    row, drive = support("vllm"), storage("nvme")
+    found = dict(cold_start(plain_job(), drive, image_bytes=8e9, image_bytes_per_s=2e8).parts)
+    assert found["image"] == 40.0
+    assert found["process and imports"] == row.bootstrap_s
+    assert found["weights"] == pytest.approx(2 * PARAMETERS / min(row.loader_bytes_per_s, drive.read_bytes_per_s))
+    assert found["compilation"] == pytest.approx(LAYERS * row.compile_s_per_layer)
+    assert found["graphs"] == pytest.approx(LAYERS * row.capture_s_per_layer)
+    assert found["profiling and warm-up"] == row.warmup_s
+    whole = cold_start(plain_job(), drive)
+    assert whole.seconds == pytest.approx(sum(found.values()) - 40.0)
+    halved = dict(cold_start(plain_job(layout=ServingLayout(pp=2)), drive).parts)
+    assert halved["compilation"] == pytest.approx(LAYERS / 2 * row.compile_s_per_layer)
+    assert halved["graphs"] == pytest.approx(LAYERS / 2 * row.capture_s_per_layer)
+
+
+def test_weights_in_memory_wait_for_the_copy_to_the_device() -> None:
+    """PCIe 5.0 x16: 63 GB/s, of which copies from pinned memory reach 0.76 (12 of 15.75, CUDA Best Practices)."""
+    found = cold_start(plain_job(), replace(storage("page-cache"), read_bytes_per_s=1e12))
+    assert found.weights_bound == "link to the device"
+    assert dict(found.parts)["weights"] == pytest.approx(2 * PARAMETERS / (0.76 * 63e9), rel=1e-9)
+
+
+def test_ranks_read_together_and_nodes_their_part() -> None:
+    drive = storage("ebs-gp3")
+    one, two = (
+        cold_start(plain_job(layout=layout), drive) for layout in (ServingLayout(tp=8), ServingLayout(tp=8, pp=2))
+    )
+    assert dict(one.parts)["weights"] == pytest.approx(2 * PARAMETERS / drive.read_bytes_per_s)
+    assert dict(two.parts)["weights"] == pytest.approx(PARAMETERS / drive.read_bytes_per_s)
+    both = plain_job(layout=ServingLayout(tp=4), techniques=Techniques(prefill_gpus=4))
+    assert cold_start(both, drive).read_bytes == pytest.approx(4 * PARAMETERS)  # two pools, two copies
+    loaders = dict(cold_start(plain_job(layout=ServingLayout(tp=4)), storage("nvme-gen5")).parts)
+    assert loaders["weights"] == pytest.approx(2 * PARAMETERS / (4 * support("vllm").loader_bytes_per_s))
+
+
+def test_an_object_store_is_read_over_sixteen_connections() -> None:
+    job = plain_job(cluster=replace(plain_job().cluster, gpus_per_node=8), layout=ServingLayout(tp=8))
+    store = storage("s3-connection")
+    assert store.scope == "connection"
+    found = dict(cold_start(job, store).parts)["weights"]
+    assert found == pytest.approx(2 * PARAMETERS / (16 * store.read_bytes_per_s))

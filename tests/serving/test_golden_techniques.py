@@ -1,0 +1,209 @@
+"""What each technique of serving adds and saves, by hand: prefixes, eviction, drafts, two pools, layers on the host."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from plain_machine import (
+    BYTES_PER_S,
+    CHIP,
+    ENGINE,
+    FFN,
+    LAUNCH_S,
+    LAYERS,
+    LINK_BYTES_PER_S,
+    NETWORK_BYTES_PER_S,
+    PLAIN,
+    TOKEN_BYTES,
+    VOCAB,
+    WIDTH,
+    decode_attention_s,
+    plain_job,
+    product_s,
+    step_s,
+)
+
+from flopwise.facts.models import load_model
+from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.iteration import Load
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.result import ServeEstimate
+from flopwise.serving.techniques import Offload, Speculation, Techniques
+from flopwise.serving.under_load import percentiles
+
+INPUT, OUTPUT = 1024, 256
+HALF_WAY = INPUT + OUTPUT / 2
+PCIE_BYTES_PER_S = 63e9
+PINNED = 12 / 15.75
+"""CUDA C++ Best Practices Guide: 12 of 15.75 GB/s from pinned memory."""
+LAYER_BYTES = LAYERS * (2 * WIDTH * (32 + 8) * 128 + 3 * WIDTH * FFN + 2 * WIDTH) * 2
+
+
+def job(how: Techniques, **changes: object) -> ServeJob:
+    return plain_job(**({"concurrency": 1, "techniques": how} | changes))
+
+
+def tpot_s(found: ServeEstimate) -> float:
+    assert found.tpot_s is not None
+    return found.tpot_s.value
+
+
+# ---- prefixes and eviction
+
+
+@pytest.mark.parametrize(
+    ("how", "cached"), [(Techniques(hit_frac=0.5), 512), (Techniques(shared_tokens=1000), 992)]
+)  # whole blocks of 16
+def test_a_prefix_in_the_cache_is_seen_and_not_computed(how: Techniques, cached: int) -> None:
+    found = estimate(job(how))
+    first_s = step_s(1, HALF_WAY, INPUT - cached, INPUT)
+    assert found.ttft_s.value == pytest.approx(ENGINE.request_s + first_s, rel=1e-9)
+    assert tpot_s(found) == pytest.approx(step_s(1, HALF_WAY), rel=1e-9)
+
+
+def test_what_is_evicted_is_not_read() -> None:
+    assert tpot_s(estimate(job(Techniques(kept_frac=0.25)))) == pytest.approx(step_s(1, 0.25 * HALF_WAY), rel=1e-9)
+
+
+# ---- drafts
+
+
+def verified_s(batch: float, proposals: int, context: float) -> float:
+    """A step that verifies: all proposals and one token more of each sequence go through."""
+    rows = batch * (proposals + 1)
+    products_s = (
+        product_s(rows, 6144, WIDTH)
+        + product_s(rows, WIDTH, WIDTH)
+        + product_s(rows, 2 * FFN, WIDTH)
+        + product_s(rows, WIDTH, FFN)
+    )
+    layers_s = LAYERS * (products_s + decode_attention_s(batch, context, tokens=proposals + 1))
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + batch * ENGINE.sequence_s
+    return layers_s + product_s(rows, VOCAB, WIDTH) + host_s
+
+
+def drafted_s(context: float) -> float:
+    """A step of Llama-3.2-1B for one sequence: 16 layers of 2,048 with 8,192 inside, 32 heads of 64 in 8 groups."""
+    width, ffn, layers, query, shared = 2048, 8192, 16, 2048, 512
+    weights = layers * (width * (2 * query + 2 * shared) + 3 * width * ffn) + width * VOCAB
+    rows = layers * (2 * width + 2 * query + 2 * shared + 2 * width + 3 * ffn) + width + VOCAB
+    cache = layers * (2 * shared * context + 2 * query)
+    return 2 * (weights + rows + cache) / BYTES_PER_S + layers * ENGINE.layer_s
+
+
+def accepted(odds: float, proposals: int) -> float:
+    """Leviathan et al. 2023 (arXiv:2211.17192): a token comes for each proposal before the first refusal, and one."""
+    return sum(odds**place for place in range(proposals + 1))
+
+
+def test_proposals_looked_up_cost_their_verification() -> None:
+    found = estimate(job(Techniques(speculation=Speculation(name="ngram", tokens=4, acceptance=0.6))))
+    round_s = verified_s(1, 4, HALF_WAY + 4)
+    assert tpot_s(found) == pytest.approx(round_s / accepted(0.6, 4), rel=1e-9)
+
+
+def test_a_draft_runs_once_a_proposal_and_reads_the_prompt_once() -> None:
+    how = Speculation(name="1B", tokens=3, acceptance=0.8, draft=load_model("Llama-3.2-1B"))
+    found = estimate(job(Techniques(speculation=how)))
+    round_s = verified_s(1, 3, HALF_WAY + 3) + 3 * drafted_s(HALF_WAY + 3)
+    assert tpot_s(found) == pytest.approx(round_s / accepted(0.8, 3), rel=1e-9)
+    flops = 2 * INPUT * 16 * (2048 * 5120 + 3 * 2048 * 8192) + 16 * 4 * 2048 * INPUT * (INPUT / 2 + 64.5)
+    read_s = flops / CHIP.peak["bf16"] + 2 * 2048 * VOCAB / BYTES_PER_S + 16 * ENGINE.layer_s
+    alone = estimate(job(Techniques(speculation=replace(how, draft=None))))
+    added_s = found.ttft_s.value - alone.ttft_s.value
+    assert added_s == pytest.approx(read_s + 3 * drafted_s(HALF_WAY + 3), rel=0.03)
+
+
+# ---- two pools
+
+
+def test_a_prompt_elsewhere_waits_for_its_pool_and_for_its_cache() -> None:
+    """DistServe (arXiv:2401.09670): M/D/1 before the prefill pool, the cache over the link, decoding on its own."""
+    per_s = 10.0
+    found = estimate(job(Techniques(prefill_gpus=1), concurrency=None, arrivals_per_s=per_s))
+    alone_s = step_s(chunk=INPUT, seen=INPUT)
+    each_s = min(alone_s, step_s(chunk=8192, seen=INPUT, prompts=8) / 8)
+    transfer_s = LAUNCH_S + INPUT * TOKEN_BYTES / LINK_BYTES_PER_S
+    rho = per_s * each_s
+    queue_s = rho * each_s / (2 * (1 - rho))
+    batch = 1.0
+    for _ in range(200):  # Little's law: as many decode as arrive while one answer takes
+        batch = per_s * OUTPUT * step_s(batch, HALF_WAY)
+    assert found.ttft_s.value == pytest.approx(ENGINE.request_s + alone_s + transfer_s + queue_s, rel=1e-3)
+    assert tpot_s(found) == pytest.approx(step_s(batch, HALF_WAY), rel=1e-3)
+    assert found.concurrency == pytest.approx(batch, rel=1e-2)
+    assert found.requests_per_s == pytest.approx(per_s, rel=1e-9)
+    assert found.prefill_frac == 0.5
+
+
+def test_pools_in_different_nodes_are_joined_by_the_network() -> None:
+    """Eight ranks hand over an eighth of the cache each: at a tenth of 50 GB/s nine times as long more."""
+    slow = replace(PLAIN.fabric.levels[1], bytes_per_s=NETWORK_BYTES_PER_S / 10)
+    slower = replace(PLAIN, fabric=replace(PLAIN.fabric, levels=(PLAIN.fabric.levels[0], slow)))
+    near, far = (
+        estimate(job(Techniques(prefill_gpus=8), layout=ServingLayout(tp=8), cluster=place))
+        for place in (PLAIN, slower)
+    )
+    later_s = far.ttft_s.value - near.ttft_s.value
+    assert later_s == pytest.approx(9 * INPUT * TOKEN_BYTES / 8 / NETWORK_BYTES_PER_S, rel=1e-3)
+
+
+def test_users_are_in_one_pool_or_the_other() -> None:
+    """Little's law over both: users = rate x (time before decoding) + those that decode."""
+    users = 24
+    found = estimate(job(Techniques(prefill_gpus=1), concurrency=users))
+    whole_s = found.ttft_s.value + 255 * tpot_s(found)
+    assert found.requests_per_s * whole_s == pytest.approx(users, rel=0.01)
+    assert tpot_s(found) == pytest.approx(step_s(found.concurrency, HALF_WAY), rel=1e-3)
+
+
+def test_tails_of_two_pools_are_those_of_their_queue() -> None:
+    """A share rho of prompts waits, exponentially: W / rho x ln(rho / odds) (Kingman 1962), at one server."""
+    per_s = 20.0
+    asked = job(Techniques(prefill_gpus=1), concurrency=None, arrivals_per_s=per_s)
+    _, sustained, seen = percentiles(asked, 500.0, ("mean", "p90"))
+    each_s = min(step_s(chunk=INPUT, seen=INPUT), step_s(chunk=8192, seen=INPUT, prompts=8) / 8)
+    rho = per_s * each_s
+    mean_s = rho * each_s / (2 * (1 - rho))
+    waited_s = mean_s / rho * math.log(rho / 0.1)
+    assert rho > 0.1
+    assert float(seen["p90"].ttft_s - seen["mean"].ttft_s) == pytest.approx(waited_s - mean_s, rel=1e-6)
+    assert sustained == pytest.approx(min(1 / each_s, 500 / (OUTPUT * step_s(500, HALF_WAY))), rel=1e-9)
+
+
+# ---- layers on the host
+
+
+def test_streamed_layers_come_over_pcie_behind_the_others() -> None:
+    """FlexGen (arXiv:2303.06865): of loading and computing a layer the slower counts."""
+    found = estimate(job(Techniques(offload=Offload(frac=0.5))))
+    whole_s = step_s(1, HALF_WAY)
+    loading_s = 0.5 * LAYER_BYTES / (0.76 * PCIE_BYTES_PER_S)
+    assert tpot_s(found) == pytest.approx(0.5 * whole_s + loading_s, rel=1e-6)
+    assert pytest.approx(PINNED, rel=0.01) == 0.76
+    assert found.tpot_s is not None
+    assert found.tpot_s.bound == pytest.approx(0.5 * LAYER_BYTES / PCIE_BYTES_PER_S, rel=1e-6)
+
+
+def test_layers_on_the_host_run_there_and_their_rows_travel() -> None:
+    """llama.cpp: a quarter of the layers at a tenth of the bandwidth; activations go there and back over PCIe."""
+    host = replace(PLAIN.rates, hbm_bytes_per_s=BYTES_PER_S / 10)
+    machine = runner(job(Techniques(offload=Offload(frac=0.25, host=host))))
+    found = float(np.asarray(machine.step(Load(decode_batch=2, decode_context=500), ServingLayout()).seconds))
+    on_device_s = step_s(2, 500)
+    head_s = product_s(2, VOCAB, WIDTH)
+    layers_s = step_s(2, 500, host_s=0.0) - head_s
+    on_host_s = 10 * layers_s + LAYERS * ENGINE.layer_s
+    travel_s = 2 * 2 * WIDTH * 2 / (0.76 * PCIE_BYTES_PER_S)
+    assert found == pytest.approx(0.75 * on_device_s + 0.25 * on_host_s + travel_s, rel=1e-6)
+
+
+def test_from_32_tokens_a_step_the_device_computes_what_the_host_holds() -> None:
+    host = replace(PLAIN.rates, hbm_bytes_per_s=BYTES_PER_S / 10)
+    machine = runner(job(Techniques(offload=Offload(frac=0.25, host=host))))
+    found = float(np.asarray(machine.step(Load(decode_batch=32, decode_context=500), ServingLayout()).seconds))
+    loading_s = 0.25 * LAYER_BYTES / (0.76 * PCIE_BYTES_PER_S)  # not prefetched: it stands before the computing
+    assert found == pytest.approx(step_s(32, 500) + loading_s, rel=1e-6)
