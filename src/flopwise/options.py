@@ -1,8 +1,8 @@
 """Options, each declared once: from a declaration come command line, file keys, JSON Schema, pages and keywords.
 
-A *spec* is a frozen dataclass whose fields are options (`option`): how each is written, what it may be, what it means
+A `Spec` is a frozen dataclass whose fields are options (`option`): how each is written, what it may be, what it means
 and what holds when nobody says it. `take` lays Python keywords over specs, a `FileFormat` reads specs from the mapping
-of a file, and `flopwise.cli.shared_options` makes flags of the same fields.
+of a file, and `flopwise.cli.options` makes flags of the same fields.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,14 @@ class Kind:
 
 
 def quantity(
-    metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, zero: bool = False
+    metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, closed: bool = False
 ) -> Kind:
-    """A number above `low` (or, with `zero`, from it) up to `high`, with a unit as `reads` of `flopwise.units` has it."""
+    """A number above `low` (`closed`: or equal to it) up to `high`, with a unit as `reads` of `flopwise.units` has it."""
 
     def parse(value: object, what: str) -> float:
         number = reads(value, what)
-        if not (math.isfinite(number) and (low < number <= high or (zero and number == low))):
-            above = f"{low:g} or more" if zero else f"above {low:g}"
+        if not (math.isfinite(number) and (low < number <= high or (closed and number == low))):
+            above = f"{low:g} or more" if closed else f"above {low:g}"
             raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {high:g}")
         return number
 
@@ -96,6 +97,11 @@ def _wholes(value: object, what: str) -> tuple[int, ...]:
     return tuple(units.parse_whole(str(part).strip(), what, high=10**6) for part in parts)
 
 
+def _names(value: object, what: str) -> tuple[str, ...]:
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(name("name").parse(part, what) for part in parts)
+
+
 def _path(value: object, what: str) -> Path:
     if not isinstance(value, str | Path):
         raise _expected("the path of a file", value, what)
@@ -114,22 +120,22 @@ def kind_of(value: object) -> str:
 
 
 COUNT = quantity("count", units.parse_count)
-COUNT_OR_ZERO = quantity("count", units.parse_count, zero=True)
+COUNT_OR_ZERO = quantity("count", units.parse_count, closed=True)
 RATIO = quantity("x", units.parse_count)
-RATIO_OR_ZERO = quantity("x", units.parse_count, zero=True)
-HOUR = quantity("hour", units.parse_count, high=24.0, zero=True)
+RATIO_OR_ZERO = quantity("x", units.parse_count, closed=True)
+HOUR = quantity("hour", units.parse_count, high=24.0, closed=True)
 FLOPS = quantity("flop", units.parse_flops, high=1e36)
 BYTES = quantity("bytes", units.parse_bytes, high=1e21)
 SECONDS = quantity("time", units.parse_seconds, high=1e12)
-SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, zero=True)
+SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, closed=True)
 RATE = quantity("rate", units.parse_rate, high=1e12)
-RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, zero=True)
+RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, closed=True)
 BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
 WATTS = quantity("power", units.parse_watts, high=1e6)
 USD = quantity("usd", units.parse_usd, high=1e15)
-USD_OR_ZERO = quantity("usd", units.parse_usd, high=1e15, zero=True)
+USD_OR_ZERO = quantity("usd", units.parse_usd, high=1e15, closed=True)
 FRACTION = quantity("share", units.parse_share, high=1.0)
-FRACTION_OR_ZERO = quantity("share", units.parse_share, high=1.0, zero=True)
+FRACTION_OR_ZERO = quantity("share", units.parse_share, high=1.0, closed=True)
 CHANGE = quantity("share", units.parse_share, low=-1e9, high=1e9)
 WHOLE = whole()
 WHOLE_OR_ZERO = whole(low=0)
@@ -137,6 +143,7 @@ BATCH = whole(high=10**7)
 TOKENS = whole(high=10**8)
 DEGREE = whole(high=10**6)
 WHOLES = Kind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
+NAMES = Kind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
 FLAG = Kind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
 FILE = Kind("path", _path)
 
@@ -188,7 +195,7 @@ def option(
     metavar: str = "",
     repeated: bool = False,
 ) -> Any:
-    """A field of a spec: its `flags` (a blank between them), kind and help `text`, and what holds when it is not said."""
+    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said."""
     declared = Option(
         flags=tuple(flags.split()), kind=kind, help=text, key=key, section=section, metavar=metavar, repeated=repeated
     )
@@ -196,17 +203,41 @@ def option(
 
 
 def same(spec: type, named: str, *, default: Any = None, **changes: Any) -> Any:
-    """A field of a spec: what `spec` declares as `named`, with `changes` of its key, its heading or its being repeated."""
+    """A field of a spec: what `spec` declares as `named`, but for `changes`: of its key, its heading, being repeated."""
     declared = replace(options_of(spec)[named], **changes)
     return field(default=() if declared.repeated and default is None else default, metadata={"option": declared})
 
 
-def options_of(spec: type) -> dict[str, Option]:
+class OptionError(SpecError):
+    """An option that does not go with others; `name` is that of its field, `reason` what is wrong with it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        """The message starts with the name."""
+        self.name, self.reason = name, reason
+        super().__init__(f"{name.replace('_', ' ')}: {reason}")
+
+
+class Spec:
+    """A frozen dataclass of options. Values are read as their kinds have it, so that text with units will do."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Read the values that are said; SpecError for one that cannot be."""
+        for name, declared in options_of(type(self)).items():
+            value = getattr(self, name)
+            if value is not None and value != ():
+                object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
+
+
+@cache
+def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
     return {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
 
 
-def defaults_of(spec: type) -> dict[str, Any]:
+@cache
+def defaults_of(spec: type) -> Mapping[str, Any]:
     """What holds when nobody says it, by the names of a spec's fields."""
     return {f.name: None if f.default is MISSING else f.default for f in fields(spec)}
 

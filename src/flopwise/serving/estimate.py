@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.engine_support import support
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
+from flopwise.ops.degrees import check_expert_ranks, check_stages_fit
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
 from flopwise.serving.disaggregated import disaggregated
@@ -89,14 +90,10 @@ def check(job: ServeJob) -> None:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    if int(layout.pp) > model.stacks[0].num_layers:
-        raise SpecError(f"pp {layout.pp} is more than the {model.stacks[0].num_layers} layers of {model.name}")
+    check_stages_fit(model, int(layout.pp))
     check_context(job)
     check_techniques(job)
-    if int(layout.tp) * int(layout.dp) % int(layout.ep):
-        raise SpecError(
-            f"ep {layout.ep} does not divide tp x dp = {int(layout.tp) * int(layout.dp)}, the ranks of the experts"
-        )
+    check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 
 
 def check_context(job: ServeJob) -> tuple[str, ...]:
