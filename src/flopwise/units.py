@@ -227,6 +227,13 @@ def format_usd(value: float) -> str:
     return f"${value:,.{digits}f}"
 
 
+def format_price(usd_per_gpu_hour: float | None, source: str) -> str:
+    """The price for one accelerator and hour with its origin and date; `unknown` for None."""
+    return (
+        "unknown" if usd_per_gpu_hour is None else f"{format_usd(usd_per_gpu_hour)} per accelerator and hour ({source})"
+    )
+
+
 def format_joules(value: float) -> str:
     """Energy as bills state it, in watt-hours: `12.3 kWh`."""
     return _with_prefix(value / HOUR_S, "Wh", " kMGT", 1000.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from formulas import is_arithmetic, recomputed
 
 import flopwise
 from flopwise.api.explain import figure_of
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, walk
+from formulas import is_arithmetic, recomputed
 
 TRAINING: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "tokens": 1e9, "fsdp": True, "seq": 2048},

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from flopwise import cli
-from flopwise.api.elasticity import vertical
 from flopwise.api.serve import serve
-from flopwise.api.simulate import simulate
-from flopwise.api.traffic import Traffic
+from flopwise.api.simulate import simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.serving.sim.result import Slo
+from flopwise.serving.sim.source import Traffic
 
 HOW: dict[str, Any] = {"gpu": "h100", "inputs": "512", "outputs": "64"}
 MODEL = "Llama-3.1-8B"

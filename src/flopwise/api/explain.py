@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from flopwise.api.memory import MemoryAnswer
     from flopwise.api.sensitivity import Sensitivity
     from flopwise.api.serve import ServeAnswer
-    from flopwise.api.shapes import ShapeAnswer
     from flopwise.api.train import TrainAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
+    from flopwise.shapes.answer import ShapeAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

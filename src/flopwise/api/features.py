@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
     from flopwise.serving.techniques import Techniques
 
-STORAGE = "nvme-gen4"
-"""Kind of storage that weights are read from where none is named."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features(Asked):
@@ -68,9 +65,10 @@ class Features(Asked):
             UnknownNameError: no such kind.
         """
         from flopwise.facts.storage import Storage, storage
+        from flopwise.serving.startup import DEFAULT_STORAGE
 
         if self.storage_bytes_per_s is None:
-            return storage(self.storage or STORAGE, facts)
+            return storage(self.storage or DEFAULT_STORAGE, facts)
         if self.storage is not None:
             raise SpecError("a kind of storage and a bandwidth are both given; give one")
         return Storage(name="given", read_bytes_per_s=self.storage_bytes_per_s, source="given", date="")

@@ -1,251 +1,29 @@
-"""What users of a service see: the requests of a trace, or drawn at a rate, through replicas step by step."""
+"""What users of a service see: requests through replicas, through an autoscaler's replicas, or from a queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flopwise.api.features import Features
 from flopwise.api.machines import Machines, described, loaded
 from flopwise.api.memory import Deployment, in_its_format, overridden
 from flopwise.api.recipes import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.api.traffic import Traffic
-from flopwise.api.train import price_text
-from flopwise.errors import SpecError
-from flopwise.units import HOUR_S
+from flopwise.serving.estimate import ServeJob
 
 if TYPE_CHECKING:
-    from flopwise.api.response_cache import CacheReport
-    from flopwise.facts.architecture import Model
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.sim.answer import SimulateAnswer
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.batch_queue import BatchAnswer, BatchRequest
     from flopwise.serving.sim.caching import ResponseCache
-    from flopwise.serving.sim.engine import Limits, Replica
-    from flopwise.serving.sim.result import Simulated, Slo, Summary
-    from flopwise.serving.sim.setup import Transfer
-    from flopwise.serving.sim.trace import Trace
+    from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
+    from flopwise.serving.sim.request import Scheduling, SimulationRequest
+    from flopwise.serving.sim.result import Slo
+    from flopwise.serving.sim.source import Traffic
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduling:
-    """How replicas work and where requests go. None: as the engine's row has it."""
-
-    policy: str = "fcfs"
-    balancer: str = "least-loaded"
-    step_tokens: int | None = None
-    max_batch: int | None = None
-    mix: bool = True
-    preempt: Literal["recompute", "swap"] = "recompute"
-    prefix_cache: bool | None = None  # None: where the traffic has prefixes
-    prefill_replicas: int = 0  # replicas that do prompts only
-    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
-
-    def pool(self, replicas: int, gpus: int) -> int:
-        """Prompt-only replicas of `gpus` devices beside so many others.
-
-        Raises:
-            SpecError: both ways to say it are used, or they make no whole replicas.
-        """
-        from flopwise.serving.sim.pools import prefill_instances
-
-        if self.prefill_replicas and self.prefill_gpus:
-            raise SpecError("--prefill-replicas and --prefill-gpus say the same; give one")
-        return self.prefill_replicas + prefill_instances(replicas, self.prefill_gpus, gpus)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateAnswer:
-    """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
-
-    job: ServeJob
-    simulated: Simulated
-    summary: Summary
-    slo: Slo
-    replicas: int
-    gpus_per_replica: int
-    usd_per_hour: float | None  # of all replicas
-    cost_usd: float | None
-    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s and tpot_s
-    settings: tuple[tuple[str, str], ...]
-    assumptions: tuple[str, ...]
-    cache: CacheReport | None = None
-
-    @property
-    def usd_per_million_output_tokens(self) -> float | None:
-        """What a million output tokens of this run cost; None without a price."""
-        _, made = self.simulated.tokens
-        return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """All that a run needs: the requests, one replica, and what it was made from."""
-
-    job: ServeJob
-    trace: Trace
-    replica: Replica
-    limits: Limits
-    transfer: Transfer | None
-    assumptions: tuple[str, ...]
-
-
-def prepared(
-    model: Any,
-    traffic: Traffic,
-    *,
-    scheduling: Scheduling,
-    place: Machines,
-    deployment: Deployment,
-    features: Features,
-    assume_family: str | None = None,
-    offline: bool = False,
-) -> Simulation:
-    """The requests and one replica of a deployment.
-
-    Raises:
-        SpecError: a value or a name that cannot be; InfeasibleError: weights and one request do not fit.
-        MissingFactError: a fact that the answer needs is not known.
-    """
-    from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.sim.engine import replica
-    from flopwise.serving.sim.pools import transfer
-
-    found, asked, native = _served(model, scheduling, place, deployment, assume_family=assume_family, offline=offline)
-    trace = traffic.drawn()
-    inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
-    longest = int((trace.prompt + trace.output).max())
-    window = found.max_position
-    cluster = place.cluster(asked.tp * asked.pp * asked.dp)
-    job = ServeJob(
-        model=found,
-        cluster=cluster,
-        layout=asked.layout(),
-        weights=asked.weights or "bf16",
-        kv_dtype=asked.kv_dtype or "bf16",
-        engine=asked.engine,
-        input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
-        output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
-        memory_frac=asked.memory_frac,
-        max_batch=scheduling.max_batch,
-        techniques=replace(features, prefill_gpus=None).techniques(
-            found, asked, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
-        ),
-    )
-    built = replica(
-        job,
-        context=inputs + outputs,
-        step_tokens=scheduling.step_tokens,
-        max_tokens=longest if window is None else window,
-    )
-    prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
-    limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
-    split = scheduling.prefill_replicas or scheduling.prefill_gpus
-    return Simulation(
-        job=job,
-        trace=trace,
-        replica=built,
-        limits=limits,
-        transfer=transfer(job) if split else None,
-        assumptions=tuple(dict.fromkeys((*native, *found.notes, *job.cluster.assumptions, *_of_techniques(job)))),
-    )
-
-
-def _served(
-    model: Any,
-    scheduling: Scheduling,
-    place: Machines,
-    deployment: Deployment,
-    *,
-    assume_family: str | None,
-    offline: bool,
-) -> tuple[Model, Deployment, tuple[str, ...]]:
-    """The model, the deployment in its format, and what was assumed of it; refuses what cannot be simulated."""
-    from flopwise.serving.memory import generates
-
-    for name, value in (("step tokens", scheduling.step_tokens), ("largest batch", scheduling.max_batch)):
-        if value is not None and value < 1:
-            raise SpecError(f"{name} {value} is out of range; allowed: from 1")
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    if not generates(found) or found.kind == "encoder-decoder":
-        raise SpecError(
-            f"{found.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
-        )
-    asked, native = in_its_format(found, deployment)
-    check_tensor_parallel(found, asked.tp)
-    check_expert_parallel(found, asked.ep)
-    check_pipeline(found, asked.pp)
-    return found, asked, native
-
-
-class Asked(NamedTuple):
-    """A question as it was understood."""
-
-    made: Simulation
-    flow: Traffic
-    how: Scheduling
-
-
-def understood(
-    model: Any,
-    *,
-    traffic: Traffic | None = None,
-    scheduling: Scheduling | None = None,
-    gpu: str | None = None,
-    machines: Machines | None = None,
-    deployment: Deployment | None = None,
-    features: Features | None = None,
-    facts: Path | str | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
-    **said: Any,
-) -> Asked:
-    """The requests, one replica and the habits of the scheduler; arguments and errors as `simulate`."""
-    held = {kind: {k: said.pop(k) for k in list(said) if k in kind.__dataclass_fields__} for kind in _KINDS}
-    more = overridden(features or Features(), held[Features])
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), held[Machines])
-    asked = overridden(deployment or Deployment(), held[Deployment] | said)
-    how = overridden(scheduling or Scheduling(), held[Scheduling])
-    how = replace(how, prefill_gpus=more.prefill_gpus or how.prefill_gpus)
-    flow = overridden(traffic or Traffic(), held[Traffic])
-    if how.prefill_replicas < 0:
-        raise SpecError(f"{how.prefill_replicas} replicas for prompts; allowed: from 0")
-    made = prepared(
-        model, flow, scheduling=how, place=place, deployment=asked, features=more, assume_family=assume_family,
-        offline=offline,
-    )  # fmt: skip
-    return Asked(made, flow, how)
-
-
-def played(
-    asked: Asked, replicas: int, *, requests: Trace | None = None, on_compile: Callable[[], None] | None = None
-) -> Simulated:
-    """Those requests (None: all of the question) through a fixed number of replicas.
-
-    Raises:
-        SpecError: less than one replica.
-    """
-    from flopwise.serving.sim.simulate import simulate as run
-
-    made, flow, how = asked
-    if replicas < 1:
-        raise SpecError(f"{replicas} replicas; allowed: from 1")
-    each = made.replica.schedulers
-    return run(
-        made.trace if requests is None else requests,
-        made.replica.cost,
-        made.limits,
-        replicas=replicas * each,
-        balancer=how.balancer,
-        policy=how.policy,
-        users=flow.users,
-        think_s=flow.think_s,
-        together=flow.together,
-        prefill_replicas=how.pool(replicas, int(made.job.layout.num_gpus)) * each,
-        transfer=made.transfer,
-        on_compile=on_compile,
-    )
+Spec = TypeVar("Spec")
 
 
 def simulate(
@@ -279,115 +57,182 @@ def simulate(
         InfeasibleError: weights and one request do not fit the memory.
         MissingFactError: a fact that the answer needs is not known.
     """
-    from flopwise.api.response_cache import Front, report
+    from flopwise.serving.sim.answer import cache_report, simulation_answer
     from flopwise.serving.sim.result import Slo
 
-    asked = understood(
+    request = resolve(
         model, traffic=traffic, scheduling=scheduling, gpu=gpu, machines=machines, deployment=deployment,
         features=features, facts=facts, assume_family=assume_family, offline=offline, **said,
-    )  # fmt: skip
-    goal, total = slo or Slo(), replicas + asked.how.pool(replicas, int(asked.made.job.layout.num_gpus))
-    front = Front.of(asked, cache)
-    found = front.seen(played(asked, replicas, requests=front.computed, on_compile=on_compile))
-    answer = answered(*asked, found, replicas=total, slo=goal)
-    return answer if cache is None else replace(answer, cache=report(asked, front, answer, replicas, attain))
+    ).with_cache(cache)  # fmt: skip
+    total = replicas + request.prefill_pool(replicas)
+    run = request.run_fixed(replicas, on_compile)
+    answer = simulation_answer(request, run, replicas=total, slo=slo or Slo())
+    return answer if cache is None else replace(answer, cache=cache_report(request, answer, replicas, attain))
 
 
-_KINDS = (Traffic, Features, Scheduling, Machines, Deployment)
-
-
-def answered(
-    made: Simulation,
-    flow: Traffic,
-    how: Scheduling,
-    found: Simulated,
+def autoscale(
+    model: Any,
     *,
-    replicas: int,
-    slo: Slo,
-    hours: float | None = None,
-) -> SimulateAnswer:
-    """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
-    from flopwise.serving.bands import serving_band
-    from flopwise.serving.under_load import least_tpot_s
+    rule: Autoscaling | None = None,
+    slo: Slo | None = None,
+    attain: float | None = None,
+    compare: bool = True,
+    cache: ResponseCache | None = None,
+    on_compile: Callable[[], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
+    **question: Any,
+) -> AutoscaleAnswer:
+    """Run requests through replicas that an autoscaler starts and drains; further keywords as `simulate`.
 
-    job = made.job
-    summary = found.summary(slo)
-    hours = replicas * found.paid_s / HOUR_S if hours is None else hours
-    summary = summary._replace(replica_hours=hours)
-    gpus = int(job.layout.num_gpus)
-    each = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
-    paced = job if flow.users else replace(job, arrivals_per_s=made.trace.requests_per_s)
-    intervals = {}
-    for name, median, least in (
-        ("ttft", summary.ttft_s.p50, 0.0),
-        ("tpot", summary.tpot_s.p50, least_tpot_s(job)),
-    ):
-        if isfinite(median):
-            low, high = serving_band(paced, name).interval(median, floor=min(least, median))
-            intervals[f"{name}_s"] = (float(low), float(high))
-    return SimulateAnswer(
-        job=job,
-        simulated=found,
-        summary=summary,
-        slo=slo,
-        replicas=replicas,
-        gpus_per_replica=gpus,
-        usd_per_hour=None if each is None else each * replicas,
-        cost_usd=None if each is None else each * hours,
-        intervals=intervals,
-        settings=_settings(made, flow, how, replicas),
-        assumptions=(*made.assumptions, *_told(made, flow, how)),
+    With an objective, `compare` finds the fewest fixed replicas that hold it for as many requests as the autoscaler's
+    do, or for a share `attain`; without one, a fixed peak is the most replicas that the autoscaler had.
+
+    Raises:
+        SpecError: a value or a name that cannot be, or traffic that follows its answers; InfeasibleError and
+            MissingFactError as `simulate`.
+    """
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.elasticity import autoscaled
+    from flopwise.serving.sim.result import Slo
+
+    return autoscaled(
+        resolve(model, **question), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare, cache=cache,
+        on_compile=on_compile, report=report,
+    )  # fmt: skip
+
+
+def vertical(
+    model: Any,
+    *,
+    replicas: int = 1,
+    rule: Autoscaling | None = None,
+    slo: Slo | None = None,
+    deployment: Deployment | None = None,
+    on_compile: Callable[[], None] | None = None,
+    **question: Any,
+) -> tuple[Size, ...]:
+    """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.
+
+    Every degree that divides them, in powers of two; an autoscaler's bounds and targets for each replica are scaled
+    with its size. Further keywords as `simulate`.
+
+    Raises:
+        SpecError: as `simulate`.
+    """
+    from flopwise.serving.sim.elasticity import replica_sizes
+    from flopwise.serving.sim.result import Slo
+
+    base = overridden(deployment or Deployment(), _fields(Deployment, question))
+
+    def request_at(tp: int) -> SimulationRequest:
+        return resolve(model, deployment=replace(base, tp=tp), **question)
+
+    return replica_sizes(request_at, base.tp, replicas, rule, slo or Slo(), on_compile)
+
+
+def batch(
+    model: Any,
+    requests: int,
+    *,
+    queue: BatchRequest | None = None,
+    gpu: str | None = None,
+    machines: Machines | None = None,
+    deployment: Deployment | None = None,
+    features: Features | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    report: Callable[[int, int], None] | None = None,
+    **said: Any,
+) -> BatchAnswer:
+    """Work off `requests` on spot workers; further keywords: of `BatchRequest`, `Deployment`, `Machines`, `Features`.
+
+    Raises:
+        SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
+            the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
+    """
+    from flopwise.errors import SpecError
+    from flopwise.serving.memory import generates
+    from flopwise.serving.sim.batch_queue import BatchRequest, WorkerMachines, queue_answer
+    from flopwise.serving.technique_rules import told_of_techniques
+
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), _fields(Machines, said))
+    request = overridden(queue or BatchRequest(requests=requests), _fields(BatchRequest, said) | {"requests": requests})
+    request.check()
+    techniques = overridden(features or Features(), _fields(Features, said))
+    base = overridden(deployment or Deployment(), said)
+    job, notes = _replica_job(model, base, place, techniques, assume_family, offline=offline)
+    if not generates(job.model):
+        raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
+    inputs, outputs = (max(1, round(mean)) for mean in request.mean_lengths())
+    job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=base.concurrency)
+
+    def machines_of(gpus: int) -> WorkerMachines:
+        return WorkerMachines(
+            spot=replace(place, purchase="spot", usd_per_gpu_hour=request.spot_price).cluster(gpus),
+            on_demand=replace(place, purchase="on_demand").cluster(gpus),
+            provider=place.provider,
+            folder=Path(place.facts) if place.facts is not None else None,
+        )
+
+    return queue_answer(request, job, machines_of, (*notes, *told_of_techniques(job)), report)
+
+
+def resolve(
+    model: Any,
+    *,
+    traffic: Traffic | None = None,
+    scheduling: Scheduling | None = None,
+    gpu: str | None = None,
+    machines: Machines | None = None,
+    deployment: Deployment | None = None,
+    features: Features | None = None,
+    facts: Path | str | None = None,
+    assume_family: str | None = None,
+    offline: bool = False,
+    **said: Any,
+) -> SimulationRequest:
+    """The requests, one replica and how replicas work; keywords and errors as `simulate`."""
+    from flopwise.serving.sim.request import Scheduling, simulation_request
+    from flopwise.serving.sim.source import Traffic
+
+    flow = overridden(traffic or Traffic(), _fields(Traffic, said))
+    techniques = overridden(features or Features(), _fields(Features, said))
+    work = overridden(scheduling or Scheduling(), _fields(Scheduling, said))
+    work = replace(work, prefill_gpus=techniques.prefill_gpus or work.prefill_gpus)
+    place = overridden(machines or Machines(gpu=gpu, facts=facts), _fields(Machines, said))
+    base = overridden(deployment or Deployment(), said)
+    plain = replace(techniques, prefill_gpus=None)
+    job, notes = _replica_job(model, base, place, plain, assume_family, offline=offline)
+    return simulation_request(job, flow, work, (*notes, *job.cluster.assumptions))
+
+
+def _fields(kind: type, said: dict[str, Any]) -> dict[str, Any]:
+    """Those keywords that are fields of `kind`, taken out of `said`."""
+    return {name: said.pop(name) for name in list(said) if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def _replica_job(
+    model: Any, base: Deployment, place: Machines, features: Features, assume_family: str | None, *, offline: bool
+) -> tuple[ServeJob, tuple[str, ...]]:
+    """One replica of a deployment, without its load, and what was assumed of the model and its format."""
+    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
+    base, native = in_its_format(found, base)
+    check_tensor_parallel(found, base.tp)
+    check_expert_parallel(found, base.ep)
+    check_pipeline(found, base.pp)
+    cluster = place.cluster(base.tp * base.pp * base.dp + (features.prefill_gpus or 0))
+    techniques = features.techniques(
+        found, base, cluster.accelerator, place.facts, assume_family=assume_family, offline=offline
     )
-
-
-def _of_techniques(job: ServeJob) -> tuple[str, ...]:
-    """What is assumed of techniques, and what their simulation adds to it."""
-    from flopwise.serving.technique_rules import told_of_simulated_techniques, told_of_techniques
-
-    return (*told_of_techniques(job), *told_of_simulated_techniques(job))
-
-
-def _told(made: Simulation, flow: Traffic, how: Scheduling) -> tuple[str, ...]:
-    from flopwise.serving.sim.joining import told
-
-    limits, began = made.limits, told(made.trace, flow.users, together=flow.together)
-    wave = "requests come from midnight on; their rate is the mean of whole days" if flow.arrivals == "diurnal" else ""
-    steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
-    return (
-        f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens",
-        "a run repeats exactly with its seed; its intervals are those of the step times that it is made of",
-        *filter(None, (wave, _idle_policy(how.policy, made.trace), began)),
+    job = ServeJob(
+        model=found,
+        cluster=cluster,
+        layout=base.layout(),
+        weights=base.weights or "bf16",
+        kv_dtype=base.kv_dtype or "bf16",
+        engine=base.engine,
+        memory_frac=base.memory_frac,
+        techniques=techniques,
     )
-
-
-def _idle_policy(policy: str, trace: Trace) -> str:
-    """That a policy orders by what the requests do not have."""
-    if policy == "priority" and trace.priority.min() == trace.priority.max():
-        return "all requests have one priority (a trace file's column priority): first come, first served"
-    if policy == "deadline" and trace.deadline_ps.max() < 0:
-        return "no request has a deadline (a trace file's column deadline_s): first come, first served"
-    return ""
-
-
-def _settings(made: Simulation, flow: Traffic, how: Scheduling, replicas: int) -> tuple[tuple[str, str], ...]:
-    from flopwise.serving.technique_rules import technique_settings
-
-    job, trace = made.job, made.trace
-    gpus = int(job.layout.num_gpus)
-    pool = how.prefill_replicas or how.prefill_gpus * replicas // (gpus + how.prefill_gpus)
-    split = f" ({pool} for prompts)" if pool else ""
-    rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
-    rate = "as they are answered" if flow.users else rate
-    degrees = job.layout
-    layout = Deployment(tp=int(degrees.tp), pp=int(degrees.pp), ep=int(degrees.ep), dp=int(degrees.dp)).layout_text
-    source = f"from {flow.trace.name}" if flow.trace else f"{flow.users:,} users" if flow.users else flow.arrivals
-    return (
-        ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
-        ("layout", layout),
-        ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
-        ("engine", f"{job.engine}; {how.policy}, {how.balancer}"),
-        *technique_settings(job),
-        ("requests", f"{len(trace):,} {source}, {rate}"),
-        ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
-        ("price", price_text(job.cluster)),
-    )
+    return job, (*native, *found.notes)

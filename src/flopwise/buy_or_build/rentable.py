@@ -1,4 +1,4 @@
-"""Units of machines that can be rented again and again: what months of traffic cost on them, and where they pay."""
+"""Units of machines that can be rented again and again: and what months of traffic cost on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-LONGEST_MONTHS = 120
-"""Months beyond which nobody waits for a break-even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +90,6 @@ def unit_of(
     return usd * instances, capacity, instances
 
 
-def summed_ends(
-    value: Array | float, *parts: tuple[Array | float, Array | float, Array | float]
-) -> tuple[Array, Array]:
-    """(low, high) of a sum of `value` from its parts (value, low, high), in their unit; broadcasts.
-
-    Source: variances of independent parts add up: the distances of the ends from the middle add as their squares.
-    Assumes: parts err independently of each other (a training run and what it is served on).
-    """
-    down = np.sqrt(sum(np.square(np.subtract(middle, low)) for middle, low, _ in parts))
-    up = np.sqrt(sum(np.square(np.subtract(high, middle)) for middle, _, high in parts))
-    return value - down, value + up
-
-
 def monthly_volumes(first: float, growth_frac: float, months: int) -> Array:
     """Tokens of each month, shape (months,), the first as given and each next more by `growth_frac`.
 
@@ -118,36 +102,3 @@ def cumulative_usd(upfront_usd: float, monthly_usd: Array) -> Array:
     """What is paid by the end of each month, shape (months + 1,), the up-front sum first. Source: definition."""
     paid: Array = upfront_usd + np.concatenate([[0.0], np.cumsum(monthly_usd)])
     return paid
-
-
-def break_even_month(own: Array, other: Array) -> int | None:
-    """The month from whose end on `own` (months + 1,) costs no more than `other`; None where it costs more at the end.
-
-    Source: definition.
-    """
-    dearer = np.flatnonzero(own > other * (1 + 1e-12))
-    if not dearer.size:
-        return 0
-    last = int(dearer[-1])
-    return None if last == len(own) - 1 else last + 1
-
-
-def break_even_volume(
-    upfront_usd: float, upkeep_usd: float, months: int, api_usd_per_token: float, units: RentableUnits
-) -> float | None:
-    """The least steady tokens a month at which own machines cost no more than an API over the months; None: at none.
-
-    Source: with n units of C USD and K tokens a month, U up front and B of upkeep over H months, an API of p a token
-    costs as much at v = (U / H + B + n C) / p; it is n units that v takes if (n - 1) K < v <= n K, so the least n
-    is the first at or above (U / H + B) / (p K - C), and nothing is where p K <= C; the least over all units.
-    Assumes: a volume that does not change; one kind of unit at a time.
-    """
-    price, capacity = units.usd_per_month, units.tokens_per_month
-    fixed = upfront_usd / months + upkeep_usd
-    margin = api_usd_per_token * capacity - price
-    pays = margin > 1e-12 * price
-    if not pays.any():
-        return None
-    num = np.maximum(np.ceil(np.round(fixed / margin[pays], 9)), 1.0)
-    volumes = np.maximum((fixed + num * price[pays]) / api_usd_per_token, (num - 1) * capacity[pays])
-    return float(volumes.min())

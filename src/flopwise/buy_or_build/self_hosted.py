@@ -19,14 +19,10 @@ from flopwise.buy_or_build.alternatives import (
     with_ends,
 )
 from flopwise.buy_or_build.rentable import (
-    LONGEST_MONTHS,
     RentableUnits,
-    break_even_month,
-    break_even_volume,
     cumulative_usd,
     monthly_volumes,
     num_units,
-    summed_ends,
     unit_of,
 )
 from flopwise.cost.intervals import ErrorBand
@@ -48,6 +44,8 @@ from flopwise.training.estimate import training_band
 from flopwise.training.token_rules import optimal_tokens, predicted_loss
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
+LONGEST_MONTHS = 120
+"""Months beyond which nobody waits for a break-even."""
 AT_SCALE = 30.0
 """Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
 REASONS = 3
@@ -183,6 +181,52 @@ class SelfHosted:
                 filled_frac=(filled[0], min(filled), max(filled)),
             ),
         )  # fmt: skip
+
+
+def summed_ends(
+    value: Array | float, *parts: tuple[Array | float, Array | float, Array | float]
+) -> tuple[Array, Array]:
+    """(low, high) of a sum of `value` from its parts (value, low, high), in their unit; broadcasts.
+
+    Source: variances of independent parts add up: the distances of the ends from the middle add as their squares.
+    Assumes: parts err independently of each other (a training run and what it is served on).
+    """
+    down = np.sqrt(sum(np.square(np.subtract(middle, low)) for middle, low, _ in parts))
+    up = np.sqrt(sum(np.square(np.subtract(high, middle)) for middle, _, high in parts))
+    return value - down, value + up
+
+
+def break_even_month(own: Array, other: Array) -> int | None:
+    """The month from whose end on `own` (months + 1,) costs no more than `other`; None where it costs more at the end.
+
+    Source: definition.
+    """
+    dearer = np.flatnonzero(own > other * (1 + 1e-12))
+    if not dearer.size:
+        return 0
+    last = int(dearer[-1])
+    return None if last == len(own) - 1 else last + 1
+
+
+def break_even_volume(
+    upfront_usd: float, upkeep_usd: float, months: int, api_usd_per_token: float, units: RentableUnits
+) -> float | None:
+    """The least steady tokens a month at which own machines cost no more than an API over the months; None: at none.
+
+    Source: with n units of C USD and K tokens a month, U up front and B of upkeep over H months, an API of p a token
+    costs as much at v = (U / H + B + n C) / p; it is n units that v takes if (n - 1) K < v <= n K, so the least n
+    is the first at or above (U / H + B) / (p K - C), and nothing is where p K <= C; the least over all units.
+    Assumes: a volume that does not change; one kind of unit at a time.
+    """
+    price, capacity = units.usd_per_month, units.tokens_per_month
+    fixed = upfront_usd / months + upkeep_usd
+    margin = api_usd_per_token * capacity - price
+    pays = margin > 1e-12 * price
+    if not pays.any():
+        return None
+    num = np.maximum(np.ceil(np.round(fixed / margin[pays], 9)), 1.0)
+    volumes = np.maximum((fixed + num * price[pays]) / api_usd_per_token, (num - 1) * capacity[pays])
+    return float(volumes.min())
 
 
 class SelfHostedPlans:

@@ -10,8 +10,7 @@ import numpy as np
 
 from flopwise import units
 from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, ComparisonRequest, TippingPoint, Verdict
-from flopwise.buy_or_build.rentable import LONGEST_MONTHS
-from flopwise.buy_or_build.self_hosted import SelfHosted
+from flopwise.buy_or_build.self_hosted import LONGEST_MONTHS, SelfHosted
 from flopwise.cost.intervals import ErrorBand
 from flopwise.ops.types import Array
 

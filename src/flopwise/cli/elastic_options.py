@@ -11,8 +11,8 @@ from flopwise.cli import options, questions
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.api.batch import Batch
     from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.batch_queue import BatchRequest
     from flopwise.serving.sim.caching import ResponseCache
 
 autoscale_options = questions.grouped(
@@ -156,9 +156,9 @@ def response_cache(given: dict[str, Any]) -> ResponseCache | None:
     )
 
 
-def batch(given: dict[str, Any]) -> Batch:
+def batch(given: dict[str, Any]) -> BatchRequest:
     """The queue in the parameters of the command."""
-    from flopwise.api.batch import Batch
+    from flopwise.serving.sim.batch_queue import BatchRequest
 
     named = {
         "workers": given["workers"],
@@ -176,4 +176,4 @@ def batch(given: dict[str, Any]) -> Batch:
         "trials": given["trials"],
         "seed": given["seed"],
     }
-    return Batch(requests=given["queue"], **{name: value for name, value in named.items() if value is not None})
+    return BatchRequest(requests=given["queue"], **{name: value for name, value in named.items() if value is not None})

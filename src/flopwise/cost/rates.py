@@ -104,6 +104,11 @@ class Rates:
             return next((k for k in (kind, *SIXTEEN_BIT, "fp32") if k in self.peak), kind)
         return kind
 
+    def substitution_note(self, dtype: str) -> str | None:
+        """That another precision stands in for a 16-bit one that the device has no units for; None where none does."""
+        other = self.peak_dtype(dtype) if dtype in SIXTEEN_BIT else dtype
+        return None if other == dtype else f"{self.name} has no {dtype} units: products run in {other}, at its rate"
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """Datasheet rate of a `PRECISIONS` entry.
 

@@ -35,6 +35,12 @@ class ServingLayout:
     dp: Ints = 1
 
     @property
+    def text(self) -> str:
+        """The degrees of one layout on one line; ep and dp of 1 are left out."""
+        further = [f"{name} {int(value)}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
+        return ", ".join([f"tp {int(self.tp)}", f"pp {int(self.pp)}", *further])
+
+    @property
     def expert_tp(self) -> Ints:
         """Ranks that share one expert."""
         return np.maximum(np.asarray(self.tp) * self.dp // self.ep, 1)

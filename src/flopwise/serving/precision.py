@@ -78,7 +78,7 @@ def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
     bits = layer_weight_bits(model, known)
     stand_in = substitute("bf16", rates)
     if known in PLAIN:
-        note = substituted(PLAIN[known], rates)
+        note = rates.substitution_note(PLAIN[known])
         return ComputePath(PLAIN[known], bits, note)
     if known in NEWER and stand_in is not None:
         raise MissingFactError(
@@ -104,9 +104,3 @@ def substitute(dtype: str, rates: Rates) -> str | None:
     if dtype not in SIXTEEN_BIT or dtype in rates.peak:
         return None
     return next((k for k in (*SIXTEEN_BIT, "fp32") if k in rates.peak), None)
-
-
-def substituted(dtype: str, rates: Rates) -> str | None:
-    """The sentence for it."""
-    other = substitute(dtype, rates)
-    return None if other is None else f"{rates.name} has no {dtype} units: products run in {other}, at its rate"

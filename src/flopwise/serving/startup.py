@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
     from flopwise.serving.estimate import ServeJob
 
+DEFAULT_STORAGE = "nvme-gen4"
+"""Kind of storage that weights are read from where none is named."""
 CONNECTIONS = 16
 """Connections that a loader opens to an object store."""
 CACHED = "page-cache"

@@ -12,7 +12,7 @@ from flopwise.cli import options, questions
 from flopwise.cli.render import Screen, bars, heading, pairs
 
 if TYPE_CHECKING:
-    from flopwise.api.roofline import RooflineAnswer
+    from flopwise.cost.roofline import RooflineAnswer
 
 
 @options.command(

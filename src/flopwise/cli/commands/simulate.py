@@ -135,7 +135,7 @@ def _simulate(given: dict[str, Any]) -> None:
 
 
 def _autoscale(given: dict[str, Any]) -> None:
-    from flopwise.api.elasticity import autoscale
+    from flopwise.api.simulate import autoscale
     from flopwise.cli.progress import Progress, announce_compilation
     from flopwise.cli.views import elasticity as view
 
@@ -155,7 +155,7 @@ def _autoscale(given: dict[str, Any]) -> None:
 
 def _sizes(given: dict[str, Any], rule: Any) -> tuple[Any, ...]:
     """The same accelerators in replicas of every size, where that was asked for."""
-    from flopwise.api.elasticity import vertical
+    from flopwise.api.simulate import vertical
     from flopwise.cli.progress import announce_compilation
 
     if not given["vertical"]:
@@ -165,7 +165,7 @@ def _sizes(given: dict[str, Any], rule: Any) -> tuple[Any, ...]:
 
 
 def _batch(given: dict[str, Any]) -> None:
-    from flopwise.api.batch import batch
+    from flopwise.api.simulate import batch
     from flopwise.cli.progress import Progress
     from flopwise.cli.views import batch as view
 
@@ -187,9 +187,9 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
     """The question in the parameters of this command, as the functions take it."""
     from dataclasses import fields
 
-    from flopwise.api.simulate import Scheduling
-    from flopwise.api.traffic import Traffic
+    from flopwise.serving.sim.request import Scheduling
     from flopwise.serving.sim.result import Slo
+    from flopwise.serving.sim.source import Traffic
 
     def picked(kind: Any) -> Any:
         return kind(**{f.name: given[f.name] for f in fields(kind) if given.get(f.name) is not None})

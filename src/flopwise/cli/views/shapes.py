@@ -10,9 +10,9 @@ from flopwise.cli import questions
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.shapes import ShapeAnswer
-    from flopwise.cost.advice import Advice
-    from flopwise.cost.shapes import Operation
+    from flopwise.shapes.answer import ShapeAnswer
+    from flopwise.shapes.kernels import KernelShape
+    from flopwise.shapes.rules import Advice
 
 SMALL = 0.003
 """Share of the pass below which an operation is not drawn."""
@@ -20,12 +20,13 @@ SMALL = 0.003
 
 def document(answer: ShapeAnswer) -> dict[str, Any]:
     """The answer as JSON."""
-    plain = ("task", "tp", "batch", "seq", "dtype", "pass_s", "kernels_s", "memory_bound_frac", "ridge_flops_per_byte",
-             "l2_ridge_flops_per_byte")  # fmt: skip
+    clock = answer.clock
+    of_answer = ("pass_s", "kernels_s", "memory_bound_frac", "ridge_flops_per_byte", "l2_ridge_flops_per_byte")
     return {
-        "model": answer.model.name,
-        "gpu": answer.cluster.accelerator.name,
-        **{name: getattr(answer, name) for name in plain},
+        "model": clock.model.name,
+        "gpu": clock.cluster.accelerator.name,
+        **{name: getattr(clock, name) for name in ("task", "tp", "batch", "seq", "dtype")},
+        **{name: getattr(answer, name) for name in of_answer},
         "operations": [_row(o) for o in answer.operations],
         "advice": [_plain(a) for a in answer.advice],
         "fine": [_plain(f) for f in answer.fine],
@@ -39,17 +40,17 @@ def _plain(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
-def _row(operation: Operation) -> dict[str, Any]:
+def _row(operation: KernelShape) -> dict[str, Any]:
     tiling = operation.tiling
     return _plain(operation) | {"tiling": None if tiling is None else tiling._asdict()}
 
 
 def lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
-    chip = answer.cluster.accelerator
-    yield heading(f"Shapes of {answer.model.name} on {chip.name}", paper)
+    clock = answer.clock
+    yield heading(f"Shapes of {clock.model.name} on {clock.cluster.accelerator.name}", paper)
     cache = answer.l2_ridge_flops_per_byte
-    ridge = f"{answer.ridge_flops_per_byte:,.0f} FLOP/byte of {answer.dtype} from memory"
+    ridge = f"{answer.ridge_flops_per_byte:,.0f} FLOP/byte of {clock.dtype} from memory"
     yield pairs(
         [
             *answer.settings,
@@ -81,7 +82,7 @@ def _operations(answer: ShapeAnswer, paper: Screen) -> str:
     return text
 
 
-def _cells(o: Operation) -> tuple[Any, ...]:
+def _cells(o: KernelShape) -> tuple[Any, ...]:
     m, n, k = (None if v is None else f"{v:,.0f}" for v in (o.m, o.n, o.k))
     if o.kind == "grouped" and o.m is not None:
         m = f"{o.groups:,.0f} x {o.m / o.groups:,.3g}"

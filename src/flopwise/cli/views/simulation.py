@@ -13,9 +13,9 @@ from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cli.views import parts
 
 if TYPE_CHECKING:
-    from flopwise.api.batch import Ahead, BatchAnswer
-    from flopwise.api.elasticity import AutoscaleAnswer, Provision, Size
-    from flopwise.api.simulate import SimulateAnswer
+    from flopwise.serving.sim.answer import SimulateAnswer
+    from flopwise.serving.sim.batch_queue import BatchAnswer, WorkersForecast
+    from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
     from flopwise.serving.sim.result import Summary
 
 LATENCIES = {
@@ -300,7 +300,7 @@ def batch_document(found: BatchAnswer) -> dict[str, Any]:
     }
 
 
-def _workers(one: Ahead) -> dict[str, Any]:
+def _workers(one: WorkersForecast) -> dict[str, Any]:
     likely = {"deadline_probability": one.met_frac, "mean_cost_usd": one.mean_usd}
     return picked(one, "workers p50_s p95_s") | likely
 
@@ -349,14 +349,14 @@ def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
     yield parts.assumption_list(found.assumptions)
 
 
-def _numbers(found: BatchAnswer) -> list[Ahead]:
+def _numbers(found: BatchAnswer) -> list[WorkersForecast]:
     """The numbers of workers of the table: spot, on demand, and the fewest on demand that do."""
     return [*found.sweep, found.on_demand, *([found.fewest_on_demand] if found.fewest_on_demand else [])]
 
 
 def _cheapest(found: BatchAnswer) -> str:
     """The cheapest number of workers that meets the deadline in nine of ten cases."""
-    from flopwise.api.batch import CONFIDENCE
+    from flopwise.serving.sim.batch_queue import CONFIDENCE
 
     if found.queue.deadline_s is None:
         return ""

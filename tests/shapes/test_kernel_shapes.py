@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from flopwise.cost.kernels import FLASH_DIMS, TILES, flash_dim
 from flopwise.cost.rates import Rates, rates
-from flopwise.cost.shapes import (
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import load_model
+from flopwise.ops.work import Work
+from flopwise.shapes.kernels import (
     aligned_elems,
     kernel_names,
     l2_ridge_flops_per_byte,
@@ -16,9 +19,6 @@ from flopwise.cost.shapes import (
     ridge_flops_per_byte,
     tiling,
 )
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.ops.work import Work
 
 
 def device(name: str) -> Rates:

@@ -1,31 +1,25 @@
-"""Shape advice for decoding: one step of an engine in which each sequence gets one token."""
+"""One step of an engine in which each sequence gets one token, timed through the formulas of serving."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
-from flopwise.cost.advice import Advice, Case, Fine
-from flopwise.cost.fabric import fabric
-from flopwise.cost.shape_rules import findings
-from flopwise.cost.shapes import Operation, blocks, kernel_names, operation, scalar
+from flopwise.cost.cluster import Cluster
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.software import engine
+from flopwise.ops.types import Array, Ints
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import product_path
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.ops.types import Array, Ints
+from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeClock:
-    """Times a step of `batch` sequences with `seq` cached tokens each; a `cost.advice.Clock`."""
+    """Times a step of `batch` sequences with `seq` cached tokens each."""
 
     model: Model
     cluster: Cluster
@@ -66,11 +60,16 @@ class DecodeClock:
         split = ServingLayout(tp=np.atleast_1d(self.tp if tp is None else tp))
         return np.atleast_1d(self.runner(model).step(load, split).seconds)
 
-    def operations(self, pass_s: float) -> tuple[Operation, ...]:
+    def messages_s(self) -> float:
+        """Seconds of a step in messages."""
+        load, split = Load(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
+        return scalar(self.runner().step(load, split).communication_s)
+
+    def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
         """Every kernel of the step as a row."""
         return tuple(self._rows(self.model.stacks[0], pass_s))
 
-    def _rows(self, part: Stack, pass_s: float) -> Iterator[Operation]:
+    def _rows(self, part: Stack, pass_s: float) -> Iterator[KernelShape]:
         runner = self.runner()
         load, split = Load(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
         for place, layers, items in blocks(part):
@@ -78,7 +77,7 @@ class DecodeClock:
             labels = kernel_names(items, fused=True)
             for kernel in runner.kernels_of(items, load, split, inside=inside):
                 name = labels.get(kernel.work.name, kernel.work.name)
-                yield operation(
+                yield kernel_shape(
                     runner.rates,
                     kernel.work,
                     name=f"{place}: {name}" if place else name,
@@ -91,23 +90,3 @@ class DecodeClock:
                     weight_bits=kernel.weight_bits,
                     kv_bytes=runner.kv_bytes,
                 )
-
-
-def decode_advice(clock: DecodeClock) -> tuple[Case, tuple[Advice, ...], tuple[Fine, ...]]:
-    """(the case, advice by gain, what is fine) of a decoding step."""
-    now_s = scalar(clock.pass_s())
-    case = Case(clock, now_s, clock.operations(now_s))
-    advice, fine = findings(case)
-    if clock.tp > 1:
-        load, split = Load(decode_batch=clock.batch, decode_context=float(clock.seq)), ServingLayout(tp=clock.tp)
-        share = scalar(clock.runner().step(load, split).communication_s) / now_s
-        kind, chip = clock.cluster.fabric.link_kind, clock.cluster.accelerator
-        told = f"messages of tp {clock.tp} take {100 * share:.1f} % over {kind}"
-        if kind != "pcie" and chip.pcie_bytes_per_s:
-            plain = replace(chip, link="none", link_bytes_per_s=None, max_scaleup=None)
-            slower = replace(
-                clock, cluster=replace(clock.cluster, fabric=fabric(plain, gpus_per_node=max(8, clock.tp)))
-            )
-            told += f"; over PCIe the step would take {scalar(slower.pass_s()) / now_s:.2f} times as long"
-        fine = (*fine, Fine("links", told))
-    return case, advice, fine

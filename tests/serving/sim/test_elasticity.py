@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from flopwise.api.elasticity import autoscale, sized, vertical
-from flopwise.api.response_cache import Front
-from flopwise.api.simulate import played, simulate, understood
+from flopwise.api.simulate import autoscale, resolve, simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache
+from flopwise.serving.sim.elasticity import scaled_rule
 from flopwise.serving.sim.result import Slo
 
 MODEL = "Llama-3.1-8B"
@@ -68,8 +67,8 @@ def test_an_autoscaler_saves_hours_where_traffic_has_a_wave() -> None:
 
 def test_rules_grow_with_the_size_of_a_replica() -> None:
     rule = Autoscaling(measure="concurrency", target=10, least=1, most=8)
-    assert sized(rule, 2) == Autoscaling(measure="concurrency", target=20, least=1, most=4)
-    assert sized(Autoscaling(measure="kv", target=0.5, most=8), 4).wanted_at == 0.5
+    assert scaled_rule(rule, 2) == Autoscaling(measure="concurrency", target=20, least=1, most=4)
+    assert scaled_rule(Autoscaling(measure="kv", target=0.5, most=8), 4).wanted_at == 0.5
 
 
 def test_the_same_accelerators_in_other_sizes() -> None:
@@ -102,10 +101,9 @@ def test_a_cache_answers_what_repeats_and_says_what_it_saves() -> None:
     assert report.hits == len(answer.simulated.cached)
     assert 0 < report.hit_frac < report.long_run_frac  # it starts empty
     assert answer.summary.ttft_s.p50 < report.without.ttft_s.p50
-    asked = understood(MODEL, **BUSY)
-    front = Front.of(asked, CACHE)
-    for one, fewest in ((front, report.fewest), (front.bare, report.fewest_without)):
-        share = [one.seen(played(asked, n, requests=one.computed)).summary(slo).goodput_frac for n in range(1, 9)]
+    request = resolve(MODEL, **BUSY).with_cache(CACHE)
+    for one, fewest in ((request, report.fewest), (request.without_cache, report.fewest_without)):
+        share = [one.run_fixed(n).summary(slo).goodput_frac for n in range(1, 9)]
         assert fewest == 1 + next(place for place, value in enumerate(share) if value >= 0.95)
     assert report.fewest is not None
     assert report.fewest_without is not None

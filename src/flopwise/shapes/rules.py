@@ -1,15 +1,18 @@
-"""The rules behind shape advice: each looks for one kind of dimension that suits a device badly, and asks its cost."""
+"""The rules of shape advice: each looks for one kind of dimension that suits a device badly, and asks what it costs.
+
+A rule looks at the model's tables and asks a clock what a pass takes with one dimension changed: the same estimate,
+once more. Nothing is advised that saves less than `WORTH` of the pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from flopwise.cost.advice import Advice, Case, Finding, Fine, sorted_advice
 from flopwise.cost.kernels import QUERY_BLOCK, flash_dim, grouped_matmul_s
-from flopwise.cost.shapes import Operation, aligned_elems, blocks, preferred_elems, scalar
-from flopwise.facts.architecture import Attend, Experts, Linear
+from flopwise.facts.architecture import Attend, Experts, Linear, Model
 from flopwise.ops.reshape import (
     FeedForward,
     feed_forwards,
@@ -20,13 +23,76 @@ from flopwise.ops.reshape import (
     with_window,
 )
 from flopwise.ops.types import ceil_div
+from flopwise.shapes.decoding import DecodeClock
+from flopwise.shapes.kernels import KernelShape, aligned_elems, blocks, preferred_elems, scalar
+from flopwise.shapes.training import TrainingClock
 
+WORTH = 0.005
+"""Share of the pass below which a gain is not worth a line."""
 VOCABULARY_MULTIPLES = (64, 128)
 """Megatron-LM pads the vocabulary to 128 x tp, others to 64."""
 HEAD_DIMS = (64, 128, 256)
 """Head dimensions that every flash kernel is built for; the last is for heads that are larger than the second."""
 MOST = 0.7
 """Of the best gain: what a nearer change must reach to be preferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change. `gain_s` is saved in each pass, `gain_frac` of the pass; negative where it must be and costs."""
+
+    what: str
+    now: str
+    better: str
+    why: str
+    gain_s: float
+    gain_frac: float
+    needed: bool = False  # software refuses the shape as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Fine:
+    """A shape that needs no change."""
+
+    what: str
+    why: str
+
+
+Finding = Advice | Fine
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A clock, the time of a pass of the model as it is, and the kernels behind that.
+
+    Source: the clock. Assumes: gains of single changes; two together need not add up.
+    """
+
+    clock: TrainingClock | DecodeClock
+    now_s: float
+    kernels: tuple[KernelShape, ...]
+
+    def seconds_saved(self, model: Model) -> float:
+        """Seconds of a pass that the changed model saves."""
+        return self.now_s - scalar(self.clock.pass_s(model))
+
+    def advice(
+        self, what: str, now: object, better: object, why: str, gain_s: float, *, needed: bool = False
+    ) -> Advice:
+        """The advice with its gain as a share of the pass."""
+        share = gain_s / self.now_s
+        return Advice(
+            what=what, now=str(now), better=str(better), why=why, gain_s=gain_s, gain_frac=share, needed=needed
+        )
+
+    def percent(self, gain_s: float) -> str:
+        """A small gain as a share of the pass, for people."""
+        share = 100 * gain_s / self.now_s
+        return f"{share:.2f} %" if share >= 0.005 else "nothing"
+
+    def worth(self, gain_s: float) -> bool:
+        """Whether a gain is worth a line."""
+        return gain_s >= WORTH * self.now_s
 
 
 def vocabulary(case: Case) -> Iterator[Finding]:
@@ -98,15 +164,15 @@ def head_dims(case: Case) -> Iterator[Finding]:
     Source: flash-attention 2 (head dimensions of its kernels); Anthony et al. 2024 (arXiv:2401.14489) section 6.
     Assumes: as good a model with as wide projections in other heads.
     """
-    clock, told = case.clock, set()
+    clock, done = case.clock, set()
     if not clock.flash:
         return
     for stack in clock.model.stacks:
         for kind in stack.kinds:
             for item in kind.items:
-                if not isinstance(item, Attend) or (item.name, item.qk_dim, stack.name) in told:
+                if not isinstance(item, Attend) or (item.name, item.qk_dim, stack.name) in done:
                     continue
-                told.add((item.name, item.qk_dim, stack.name))
+                done.add((item.name, item.qk_dim, stack.name))
                 dim, runs_at = item.qk_dim, int(flash_dim(item.qk_dim))
                 if dim == runs_at or item.latent_dim is not None or item.v_dim != dim:
                     continue
@@ -126,7 +192,7 @@ def head_dims(case: Case) -> Iterator[Finding]:
                     f"flash kernels compute heads of {dim} as {runs_at}",
                     gain_s,
                 )
-    dims = sorted({dim for _, dim, _ in told if dim == flash_dim(dim)})
+    dims = sorted({dim for _, dim, _ in done if dim == flash_dim(dim)})
     if dims:
         yield Fine("head dimension", f"{', '.join(map(str, dims))}: flash kernels are built for it")
 
@@ -212,7 +278,7 @@ def _other_widths(case: Case, stack: str, layer: str, block: FeedForward) -> Ite
     clock = case.clock
     wide = preferred_elems(clock.dtype, clock.cluster.accelerator.compute_capability) * clock.tp
     whole = block.width // wide * wide
-    spent = sum(o.seconds * o.layers for o in case.operations if o.kind == "matmul" and f"{block.path}/" in o.name)
+    spent = sum(o.seconds * o.layers for o in case.kernels if o.kind == "matmul" and f"{block.path}/" in o.name)
     for step in (-2, -1, 0, 1, 2):
         width = whole + step * wide
         if width <= 0 or width == block.width or abs(width / block.width - 1) > 0.04:
@@ -286,7 +352,7 @@ def experts(case: Case) -> Iterator[Finding]:
     Assumes: the gain is of kernels alone: the same messages, over more ranks.
     """
     clock = case.clock
-    grouped = [o for o in case.operations if o.kind == "grouped"]
+    grouped = [o for o in case.kernels if o.kind == "grouped"]
     rows = next((o.m for o in grouped if o.forward), None)
     if not grouped or rows is None:
         return
@@ -310,31 +376,31 @@ def experts(case: Case) -> Iterator[Finding]:
         yield case.advice("experts", f"{now} a rank", whole, why, gain)
 
 
-def _whole_expert_s(case: Case, found: Operation, rows: float, cut: set[float]) -> float:
+def _whole_expert_s(case: Case, shape: KernelShape, rows: float, cut: set[float]) -> float:
     """Seconds of a grouped product of uncut experts, of which a rank holds fewer, each with as many rows."""
     tp = case.clock.tp
-    sizes = [v or 0.0 for v in (found.m, found.n, found.k)]
+    sizes = [v or 0.0 for v in (shape.m, shape.n, shape.k)]
     token = next((i for i, v in enumerate(sizes) if v == rows), 0)
     width = next((i for i, v in enumerate(sizes) if v in cut and i != token), None)
     if width is None:
-        return found.seconds
+        return shape.seconds
     sizes[token], sizes[width] = sizes[token] / tp, sizes[width] * tp
     m, n, k = sizes
-    held = max(1.0, found.groups / tp)
+    held = max(1.0, shape.groups / tp)
     rates = case.clock.cluster.rates
     whole, now = (
-        scalar(grouped_matmul_s(rates, *dims, groups, dtype=found.dtype).seconds)
-        for dims, groups in (((m, n, k), held), ((found.m or 0.0, found.n or 0.0, found.k or 0.0), found.groups))
+        scalar(grouped_matmul_s(rates, *dims, groups, dtype=shape.dtype).seconds)
+        for dims, groups in (((m, n, k), held), ((shape.m or 0.0, shape.n or 0.0, shape.k or 0.0), shape.groups))
     )
-    return found.seconds * whole / now
+    return shape.seconds * whole / now
 
 
 def _too_small(case: Case) -> str:
     """Why a larger batch pays."""
-    idle = 1 - sum(o.share_frac for o in case.operations)
+    idle = 1 - sum(o.share_frac for o in case.kernels)
     if idle > 0.1 and case.clock.tp == 1:
         return f"the device waits for the host for {100 * idle:.0f} % of the pass"
-    products = [o for o in case.operations if o.kind in {"matmul", "grouped"} and o.forward]
+    products = [o for o in case.kernels if o.kind in {"matmul", "grouped"} and o.forward]
     few = [o for o in products if o.kind == "grouped" and o.m is not None and o.m / o.groups < QUERY_BLOCK]
     if few and few[0].m is not None:
         return f"{few[0].m / few[0].groups:,.0f} tokens an expert fill no tile of {int(QUERY_BLOCK)} rows"
@@ -345,12 +411,3 @@ def _too_small(case: Case) -> str:
 
 
 RULES = (vocabulary, alignment, head_dims, degrees, feed_forward, experts, length, batch)
-
-
-def findings(case: Case) -> tuple[tuple[Advice, ...], tuple[Fine, ...]]:
-    """What to change, the largest gain first (what software refuses before all), and what is fine.
-
-    Source: each of `RULES` names its own. Assumes: single changes, each beside the model as it is.
-    """
-    found = [finding for rule in RULES for finding in rule(case)]
-    return sorted_advice(f for f in found if isinstance(f, Advice)), tuple(f for f in found if isinstance(f, Fine))

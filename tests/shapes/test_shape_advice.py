@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.shapes import ShapeAnswer, advise
-from flopwise.cost.advice import WORTH, Advice
+from flopwise.api.shapes import advise
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models import load_model, model_from_config, model_names
+from flopwise.shapes.answer import ShapeAnswer
+from flopwise.shapes.rules import WORTH, Advice
 
 GPT2 = {
     "model_type": "gpt2", "vocab_size": 50257, "n_embd": 2560, "n_layer": 8, "n_head": 32, "n_positions": 2048,
@@ -80,7 +81,7 @@ def test_operations_add_up_to_the_step() -> None:
     ]  # fmt: skip
     for name, how in cases:
         answer = advise(name, gpu="h100", batch=2, **how)
-        whole = flopwise.train(name, gpu="h100", seq=answer.seq, global_batch=2, micro_batch=2, dp=1, **how)
+        whole = flopwise.train(name, gpu="h100", seq=answer.clock.seq, global_batch=2, micro_batch=2, dp=1, **how)
         lines = dict(whole.estimate.breakdown)
         assert answer.kernels_s == pytest.approx(lines["forward"] + lines["backward"], rel=1e-6)
         assert sum(o.share_frac for o in answer.operations) <= 1 + 1e-9

@@ -1,9 +1,10 @@
-"""What a device makes of the shapes of one operation: tiles, waves, alignment, intensity against the ridge."""
+"""What a device makes of the shapes of one kernel: tiles, waves, alignment, intensity against the ridge."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,12 +12,8 @@ from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, ti
 from flopwise.cost.rates import Rates, precision
 from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from flopwise.ops.types import Floats
-    from flopwise.ops.work import Work
+from flopwise.ops.types import Floats
+from flopwise.ops.work import Work
 
 CACHE_LINE_BYTES = 128
 """Rows that start on such a boundary are read without a remainder."""
@@ -34,7 +31,7 @@ class Tiling(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class KernelShape:
     """One kernel of a pass on one rank. Seconds are of one call, `share_frac` of all of them in the pass."""
 
     name: str
@@ -159,7 +156,7 @@ def kernel_names(items: Sequence[Item], *, fused: bool) -> dict[str, str]:
     return names
 
 
-def operation(
+def kernel_shape(
     rates: Rates,
     work: Work,
     *,
@@ -173,16 +170,16 @@ def operation(
     weight_bits: float = 16.0,
     act_bytes: float = 2.0,
     kv_bytes: float = 2.0,
-) -> Operation:
+) -> KernelShape:
     """One kernel that takes `seconds` as a row of the table.
 
     Source: counting; time from `flopwise.cost`. Assumes: bytes cross DRAM once.
     """
-    taken, flops = scalar(seconds), scalar(work.causal_flops)
+    each_s, flops = scalar(seconds), scalar(work.causal_flops)
     moved = scalar(work_bytes(work, weight_bits=weight_bits, act_bytes=act_bytes, kv_bytes=kv_bytes))
     limit = moved / rates.hbm_bytes_per_s if memory_bound else flops / rates.peak_flops_per_s(dtype)
     product = work.kind in PRODUCTS
-    return Operation(
+    return KernelShape(
         name=name,
         layers=layers,
         forward=forward,
@@ -194,10 +191,10 @@ def operation(
         groups=max(scalar(work.touched), 1.0) if work.kind == "grouped" else 1.0,
         flops=flops,
         bytes=moved,
-        seconds=taken,
-        share_frac=layers * taken / pass_s if pass_s else 0.0,
+        seconds=each_s,
+        share_frac=layers * each_s / pass_s if pass_s else 0.0,
         bound="memory" if memory_bound else "compute",
-        achieved_frac=limit / taken if taken else 0.0,
+        achieved_frac=limit / each_s if each_s else 0.0,
         intensity_flops_per_byte=flops / moved if moved else 0.0,
         tiling=tiling(rates, work, dtype),
     )

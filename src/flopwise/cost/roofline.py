@@ -1,0 +1,188 @@
+"""How long any piece of work takes at least: compute against memory, for given FLOP and bytes or for a model's pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.energy import device_watts, facility_joules
+from flopwise.cost.money import num_instances, run_usd
+from flopwise.cost.rates import PRECISIONS
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.architecture import Model
+from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
+from flopwise.units import format_price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineWork:
+    """The work: FLOP, bytes moved, and what it is; with `partial` the traffic of activations is not known."""
+
+    flops: float
+    nbytes: float
+    what: str = "work"
+    samples: int | None = None
+    partial: bool = False
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineAnswer:
+    """Seconds of the whole work on all accelerators together; None where a price or a power limit is not known.
+
+    `lower_bound_s` is at datasheet rates; `compute_s`, `memory_s` and `seconds` at the achieved fractions. With
+    `partial` the traffic of activations is not known and left out: the time is the least, and what follows from it is
+    a limit, no estimate; `cost_usd`, `energy_joules` and `samples_per_s` are then None.
+    """
+
+    what: str
+    flops: float
+    bytes: float
+    dtype: str
+    num_gpus: int
+    cluster: Cluster
+    compute_efficiency_frac: float
+    memory_efficiency_frac: float
+    efficiency_source: str
+    compute_s: float
+    memory_s: float
+    seconds: float
+    lower_bound_s: float
+    bound: str
+    intensity_flops_per_byte: float | None
+    ridge_flops_per_byte: float
+    utilisation_frac: float  # of the datasheet's peak
+    bandwidth_frac: float  # of the datasheet's memory bandwidth
+    cost_usd: float | None
+    energy_joules: float | None
+    samples: int | None
+    samples_per_s: float | None
+    partial: bool
+    cost_usd_at_least: float | None
+    energy_joules_at_least: float | None
+    samples_per_s_at_most: float | None
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+
+def pass_of_model(model: Model, batch: int, tokens: int, *, training: bool) -> RooflineWork:
+    """One pass of a model over `batch` samples, of `tokens` where it has layers; forward, or a training step.
+
+    Source: the layers, operation by operation; without layers the published FLOP of a sample.
+    Assumes: a training step moves thrice the bytes of a forward pass; without layers, weights of 2 bytes move.
+    Raises: MissingFactError: neither layers nor published figures are known.
+    """
+    passes = "training step" if training else "forward pass"
+    if model.stacks:
+        nbytes = sum(float(o.bytes) for o in operations(model, batch, tokens))
+        flops = float(causal_forward_flops(model, batch, tokens))
+        what = f"{passes} of {model.name} over {batch:,} x {tokens:,} tokens"
+        if not training:
+            return RooflineWork(flops=flops, nbytes=nbytes, what=what, samples=batch)
+        flops += float(backward_flops(model, batch, tokens))
+        notes = ("operations moved thrice the bytes of the forward pass",)
+        return RooflineWork(flops=flops, nbytes=3 * nbytes, what=what, samples=batch, assumptions=notes)
+    published = model.published
+    if published is None:
+        raise MissingFactError(f"{model.name}: neither layers nor published figures are known")
+    flops_each = published.training_flops_per_sample if training else published.forward_flops_per_sample
+    if flops_each is None:
+        raise MissingFactError(
+            f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes"
+        )
+    nbytes = (published.sample_bytes or 0.0) * batch + (published.parameters or 0) * 2.0 * (3 if training else 1)
+    known = f"bytes: samples of {published.sample} and weights of 2 bytes; activations are not known and left out"
+    unknown = f"{model.name}: the size of a sample is not known; only weights are moved"
+    return RooflineWork(
+        flops=flops_each * batch,
+        nbytes=nbytes,
+        what=f"{passes} of {model.name} over {batch:,} samples ({published.sample})",
+        samples=batch,
+        partial=True,
+        assumptions=(known, unknown) if published.sample_bytes is None else (known,),
+    )
+
+
+def roofline_answer(
+    work: RooflineWork, cluster: Cluster, num_gpus: int, dtype: str, efficiency: float | None = None
+) -> RooflineAnswer:
+    """The time of the work on `num_gpus` devices, its bound, cost and energy.
+
+    `efficiency`: achieved fraction of the datasheet's rates, for both; None: as calibrated on large kernels.
+
+    Source: roofline model (Williams et al. 2009). Assumes: the work divides evenly; computing and memory overlap.
+    Raises: SpecError: the work is nothing. MissingFactError: the accelerator has no such rate.
+    """
+    chip, bandwidth = cluster.accelerator, float(cluster.rates.hbm_bytes_per_s)
+    peak, fractions, notes = _rates(cluster, dtype)
+    for_compute, for_memory = fractions if efficiency is None else (efficiency, efficiency)
+    compute_s = work.flops / (peak * for_compute * num_gpus)
+    memory_s = work.nbytes / (bandwidth * for_memory * num_gpus)
+    seconds = max(compute_s, memory_s)
+    if seconds <= 0:
+        raise SpecError("the work is nothing: neither FLOP nor bytes")
+    cost, energy = _usd_and_joules(cluster, num_gpus, seconds, in_compute=compute_s >= memory_s)
+    rate, partial = None if work.samples is None else work.samples / seconds, work.partial
+    even = ("the work divides evenly over the accelerators",) if num_gpus > 1 else ()
+    return RooflineAnswer(
+        what=work.what,
+        flops=work.flops,
+        bytes=work.nbytes,
+        dtype=dtype,
+        num_gpus=num_gpus,
+        cluster=cluster,
+        compute_efficiency_frac=for_compute,
+        memory_efficiency_frac=for_memory,
+        efficiency_source="calibrated on large kernels" if efficiency is None else "given",
+        compute_s=compute_s,
+        memory_s=memory_s,
+        seconds=seconds,
+        lower_bound_s=max(work.flops / (peak * num_gpus), work.nbytes / (bandwidth * num_gpus)),
+        bound="compute" if compute_s >= memory_s else "memory bandwidth",
+        intensity_flops_per_byte=work.flops / work.nbytes if work.nbytes else None,
+        ridge_flops_per_byte=peak * for_compute / (bandwidth * for_memory),
+        utilisation_frac=work.flops / (peak * num_gpus * seconds),
+        bandwidth_frac=work.nbytes / (bandwidth * num_gpus * seconds),
+        cost_usd=None if partial else cost,
+        energy_joules=None if partial else energy,
+        samples=work.samples,
+        samples_per_s=None if partial else rate,
+        partial=partial,
+        cost_usd_at_least=cost if partial else None,
+        energy_joules_at_least=energy if partial else None,
+        samples_per_s_at_most=rate if partial else None,
+        settings=(
+            ("accelerators", f"{num_gpus:,} x {chip.name}"),
+            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+        ),
+        assumptions=(*work.assumptions, *(notes if efficiency is None else ()), *cluster.assumptions, *even),
+    )
+
+
+def _rates(cluster: Cluster, dtype: str) -> tuple[float, tuple[float, float], list[str]]:
+    """Peak FLOP/s, calibrated fractions of compute and memory bandwidth, and what was assumed."""
+    rates, notes = cluster.rates, []
+    if dtype in PRECISIONS:
+        peak = rates.peak_flops_per_s(dtype)
+        matmul_frac = rates.matmul_flops_per_s(dtype) / peak
+    else:
+        peak, matmul_frac = cluster.accelerator.peak_flops_per_s(dtype), rates.value["matmul_frac.bf16"]
+        notes.append(f"{dtype}: the achieved fraction of 16-bit products stands in")
+    substitution = rates.substitution_note(dtype)
+    if substitution is not None:
+        notes.append(substitution)
+    return peak, (matmul_frac, rates.read_bytes_per_s / rates.hbm_bytes_per_s), notes
+
+
+def _usd_and_joules(
+    cluster: Cluster, num_gpus: int, seconds: float, *, in_compute: bool
+) -> tuple[float | None, float | None]:
+    """(USD, J) of keeping `num_gpus` busy with compute or with memory; None where not known."""
+    cost, energy, chip = None, None, cluster.accelerator
+    if cluster.usd_per_gpu_hour is not None:
+        machines = float(num_instances(num_gpus, cluster.gpus_per_node))
+        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+    if chip.tdp_w is not None:
+        watts = device_watts(chip.tdp_w, float(in_compute), float(not in_compute), 0.0)
+        energy = float(facility_joules(chip, num_gpus, watts, seconds))
+    return cost, energy

@@ -1,0 +1,178 @@
+"""The figures of a simulation: what users see, with intervals, what it costs, and what a cache of answers saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from flopwise.serving.bands import serving_band
+from flopwise.serving.estimate import ServeJob
+from flopwise.serving.sim.caching import ResponseCache, hit_rate
+from flopwise.serving.sim.joining import told
+from flopwise.serving.sim.provision import MOST_REPLICAS, fewest
+from flopwise.serving.sim.request import SimulationRequest
+from flopwise.serving.sim.result import Simulated, Slo, Summary
+from flopwise.serving.sim.trace import PS, Trace
+from flopwise.serving.technique_rules import technique_settings, told_of_simulated_techniques, told_of_techniques
+from flopwise.serving.under_load import least_tpot_s
+from flopwise.units import HOUR_S, format_price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReport:
+    """What a cache of answers did for a run. USD None without a price."""
+
+    cache: ResponseCache
+    hits: int
+    hit_frac: float  # of the requests of this run
+    long_run_frac: float  # by theory, without expiry
+    usd: float  # of its memory during the run
+    without: Summary  # the same replicas without it
+    attain: float | None  # the share that the fewest replicas hold; None without an objective
+    fewest: int | None  # replicas with it, None: no number holds the objective
+    fewest_without: int | None
+    saved_usd: float | None  # by the replicas that it makes needless, less its memory; None where not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateAnswer:
+    """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
+
+    job: ServeJob
+    simulated: Simulated
+    summary: Summary
+    slo: Slo
+    replicas: int
+    gpus_per_replica: int
+    usd_per_hour: float | None  # of all replicas
+    cost_usd: float | None
+    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s and tpot_s
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+    cache: CacheReport | None = None
+
+    @property
+    def usd_per_million_output_tokens(self) -> float | None:
+        """What a million output tokens of this run cost; None without a price."""
+        _, made = self.simulated.tokens
+        return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
+
+
+def simulation_answer(
+    request: SimulationRequest, run: Simulated, *, replicas: int, slo: Slo, hours: float | None = None
+) -> SimulateAnswer:
+    """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
+    job, each = request.job, request.usd_per_replica_hour
+    summary = run.summary(slo)
+    hours = replicas * run.paid_s / HOUR_S if hours is None else hours
+    summary = summary._replace(replica_hours=hours)
+    paced = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
+    intervals = {}
+    for name, median, least in (
+        ("ttft", summary.ttft_s.p50, 0.0),
+        ("tpot", summary.tpot_s.p50, least_tpot_s(job)),
+    ):
+        if isfinite(median):
+            low, high = serving_band(paced, name).interval(median, floor=min(least, median))
+            intervals[f"{name}_s"] = (float(low), float(high))
+    return SimulateAnswer(
+        job=job,
+        simulated=run,
+        summary=summary,
+        slo=slo,
+        replicas=replicas,
+        gpus_per_replica=request.gpus_per_replica,
+        usd_per_hour=None if each is None else each * replicas,
+        cost_usd=None if each is None else each * hours,
+        intervals=intervals,
+        settings=_settings(request, replicas),
+        assumptions=tuple(dict.fromkeys((*request.assumptions, *_technique_notes(job)))) + tuple(_run_notes(request)),
+    )
+
+
+def has_objective(slo: Slo) -> bool:
+    """Whether there is anything that a request must hold."""
+    return any(limit is not None for limit in slo)
+
+
+def fewest_replicas(request: SimulationRequest, slo: Slo, attain: float, near: int) -> int | None:
+    """The fewest replicas with which `attain` of the requests hold the objective; None: no number does."""
+    most = min(MOST_REPLICAS, len(request.computed))
+    return fewest(lambda count: request.run_fixed(count).summary(slo).goodput_frac, attain, near=near, most=most)
+
+
+def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: int, attain: float) -> CacheReport:
+    """What the cache of a request did for the run of `answer`, and how many replicas it makes needless."""
+    cache, bare, slo = request.cache, request.without_cache, answer.slo
+    assert cache is not None
+    assert request.makers is not None
+    with_it = without = saved = None
+    hours = answer.simulated.end_ps / PS / HOUR_S
+    usd = cache.usd(float(request.requests.output.mean()), hours * HOUR_S)
+    if has_objective(slo):
+        with_it = fewest_replicas(request, slo, attain, replicas)
+        without = fewest_replicas(bare, slo, attain, with_it or replicas)
+        if with_it and without and answer.usd_per_hour is not None:
+            saved = (without - with_it) * answer.usd_per_hour / answer.replicas * hours - usd
+    hits = int((request.makers >= 0).sum())
+    return CacheReport(
+        cache=cache,
+        hits=hits,
+        hit_frac=hits / len(request.requests),
+        long_run_frac=hit_rate(cache),
+        usd=usd,
+        without=bare.run_fixed(replicas).summary(slo),
+        attain=attain if has_objective(slo) else None,
+        fewest=with_it,
+        fewest_without=without,
+        saved_usd=saved,
+    )
+
+
+def _technique_notes(job: ServeJob) -> Iterator[str]:
+    """What is assumed of techniques, and what their simulation adds to it."""
+    yield from told_of_techniques(job)
+    yield from told_of_simulated_techniques(job)
+
+
+def _run_notes(request: SimulationRequest) -> Iterator[str]:
+    """What is assumed of the engine, the seed, the traffic and the policy."""
+    limits, traffic = request.limits, request.traffic
+    steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
+    yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
+    yield "a run repeats exactly with its seed; its intervals are those of the step times that it is made of"
+    if traffic.arrivals == "diurnal":
+        yield "requests come from midnight on; their rate is the mean of whole days"
+    yield from filter(None, (_idle_policy_note(request.scheduling.policy, request.trace),))
+    yield from filter(None, (told(request.trace, traffic.users, together=traffic.together),))
+
+
+def _idle_policy_note(policy: str, trace: Trace) -> str:
+    """That a policy orders by what the requests do not have."""
+    if policy == "priority" and trace.priority.min() == trace.priority.max():
+        return "all requests have one priority (a trace file's column priority): first come, first served"
+    if policy == "deadline" and trace.deadline_ps.max() < 0:
+        return "no request has a deadline (a trace file's column deadline_s): first come, first served"
+    return ""
+
+
+def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str], ...]:
+    job, trace, traffic, scheduling = request.job, request.trace, request.traffic, request.scheduling
+    gpus = request.gpus_per_replica
+    pool = scheduling.prefill_replicas or scheduling.prefill_gpus * replicas // (gpus + scheduling.prefill_gpus)
+    split = f" ({pool} for prompts)" if pool else ""
+    rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
+    rate = "as they are answered" if traffic.users else rate
+    users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
+    source = f"from {traffic.trace.name}" if traffic.trace else users
+    return (
+        ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
+        ("layout", job.layout.text),
+        ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
+        ("engine", f"{job.engine}; {scheduling.policy}, {scheduling.balancer}"),
+        *technique_settings(job),
+        ("requests", f"{len(trace):,} {source}, {rate}"),
+        ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
+        ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),
+    )

@@ -1,0 +1,312 @@
+"""A queue of requests with a deadline on spot workers: when it is done, for how much, against on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from flopwise.cost.cluster import Cluster
+from flopwise.errors import InfeasibleError, MissingFactError, SpecError
+from flopwise.facts.reliability import spot_record
+from flopwise.serving.estimate import ServeJob, estimate
+from flopwise.serving.result import ServeEstimate
+from flopwise.serving.sim.batch import (
+    BatchOutcome,
+    BatchQueue,
+    fewest_on_demand,
+    long_run_frac,
+    on_demand,
+    simulated,
+)
+from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.sim.lengths import Lengths
+from flopwise.serving.sim.source import DEFAULT_INPUT, DEFAULT_OUTPUT
+from flopwise.serving.sim.trace_file import read_trace_columns
+from flopwise.serving.technique_rules import technique_settings
+from flopwise.units import DAY_S, format_seconds, format_usd
+
+REPLACE_S = 300.0
+"""Until another spot machine is found where nothing is said: a guess."""
+SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Workers of the table, over those asked for."""
+CONFIDENCE = 0.9
+"""On-demand workers are counted so that they meet the deadline with this probability, errors of the rate included."""
+SWEEP_TRIALS = 300
+LIMITS = {"requests": (1, 10**12), "workers": (1, 10_000), "fallback": (0, 10_000)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """The queue as users ask for it. None: the usual, or from the facts."""
+
+    requests: int
+    workers: int = 1  # spot replicas
+    deadline_s: float | None = None
+    inputs: str | None = None  # lengths as `flopwise.simulate` takes them
+    outputs: str | None = None
+    lengths_from: Path | None = None
+    interruptions_per_s: float | None = None  # of one instance
+    replace_s: float | None = None
+    boot_s: float | None = None
+    checkpoint_every_s: float | None = None
+    checkpoint_s: float = 0.0
+    fallback: int = 0
+    spot_price: float | None = None  # USD for one accelerator and hour
+    trials: int = 1000
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse values out of range, and those that need another.
+
+        Raises:
+            SpecError: says what is allowed.
+        """
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise SpecError(f"{value:,} {name}; allowed: {least} to {most:,}")
+        if self.checkpoint_s and self.checkpoint_every_s is None:
+            raise SpecError("a checkpoint's time is given, but not how often one is written (--checkpoint-every)")
+        if self.fallback and self.deadline_s is None:
+            raise SpecError("--fallback workers take over when a deadline calls for them: give --deadline")
+        if self.spot_price is not None and not 0 <= self.spot_price < 1e6:
+            raise SpecError(f"spot price {self.spot_price:g} is out of range; allowed: 0 to 1e6 USD")
+
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean tokens of a prompt and of an answer.
+
+        Raises:
+            SpecError: lengths given twice, or that cannot be.
+        """
+        if self.lengths_from is None:
+            return Lengths.parse(self.inputs or DEFAULT_INPUT).mean, Lengths.parse(self.outputs or DEFAULT_OUTPUT).mean
+        if self.inputs or self.outputs:
+            raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
+        columns = read_trace_columns(self.lengths_from)
+        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersForecast:
+    """A number of workers: percentiles of seconds, the odds of the deadline, USD on average; None where not known."""
+
+    name: str
+    workers: int
+    p50_s: float
+    p95_s: float
+    met_frac: float | None
+    mean_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """When the queue is empty and what it costs, over trials that differ in interruptions and in the rate's error."""
+
+    job: ServeJob
+    estimate: ServeEstimate  # of one worker
+    queue: BatchQueue
+    outcome: BatchOutcome
+    long_run_frac: float  # of a spot worker's time that advances the queue
+    on_demand: WorkersForecast  # as many workers that nobody takes away
+    fewest_on_demand: WorkersForecast | None  # that meet the deadline in nine of ten cases; None: none do, or none set
+    sweep: tuple[WorkersForecast, ...]  # over the number of spot workers
+    priced: bool  # whether the prices of both are known
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMachines:
+    """The machines of all workers as spot capacity and on demand, and what is known of interruptions."""
+
+    spot: Cluster
+    on_demand: Cluster
+    provider: str | None
+    folder: Path | None
+
+
+def queue_answer(
+    request: BatchRequest,
+    job: ServeJob,
+    machines_of: Callable[[int], WorkerMachines],
+    notes: tuple[str, ...],
+    report: Callable[[int, int], None] | None = None,
+) -> BatchAnswer:
+    """The queue worked off by replicas of `job`, with as many requests in flight as their memory holds.
+
+    `machines_of` gives the machines of a number of devices. Each trial draws the lives of the workers and, from the
+    measured errors of predicted throughput, a rate.
+
+    Raises:
+        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+        MissingFactError: how often machines are taken back is not known. SpecError: trials out of range.
+    """
+    worker = estimate(job)
+    if not worker.max_concurrency:
+        raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
+    if request.workers * worker.max_concurrency > request.requests:
+        worker = estimate(replace(job, concurrency=-(-request.requests // request.workers)))
+    job = worker.job
+    machines = machines_of(job.num_gpus * request.workers)
+    interruptions_per_s, spot_notes = _interruptions(request, machines)
+    queue = _queue(request, worker, interruptions_per_s, machines)
+    outcome, row = _trials(queue, worker, request, request.trials, report)
+    slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
+    fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
+    return BatchAnswer(
+        job=job,
+        estimate=worker,
+        queue=queue,
+        outcome=outcome,
+        long_run_frac=long_run_frac(queue),
+        on_demand=_uninterrupted("on demand", queue, worker, queue.workers),
+        fewest_on_demand=None if fewest is None else _uninterrupted("on demand, the fewest", queue, worker, fewest),
+        sweep=_sweep(queue, worker, request, row),
+        priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
+        settings=_settings(job, queue, request, machines),
+        assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
+    )
+
+
+def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[float, tuple[str, ...]]:
+    """The rate at which a spot instance is taken back, and what to say of it.
+
+    Raises:
+        MissingFactError: it is not given, and neither is a provider.
+    """
+    if request.interruptions_per_s is not None:
+        return request.interruptions_per_s, ()
+    offer = machines.spot.offer
+    provider = offer.provider if offer is not None else machines.provider
+    if provider is None:
+        raise MissingFactError(
+            "how often spot instances of machines without a --provider are taken back is not known; give "
+            "--spot-interruptions, such as 0.1/day (0: never), or a --provider"
+        )
+    record = spot_record(provider, machines.spot.accelerator.name, machines.folder)
+    return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
+
+
+def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: WorkerMachines) -> BatchQueue:
+    """The queue; a worker over several instances goes with any of them, workers of one instance go together."""
+    gpus, node = worker.job.num_gpus, max(machines.spot.gpus_per_node, 1)
+    return BatchQueue(
+        requests=request.requests,
+        requests_per_s=worker.requests_per_s,
+        workers=request.workers,
+        boot_s=replica_start_s(worker.job) if request.boot_s is None else request.boot_s,
+        in_flight=worker.concurrency,
+        interruptions_per_s=rate * -(-gpus // node),
+        workers_per_instance=min(max(node // gpus, 1), request.workers),
+        replace_s=REPLACE_S if request.replace_s is None else request.replace_s,
+        checkpoint_every_s=request.checkpoint_every_s,
+        checkpoint_s=request.checkpoint_s,
+        deadline_s=request.deadline_s,
+        spot_usd_per_hour=(machines.spot.usd_per_gpu_hour or 0.0) * gpus,
+        on_demand_usd_per_hour=(machines.on_demand.usd_per_gpu_hour or 0.0) * gpus,
+        fallback_workers=request.fallback,
+    )
+
+
+def _speed_factors(worker: ServeEstimate, count: int) -> list[float]:
+    """True over predicted throughput: evenly spread shares of the measured errors, as far as physics allows."""
+    band, most = worker.throughput.band, worker.throughput.bound
+    ceiling = float("inf") if most is None else most / worker.requests_per_s
+    return [min(band.quantile((place + 0.5) / count), ceiling) for place in range(count)]
+
+
+def _trials(
+    queue: BatchQueue,
+    worker: ServeEstimate,
+    request: BatchRequest,
+    trials: int,
+    report: Callable[[int, int], None] | None = None,
+) -> tuple[BatchOutcome, WorkersForecast]:
+    """The trials of one number of workers; the same draws of the rate's error for every number."""
+    if not 1 <= trials <= 1_000_000:
+        raise SpecError(f"{trials} trials; allowed: 1 to 1,000,000")
+    rng = np.random.default_rng(request.seed)
+    speeds = np.array(_speed_factors(worker, trials))[rng.permutation(trials)]
+    outcome = simulated(queue, rng, trials=trials, speeds=speeds, report=report)
+    priced = bool(queue.spot_usd_per_hour) and (bool(queue.on_demand_usd_per_hour) or not outcome.fell_back.any())
+    row = WorkersForecast(
+        name="spot",
+        workers=queue.workers,
+        p50_s=outcome.percentile("seconds", 0.5),
+        p95_s=outcome.percentile("seconds", 0.95),
+        met_frac=outcome.met_frac,
+        mean_usd=float(outcome.usd.mean()) if priced else None,
+    )
+    return outcome, row
+
+
+def _sweep(
+    queue: BatchQueue, worker: ServeEstimate, request: BatchRequest, own: WorkersForecast
+) -> tuple[WorkersForecast, ...]:
+    """Other numbers of spot workers beside the one asked for."""
+    counts = sorted({max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers})
+    trials = min(request.trials, SWEEP_TRIALS)
+    rows = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in counts]
+    return tuple(sorted([own, *rows], key=lambda row: row.workers))
+
+
+def _uninterrupted(name: str, queue: BatchQueue, worker: ServeEstimate, workers: int) -> WorkersForecast:
+    """Workers that nobody takes away: only the rate is uncertain."""
+    rate, deadline = queue.requests_per_s, queue.deadline_s
+    factors = _speed_factors(worker, SWEEP_TRIALS)
+    runs = [on_demand(replace(queue, requests_per_s=rate * factor), workers) for factor in factors]
+    seconds = [second for second, _ in runs]
+    return WorkersForecast(
+        name=name,
+        workers=workers,
+        p50_s=float(np.quantile(seconds, 0.5)),
+        p95_s=float(np.quantile(seconds, 0.95)),
+        met_frac=None if deadline is None else sum(s <= deadline for s in seconds) / len(seconds),
+        mean_usd=sum(usd for _, usd in runs) / len(runs) if queue.on_demand_usd_per_hour else None,
+    )
+
+
+def _settings(
+    job: ServeJob, queue: BatchQueue, request: BatchRequest, machines: WorkerMachines
+) -> tuple[tuple[str, str], ...]:
+    gpus, every = job.num_gpus, queue.checkpoint_every_s
+    rate, together = queue.interruptions_per_s, queue.workers_per_instance
+    what = "worker" if together == 1 else f"instance of {together:,} workers, which go together"
+
+    def price(cluster: Cluster) -> str:
+        if cluster.usd_per_gpu_hour is None:
+            return "price unknown"
+        whose = cluster.price_source.partition(",")[0] or "given"
+        return f"{format_usd(cluster.usd_per_gpu_hour * gpus)} a worker and hour ({whose})"
+
+    return (
+        ("workers", f"{queue.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
+        ("weights", f"{job.weights}; KV cache {job.kv_dtype}; engine {job.engine}"),
+        *technique_settings(job),
+        ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
+        ("a worker", f"{queue.requests_per_s:,.3g} requests/s with {queue.in_flight:,.0f} in flight"),
+        ("taken back", f"{rate * DAY_S:,.3g} a day and {what}; the next one after {format_seconds(queue.replace_s)}"),
+        ("boot", format_seconds(queue.boot_s)),
+        ("progress", "requests in flight start anew" if every is None else f"saved every {format_seconds(every)}"),
+        ("deadline", "none" if queue.deadline_s is None else format_seconds(queue.deadline_s)),
+        ("fallback", f"{request.fallback:,} on-demand workers" if request.fallback else "none"),
+        ("spot", price(machines.spot)),
+        ("on demand", price(machines.on_demand)),
+    )
+
+
+def _guesses(request: BatchRequest) -> tuple[str, ...]:
+    """What is assumed where nothing is said."""
+    guesses = []
+    if request.boot_s is None:
+        guesses.append("a worker starts as its engine does, weights read from local storage (--cold-start)")
+    if request.replace_s is None:
+        guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")
+    return (
+        *guesses,
+        "all spot machines are there at the start; the lives of instances are exponential and independent",
+        "trials differ in interruptions and, together, in the measured error of predicted throughput",
+    )

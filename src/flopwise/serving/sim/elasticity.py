@@ -1,0 +1,213 @@
+"""Replicas that come and go: an autoscaler against a fixed number, many small replicas against few large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.storage import storage
+from flopwise.serving.estimate import ServeJob
+from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
+from flopwise.serving.sim.autoscale import Autoscaling
+from flopwise.serving.sim.caching import ResponseCache
+from flopwise.serving.sim.elastic import Elastic
+from flopwise.serving.sim.request import SimulationRequest
+from flopwise.serving.sim.result import Slo, Summary
+from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
+from flopwise.units import HOUR_S, format_seconds
+
+MACHINE_S = 60.0
+"""From the wish for a machine to its operating system, where nothing is known: clouds take 40 s to 2 min."""
+BY_REPLICA = frozenset({"queue", "concurrency"})
+"""Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provision:
+    """One way of having replicas for the same traffic."""
+
+    name: str
+    replicas: float  # on average
+    most: int
+    summary: Summary
+    replica_hours: float  # paid
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleAnswer:
+    """A run with an autoscaler, beside fixed numbers of replicas."""
+
+    answer: SimulateAnswer
+    elastic: Elastic
+    provisions: tuple[Provision, ...]  # the autoscaler first
+    attain: float | None  # share of good requests that the fixed peak had to hold; None without an objective
+    unreached: str | None  # why there is no fixed peak
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The same accelerators as replicas of one size; `provision` None: `why` not."""
+
+    tp: int
+    most: int  # replicas, at most
+    provision: Provision | None
+    why: str = ""
+
+
+def replica_start_s(job: ServeJob) -> float:
+    """From the wish for a replica to its first request: a machine is found and booted, then the engine starts.
+
+    Source: `flopwise.serving.startup.cold_start`, weights read from the default storage.
+    Assumes: a machine is there after `MACHINE_S`.
+    """
+    return MACHINE_S + cold_start(job, storage(DEFAULT_STORAGE)).seconds
+
+
+def autoscaled(
+    request: SimulationRequest,
+    rule: Autoscaling,
+    slo: Slo,
+    *,
+    attain: float | None = None,
+    compare: bool = True,
+    cache: ResponseCache | None = None,
+    on_compile: Callable[[], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
+) -> AutoscaleAnswer:
+    """The run of an autoscaler, beside fixed replicas where `compare`, and beside the same without the cache.
+
+    Raises:
+        SpecError: a share out of range or without an objective, traffic that follows its answers, a pool for prompts.
+    """
+    if attain is not None and not 0 < attain <= 1:
+        raise SpecError(f"attainment {attain:g} is out of range; allowed: above 0, up to 1")
+    if attain is not None and not has_objective(slo):
+        raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
+    _check(request)
+    if rule.cold_start_s is None:
+        rule = replace(rule, cold_start_s=replica_start_s(request.job))
+    request = request.with_cache(cache)
+    run = request.run_elastic(rule, on_compile, report)
+    rows = [_elastic_row("autoscaler", request, run, slo)]
+    target = unreached = None
+    if compare:
+        if has_objective(slo):
+            target = rows[0].summary.goodput_frac if attain is None else attain
+        peak, unreached = _peak(request, slo, target, run.most)
+        if peak is not None:
+            rows.append(_fixed_row("fixed, for the peak", request, slo, peak))
+        rows.append(_fixed_row("fixed, as many on average", request, slo, max(round(run.mean), 1)))
+    if cache is not None:
+        bare = request.without_cache
+        rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
+    answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
+    _, _, what = answer.settings[0][1].partition(" x ")
+    replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, of {what}")
+    answer = replace(answer, settings=(replicas, ("autoscaler", _rule_text(rule)), *answer.settings[1:]))
+    cold = format_seconds(rule.starts_in_s)
+    notes = (
+        f"machines are paid from the wish, {cold} before they serve, until the last answer of those that drain",
+        "machines can always be had; a draining replica counts into the most that there may be",
+    )
+    return AutoscaleAnswer(
+        answer=answer, elastic=run, provisions=tuple(rows), attain=target, unreached=unreached, notes=notes
+    )
+
+
+def replica_sizes(
+    request_at: Callable[[int], SimulationRequest],
+    tp: int,
+    replicas: int,
+    rule: Autoscaling | None,
+    slo: Slo,
+    on_compile: Callable[[], None] | None = None,
+) -> tuple[Size, ...]:
+    """The accelerators of `replicas` at `tp` (or of a rule's most) as replicas of every tp that divides them.
+
+    In powers of two; an autoscaler's bounds and targets for each replica are scaled with its size. `request_at` gives
+    the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
+
+    Raises:
+        SpecError: less than one replica, or as `autoscaled`.
+    """
+    total = (replicas if rule is None else rule.most) * tp
+    if replicas < 1:
+        raise SpecError(f"{replicas} replicas; allowed: from 1")
+    sizes = []
+    for size in (2**power for power in range(total.bit_length())):
+        if total % size:
+            continue
+        try:
+            request = request_at(size)
+        except (InfeasibleError, SpecError) as error:
+            if size == tp:
+                raise
+            sizes.append(Size(tp=size, most=total // size, provision=None, why=str(error)))
+            continue
+        if rule is None:
+            row = _fixed_row(f"tp {size}", request, slo, total // size, on_compile)
+        else:
+            _check(request)
+            row = _elastic_row(
+                f"tp {size}", request, request.run_elastic(scaled_rule(rule, size / tp), on_compile), slo
+            )
+        sizes.append(Size(tp=size, most=total // size, provision=row))
+    return tuple(sizes)
+
+
+def scaled_rule(rule: Autoscaling, factor: float) -> Autoscaling:
+    """The rule for replicas of `factor` times the accelerators."""
+    target = rule.wanted_at * factor if rule.measure in BY_REPLICA else rule.target
+    return replace(rule, least=ceil(rule.least / factor), most=max(int(rule.most / factor), 1), target=target)
+
+
+def _check(request: SimulationRequest) -> None:
+    if request.traffic.users is not None:
+        raise SpecError("an autoscaler follows traffic that comes by itself: --trace or --rate, not --users")
+    if request.scheduling.prefill_replicas or request.scheduling.prefill_gpus:
+        raise SpecError("an autoscaler has one pool of replicas; leave --prefill-replicas and --prefill-gpus out")
+
+
+def _peak(request: SimulationRequest, slo: Slo, target: float | None, most: int) -> tuple[int | None, str | None]:
+    """Fixed replicas for the peak, or why there are none."""
+    if target is None:
+        return most, None
+    if target == 0:
+        return None, "the autoscaler answers no request in time, so that there is nothing to hold"
+    peak = fewest_replicas(request, slo, target, most)
+    return peak, None if peak else f"no number of replicas answers {100 * target:.4g} % of the requests in time"
+
+
+def _rule_text(rule: Autoscaling) -> str:
+    """A rule in words."""
+    return (
+        f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas; every "
+        f"{format_seconds(rule.tick_s)}; cold start {format_seconds(rule.starts_in_s)}, cool-down "
+        f"{format_seconds(rule.cool_down_s)}"
+    )
+
+
+def _elastic_row(name: str, request: SimulationRequest, run: Elastic, slo: Slo) -> Provision:
+    return _provision(name, request, run.mean, run.most, run.simulated.summary(slo), run.paid_s / HOUR_S)
+
+
+def _fixed_row(
+    name: str, request: SimulationRequest, slo: Slo, count: int, on_compile: Callable[[], None] | None = None
+) -> Provision:
+    """A fixed number, paid until the last answer, or the last arrival if that is later."""
+    run = request.run_fixed(count, on_compile)
+    return _provision(name, request, float(count), count, run.summary(slo), count * run.paid_s / HOUR_S)
+
+
+def _provision(
+    name: str, request: SimulationRequest, mean: float, most: int, summary: Summary, hours: float
+) -> Provision:
+    each = request.usd_per_replica_hour
+    return Provision(
+        name=name, replicas=mean, most=most, summary=summary, replica_hours=hours,
+        cost_usd=None if each is None else hours * each,
+    )  # fmt: skip

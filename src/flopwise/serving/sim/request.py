@@ -1,0 +1,215 @@
+"""One question to the simulator: requests, a replica of a deployment, how replicas work, and a cache before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.serving.estimate import ServeJob
+from flopwise.serving.memory import generates
+from flopwise.serving.sim.autoscale import Autoscaling
+from flopwise.serving.sim.caching import ResponseCache, made_by, merged, with_hits
+from flopwise.serving.sim.elastic import Elastic, elastic
+from flopwise.serving.sim.engine import Limits, Replica, replica
+from flopwise.serving.sim.pools import prefill_instances, transfer
+from flopwise.serving.sim.result import Simulated
+from flopwise.serving.sim.setup import Transfer
+from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.sim.trace import PS, Column, Trace
+
+SEED_OF_PROMPTS = 1
+"""Beside the seed of the traffic: which request asks which prompt is drawn independently."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How replicas work and where requests go. None: as the engine's row has it."""
+
+    policy: str = "fcfs"
+    balancer: str = "least-loaded"
+    step_tokens: int | None = None
+    max_batch: int | None = None
+    mix: bool = True
+    preempt: Literal["recompute", "swap"] = "recompute"
+    prefix_cache: bool | None = None  # None: where the traffic has prefixes
+    prefill_replicas: int = 0  # replicas that do prompts only
+    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
+
+    def check(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            SpecError: says what is allowed.
+        """
+        for name, value in (("step tokens", self.step_tokens), ("largest batch", self.max_batch)):
+            if value is not None and value < 1:
+                raise SpecError(f"{name} {value} is out of range; allowed: from 1")
+        if self.prefill_replicas < 0:
+            raise SpecError(f"{self.prefill_replicas} replicas for prompts; allowed: from 0")
+
+    def prefill_pool(self, replicas: int, gpus: int) -> int:
+        """Prompt-only replicas of `gpus` devices beside so many others.
+
+        Raises:
+            SpecError: both ways to say it are used, or they make no whole replicas.
+        """
+        if self.prefill_replicas and self.prefill_gpus:
+            raise SpecError("--prefill-replicas and --prefill-gpus say the same; give one")
+        return self.prefill_replicas + prefill_instances(replicas, self.prefill_gpus, gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRequest:
+    """All that a run needs: the traffic, one replica and how replicas work; built by `simulation_request`.
+
+    With a `cache` of answers, `makers` are the rows of `trace` whose answers later requests get, -1 where a request is
+    computed.
+    """
+
+    job: ServeJob
+    traffic: Traffic
+    scheduling: Scheduling
+    trace: Trace
+    replica: Replica
+    limits: Limits
+    transfer: Transfer | None
+    assumptions: tuple[str, ...]
+    cache: ResponseCache | None = None
+    makers: Column | None = None
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """Devices of a replica, without those of prompt-only replicas."""
+        return int(self.job.layout.num_gpus)
+
+    @property
+    def usd_per_replica_hour(self) -> float | None:
+        """The price of a replica; None where it is not known."""
+        each = self.job.cluster.usd_per_gpu_hour
+        return None if each is None else each * self.gpus_per_replica
+
+    def prefill_pool(self, replicas: int) -> int:
+        """Prompt-only replicas beside so many others."""
+        return self.scheduling.prefill_pool(replicas, self.gpus_per_replica)
+
+    def with_cache(self, cache: ResponseCache | None) -> Self:
+        """The same with a cache of answers before the replicas; who asks the same is drawn.
+
+        Raises:
+            SpecError: users in a closed loop: when they ask depends on when they are answered.
+        """
+        if cache is None:
+            return self
+        if self.traffic.users is not None:
+            raise SpecError("a response cache goes with --trace or --rate: when --users ask depends on their answers")
+        rng = np.random.default_rng([self.traffic.seed, SEED_OF_PROMPTS])
+        return replace(self, cache=cache, makers=made_by(cache, self.trace.arrival_ps / PS, rng))
+
+    @property
+    def without_cache(self) -> Self:
+        """The same requests, all of them computed: those that the cache answers as long as the ones that it keeps."""
+        return replace(self, trace=self.requests, cache=None, makers=None)
+
+    @cached_property
+    def requests(self) -> Trace:
+        """The requests as users send them: those that the cache answers as long as the ones whose answers they get."""
+        return self.trace if self.makers is None else with_hits(self.trace, self.makers)
+
+    @cached_property
+    def computed(self) -> Trace:
+        """The requests that reach the replicas."""
+        return self.requests if self.makers is None else self.requests.take(self.makers < 0)
+
+    def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> Simulated:
+        """What users see of a fixed number of replicas.
+
+        Raises:
+            SpecError: less than one replica.
+        """
+        if replicas < 1:
+            raise SpecError(f"{replicas} replicas; allowed: from 1")
+        schedulers = self.replica.schedulers
+        run = simulate(
+            self.computed,
+            self.replica.cost,
+            self.limits,
+            replicas=replicas * schedulers,
+            balancer=self.scheduling.balancer,
+            policy=self.scheduling.policy,
+            users=self.traffic.users,
+            think_s=self.traffic.think_s,
+            together=self.traffic.together,
+            prefill_replicas=self.prefill_pool(replicas) * schedulers,
+            transfer=self.transfer,
+            on_compile=on_compile,
+        )
+        return self._with_cached_answers(run)
+
+    def run_elastic(
+        self,
+        rule: Autoscaling,
+        on_compile: Callable[[], None] | None = None,
+        report: Callable[[float, float], None] | None = None,
+    ) -> Elastic:
+        """What users see of replicas that follow `rule`."""
+        run = elastic(
+            self.computed, self.replica.cost, self.limits, rule, schedulers=self.replica.schedulers,
+            balancer=self.scheduling.balancer, policy=self.scheduling.policy, on_compile=on_compile, report=report,
+        )  # fmt: skip
+        return replace(run, simulated=self._with_cached_answers(run.simulated))
+
+    def _with_cached_answers(self, run: Simulated) -> Simulated:
+        """A run of `computed` and the answers that the cache gave."""
+        if self.makers is None or self.cache is None:
+            return run
+        return merged(run, self.requests, self.makers, self.cache.hit_s)
+
+
+def simulation_request(
+    job: ServeJob, traffic: Traffic, scheduling: Scheduling, assumptions: tuple[str, ...] = ()
+) -> SimulationRequest:
+    """The requests and one replica of `job`, whose lengths become the means of the traffic.
+
+    Raises:
+        SpecError: a value that cannot be; InfeasibleError: weights and one request do not fit.
+        MissingFactError: a fact that the answer needs is not known.
+    """
+    scheduling.check()
+    model, window = job.model, job.model.max_position
+    if not generates(model) or model.kind == "encoder-decoder":
+        raise SpecError(
+            f"{model.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
+        )
+    trace = traffic.drawn()
+    inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
+    job = replace(
+        job,
+        input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
+        output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
+        max_batch=scheduling.max_batch,
+    )
+    longest = int((trace.prompt + trace.output).max())
+    built = replica(
+        job,
+        context=inputs + outputs,
+        step_tokens=scheduling.step_tokens,
+        max_tokens=longest if window is None else window,
+    )
+    prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
+    split = scheduling.prefill_replicas or scheduling.prefill_gpus
+    return SimulationRequest(
+        job=job,
+        traffic=traffic,
+        scheduling=scheduling,
+        trace=trace,
+        replica=built,
+        limits=replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix),
+        transfer=transfer(job) if split else None,
+        assumptions=assumptions,
+    )

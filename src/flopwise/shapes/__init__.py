@@ -1,0 +1,1 @@
+"""What a kernel engineer would say of a model's shapes on a device."""

@@ -1,0 +1,208 @@
+"""The kernels of a pass and what to change: shapes, software, links and transfers, each with the seconds saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from flopwise.cost.fabric import fabric
+from flopwise.facts.software import stack as software_row
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.shapes.decoding import DecodeClock
+from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
+from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
+from flopwise.shapes.training import TrainingClock
+from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
+
+COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
+"""Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
+PINNED_FRAC = 0.76
+"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
+PAGEABLE_FRAC = 0.4
+"""Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
+
+
+class StackTime(NamedTuple):
+    """A micro-batch under one training stack."""
+
+    name: str
+    pass_s: float
+    memory_bound_frac: float  # of the time in kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeAnswer:
+    """The kernels of a pass on one rank, and what to change. Seconds are of one pass.
+
+    A pass is a micro-batch forward and backward (`train`), or a step that gives each sequence one token (`serve`).
+    """
+
+    clock: TrainingClock | DecodeClock
+    pass_s: float
+    operations: tuple[KernelShape, ...]
+    advice: tuple[Advice, ...]  # what software refuses first, then the largest gain
+    fine: tuple[Fine, ...]
+    stacks: tuple[StackTime, ...]
+    settings: tuple[tuple[str, str], ...]
+
+    @property
+    def kernels_s(self) -> float:
+        """Seconds of the pass in kernels."""
+        return sum(o.seconds * o.layers for o in self.operations)
+
+    @property
+    def memory_bound_frac(self) -> float:
+        """Share of the pass in kernels that memory bounds."""
+        return sum(o.share_frac for o in self.operations if o.bound == "memory")
+
+    @property
+    def ridge_flops_per_byte(self) -> float:
+        """Operations for each byte of DRAM from which on computing bounds."""
+        return ridge_flops_per_byte(self.clock.cluster.rates, self.clock.dtype)
+
+    @property
+    def l2_ridge_flops_per_byte(self) -> float | None:
+        """The same for operands that come from L2."""
+        return l2_ridge_flops_per_byte(self.clock.cluster.rates, self.clock.dtype)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed of the model and the machine."""
+        return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
+
+
+def training_shapes(clock: TrainingClock) -> ShapeAnswer:
+    """The kernels of a micro-batch, and what to change in shapes, stack, attention, links and transfers.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    recipe, case = clock.recipe, _case(clock)
+    stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
+    more = [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
+    more += _transfer_findings(case, clock)
+    settings = (
+        ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
+        ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}" + f", ep {clock.ep}" * (clock.ep > 1)),
+        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
+    )
+    return _answer(case, more, stacks, settings)
+
+
+def decoding_shapes(clock: DecodeClock) -> ShapeAnswer:
+    """The kernels of a decoding step, and what to change in shapes and links."""
+    settings = (
+        ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
+        ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}"),
+        ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
+    )
+    case = _case(clock)
+    return _answer(case, _link_findings(case), (), settings)
+
+
+def _case(clock: TrainingClock | DecodeClock) -> Case:
+    now_s = scalar(clock.pass_s())
+    return Case(clock, now_s, clock.kernels(now_s))
+
+
+def _answer(
+    case: Case, more: Iterable[Finding], stacks: tuple[StackTime, ...], settings: tuple[tuple[str, str], ...]
+) -> ShapeAnswer:
+    """The findings of the rules and `more`, each a single change beside the model as it is."""
+    findings = [*(finding for rule in RULES for finding in rule(case)), *more]
+    advice = (finding for finding in findings if isinstance(finding, Advice))
+    return ShapeAnswer(
+        clock=case.clock,
+        pass_s=case.now_s,
+        operations=case.kernels,
+        advice=tuple(sorted(advice, key=lambda a: (not a.needed, -a.gain_s))),
+        fine=tuple(f for f in findings if isinstance(f, Fine)),
+        stacks=stacks,
+        settings=settings,
+    )
+
+
+def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
+    """The micro-batch under the stack asked for and under those that fuse less or more."""
+    for name in dict.fromkeys((clock.recipe.stack, *COMPARED)):
+        seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=name)).lines()
+        yield StackTime(name, scalar(seconds), scalar(memory) / scalar(seconds))
+
+
+def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Finding]:
+    """What another stack's fused kernels would save in memory-bound operations and launches.
+
+    Source: `data/stacks.csv`: what each stack fuses.
+    """
+    if not stacks:
+        return
+    now, best = stacks[0], min(stacks, key=lambda t: t.pass_s)
+    gain = now.pass_s - best.pass_s
+    if case.worth(gain):
+        was, less = now.memory_bound_frac * now.pass_s, best.memory_bound_frac * best.pass_s
+        why = f"memory-bound operations take {1e3 * was:,.3g} ms, there {1e3 * less:,.3g} ms"
+        if was - less < gain / 2:
+            why += "; more from attention kernel, launches and overlap"
+        yield case.advice("software", now.name, best.name, why, gain)
+    else:
+        yield Fine(
+            "software", f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"
+        )
+
+
+def _attention_findings(case: Case, clock: TrainingClock) -> Iterator[Advice]:
+    """What flash kernels would save where attention writes its scores.
+
+    Source: FlashAttention-2 (arXiv 2307.08691); Korthikanti et al. 2022 (arXiv:2205.05198) section 4.1.
+    """
+    if not clock.flash:
+        changed = replace(clock, recipe=replace(clock.recipe, attention="flash"))
+        gain = case.now_s - scalar(changed.pass_s())
+        if case.worth(gain):
+            yield case.advice("attention", "eager", "flash", "scores cross memory several times", gain)
+
+
+def _link_findings(case: Case) -> Iterator[Fine]:
+    """What the link of the tensor-parallel group carries, against PCIe."""
+    clock, cluster = case.clock, case.clock.cluster
+    if clock.tp == 1:
+        return
+    kind, chip = cluster.fabric.link_kind, cluster.accelerator
+    text = f"messages of tp {clock.tp} take {100 * clock.messages_s() / case.now_s:.1f} % over {kind}"
+    if kind != "pcie" and chip.pcie_bytes_per_s:
+        plain = replace(chip, link="none", link_bytes_per_s=None, max_scaleup=None)
+        over_pcie = replace(cluster, fabric=fabric(plain, gpus_per_node=max(8, clock.tp)))
+        slower = scalar(replace(clock, cluster=over_pcie).pass_s()) / case.now_s
+        what = "pass" if clock.task == "train" else "step"
+        text += f"; over PCIe the {what} would take {slower:.2f} times as long"
+    yield Fine("links", text)
+
+
+def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
+    """What an optimizer in host memory sends over PCIe each step, from pinned memory and from pageable.
+
+    Source: Ren et al. 2021 (arXiv:2101.06840) section 3: gradients go down, 16-bit weights come up. Pageable memory:
+    Harris 2012, "How to Optimize Data Transfers in CUDA C/C++", NVIDIA blog.
+    Assumes: nothing hides it; the weights of one rank, not sharded further.
+    """
+    chip = clock.cluster.accelerator
+    if not clock.offload or not chip.pcie_bytes_per_s:
+        return
+    dtype = resident_grad_dtype(clock.recipe, software_row(clock.recipe.stack))
+    items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
+    count = scalar(sharded_parameters(items, clock.tp, clock.ep))
+    nbytes = count * DTYPE_BYTES[dtype] + count * ACT_BYTES
+    pinned_s = nbytes / (PINNED_FRAC * chip.pcie_bytes_per_s)
+    link = f"PCIe {chip.pcie_gen}" if chip.pcie_gen else "PCIe"
+    text = f"{nbytes / 1e9:,.1f} GB a step over {link} take {pinned_s:,.2f} s"
+    yield Fine("host transfers, pinned", f"{text}; over n micro-batches a step 1/n of it each")
+    pageable_s = pinned_s / PAGEABLE_FRAC
+    yield Advice(
+        what="host transfers",
+        now="pageable memory",
+        better="pinned memory",
+        why="pageable memory is copied twice; bind each rank to its GPU's socket, too; of a pass that is a whole step",
+        gain_s=pageable_s - pinned_s,
+        gain_frac=(pageable_s - pinned_s) / (case.now_s + pageable_s),
+    )

@@ -1,0 +1,156 @@
+"""A micro-batch forward and backward on one rank, timed through the training step's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flopwise.cost.cluster import Cluster
+from flopwise.cost.sustained import training_rates
+from flopwise.facts.architecture import Model, Stack
+from flopwise.facts.software import stack as software_row
+from flopwise.ops.flops import encoder_tokens, runs
+from flopwise.ops.types import Array, Ints
+from flopwise.ops.work import Shape, Split
+from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
+from flopwise.training.block_lines import block_list
+from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.step import Inner, StepTable, step_parts, step_table
+
+ONCE = frozenset({"optimizer", "data_parallel", "pipeline_bubble", "pipeline_p2p"})
+"""Lines of a step that a micro-batch on one pipeline stage does not have."""
+MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingClock:
+    """Times a micro-batch of `batch` sequences of `seq` tokens on one rank."""
+
+    model: Model
+    recipe: Recipe
+    cluster: Cluster
+    tp: int = 1
+    ep: int = 1
+    batch: int = 1
+    offload: bool = False  # the optimizer and its states stand in host memory
+    towers: bool = False  # a multimodal model's towers see a sample with each sequence
+    seen: dict[Any, Kernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
+    task: str = "train"
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the products inside the layers."""
+        return self.recipe.precision
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention runs in flash kernels."""
+        return self.recipe.attention != "eager"
+
+    @property
+    def seq(self) -> int:
+        """Tokens of a sequence."""
+        return int(self.recipe.seq_len)
+
+    def stacks(self, model: Model) -> Iterator[tuple[Stack, int]]:
+        """The stacks that a micro-batch runs, each with the tokens of one of its sequences."""
+        for part in model.stacks:
+            if self.towers or runs(model, part):
+                seen = self.seq if part is model.stacks[0] else encoder_tokens(model, self.seq)
+                yield part, part.tokens_per_sample or int(seen)
+
+    def pass_s(
+        self, model: Model | None = None, *, batch: Ints | None = None, seq: int | None = None, tp: Ints | None = None
+    ) -> Array:
+        """Seconds of a micro-batch forward and backward, messages and launching included; shape (n,)."""
+        clock = self if seq is None else replace(self, recipe=replace(self.recipe, seq_len=seq))
+        return clock.lines(model, batch=batch, tp=tp)[0]
+
+    def lines(
+        self, model: Model | None = None, *, batch: Ints | None = None, tp: Ints | None = None
+    ) -> tuple[Array, dict[str, Array], Array]:
+        """(seconds, its lines, those in memory-bound kernels) of a micro-batch, for columns of batches and degrees."""
+        whole = model or self.model
+        sizes, ranks = np.broadcast_arrays(
+            np.atleast_1d(self.batch if batch is None else batch), np.atleast_1d(self.tp if tp is None else tp)
+        )
+        total: dict[str, Array] = {}
+        memory = np.zeros(sizes.shape)
+        for part, tokens in self.stacks(whole):
+            alone = whole if len(whole.stacks) == 1 else replace(whole, stacks=(part,))
+            table = self.table(alone, tokens, sizes, ranks)
+            place = np.arange(len(sizes))
+            zero = np.zeros_like(place)
+            parts = step_parts(table, place, zero, Layout(tp=ranks, ep=self.ep, micro_batch=sizes, recompute=zero))
+            for name, seconds in parts.items():
+                if name not in ONCE:
+                    total[name] = total.get(name, 0.0) + seconds * np.ones(sizes.shape)
+            memory = memory + table.memory_s[0]
+        return np.sum(list(total.values()), axis=0), total, memory
+
+    def messages_s(self) -> float:
+        """Seconds of a micro-batch in messages inside its layers."""
+        _, parts, _ = self.lines()
+        return sum(scalar(parts.get(name, 0.0)) for name in MESSAGES)
+
+    def context(self, tokens: int, batch: Array, tp: Array) -> BlockContext:
+        """What all blocks of a micro-batch over sequences of `tokens` share."""
+        software, one = software_row(self.recipe.stack), np.ones(len(batch), dtype=np.int64)
+        return BlockContext(
+            recipe=replace(self.recipe, seq_len=tokens, global_batch=batch),
+            software=software,
+            rates=training_rates(self.cluster.rates, software, self.recipe.precision),
+            fabric=self.cluster.fabric,
+            shape=Shape(batch=batch.astype(np.int64), query=tokens, context=tokens, encoder=tokens),
+            split=Split(tp=tp.astype(np.int64), cp=one, ep=one * self.ep),
+        )
+
+    def table(self, model: Model, tokens: int, batch: Array, tp: Array) -> StepTable:
+        """The step table of the first stack of `model` over sequences of `tokens`; one micro-batch a step."""
+        shared = self.context(tokens, batch, tp)
+        key = (tokens, batch.tobytes(), tp.tobytes(), self.recipe.stack, self.recipe.attention)
+        kernels = []
+        for items, _, inside in block_list(model):
+            place = (key, inside, items)
+            if place not in self.seen:
+                self.seen[place] = block_kernels(items, shared, in_layers=inside)
+            kernels.append(self.seen[place])
+        cut = shared.split
+        inner = Inner(np.asarray(cut.tp), np.asarray(cut.cp), np.asarray(cut.ep), np.asarray(shared.shape.batch))
+        cluster, only = self.cluster, np.array([1])
+        return step_table(
+            model, shared.recipe, shared.software, cluster.rates, cluster.fabric, inner, only, kernels=[kernels]
+        )
+
+    def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
+        """Every kernel of the micro-batch as a row, forward and backward."""
+        return tuple(row for part, tokens in self.stacks(self.model) for row in self._rows(part, tokens, pass_s))
+
+    def _rows(self, part: Stack, tokens: int, pass_s: float) -> Iterator[KernelShape]:
+        context = self.context(tokens, np.array([self.batch]), np.array([self.tp]))
+        fused = context.software.activations == "fused" and self.recipe.lora is None
+        for place, layers, items in blocks(part):
+            prefix = f"{part.name}/" if part is not self.model.stacks[0] else ""
+            labels = kernel_names(items, fused=fused)
+            for kernel in kernels_of(items, context, in_layers=place is not None):
+                base, _, half = kernel.work.name.rpartition("/")
+                first, gradient = (base, half) if half in {"dgrad", "wgrad", "grad"} else (kernel.work.name, "")
+                label = prefix + (f"{place}: " if place else "") + labels.get(first, first)
+                yield kernel_shape(
+                    context.rates,
+                    kernel.work,
+                    name=f"{label} ({gradient})" if gradient else label,
+                    layers=layers,
+                    forward=kernel.forward,
+                    dtype=kernel.dtype,
+                    seconds=kernel.seconds,
+                    memory_bound=scalar(kernel.memory_s) > 0,
+                    pass_s=pass_s,
+                    act_bytes=context.act_bytes,
+                    kv_bytes=context.act_bytes,
+                    weight_bits=8 * context.act_bytes,
+                )
