@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.api.recipes import Method, check_expert_parallel, check_length, check_pipeline, check_tensor_parallel
 from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import take
+from flopwise.serving.spec import ServingSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
@@ -20,10 +23,6 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
     from flopwise.training.remedies import Remedy as TrainingRemedy
-
-DEFAULT_SEQ = 4096
-"""Tokens of a sequence where none are given, or what the model is made for if that is less."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnswer:
@@ -49,7 +48,7 @@ class MemoryAnswer:
     assumptions: tuple[str, ...]
     training: tuple[Recipe, Layout, Memory] | None = None
     serving: tuple[ServingLayout, ServingMemory] | None = None
-    deployment: Deployment | None = None
+    deployment: ServingSpec | None = None
     concurrency: int = 1  # serving: sequences of one attention replica, and tokens of each
     context: int = 0
     moments: tuple[tuple[str, float], ...] = ()  # training: bytes at each moment of a step, the fullest first
@@ -63,124 +62,68 @@ class MemoryAnswer:
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """How a model is served, as people say it."""
-
-    weights: str | None = None  # None: as the checkpoint is published
-    kv_dtype: str | None = None
-    concurrency: int | None = None
-    context: int | None = None
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1  # attention replicas that share the experts
-    engine: str = "vllm"
-    memory_frac: float | None = None
-
-    def layout(self) -> ServingLayout:
-        """How a replica is spread."""
-        from flopwise.serving.memory import ServingLayout
-
-        return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
-
-    @property
-    def layout_text(self) -> str:
-        """The same on one line."""
-        further = [f"{name} {value}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
-        return ", ".join([f"tp {self.tp}", f"pp {self.pp}", *further])
-
-
 def memory(
     model: Model | str,
     *,
     task: Literal["train", "serve"] = "train",
     gpu: str | None = None,
-    seq: int | None = None,
     grad_accum: int = 1,
-    how: Method | None = None,
-    deployment: Deployment | None = None,
-    facts: Path | str | None = None,
+    concurrency: int | None = None,
+    context: int | None = None,
+    data: DataSpec | None = None,
+    spec: TrainingSpec | None = None,
+    deployment: ServingSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    **said: Any,
+    **keywords: Any,
 ) -> MemoryAnswer:
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
-    Further keywords are the fields of `Method` (training) or `Deployment` (serving): `tp=8, zero=3, lora=16 ...`.
+    Further keywords are options: of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
+    `ServingSpec` in serving (`weights="fp8", tp=8 ...`).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: only published figures of the model are known.
     """
-    from flopwise.api.machines import described, loaded
-    from flopwise.facts.catalog import load_facts
-
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=facts))
-    resolution = None if gpu is None else load_facts(facts).resolve(gpu)
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found = source.layered(model)
+    resolution = None if gpu is None else source.known.resolve(gpu)
     chip = None if resolution is None else resolution.accelerator
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
-        method = overridden(how or Method(), said)
-        answer = training_memory(found, method, chip, seq=seq, grad_accum=grad_accum)
+        read, method = take(keywords, data or DataSpec(), spec or TrainingSpec())
+        answer = _training(found, read, method, chip, grad_accum)
     elif task == "serve":
-        answer = serving_memory_answer(found, overridden(deployment or Deployment(), said), chip)
+        (served,) = take(keywords, deployment or ServingSpec())
+        answer = _serving(found, served, chip, concurrency or 1, context)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
     return replace(answer, assumptions=(*answer.assumptions, *notes))
 
 
-def overridden(given: Any, said: dict[str, Any]) -> Any:
-    """`given` with the fields of `said` replaced.
-
-    Raises:
-        SpecError: no such field; names the nearest.
-    """
-    from dataclasses import fields
-
-    from flopwise.errors import nearest_names
-
-    known = [f.name for f in fields(given)]
-    for name in said:
-        if name not in known:
-            near = nearest_names(name, known)
-            raise SpecError(
-                f"unknown argument {name!r}; {f'nearest: {near[0]}; ' if near else ''}there are {', '.join(known)}"
-            )
-    return replace(given, **said)
-
-
-def default_seq(model: Model, seq: int | None) -> int:
-    """Tokens of a sequence: as given, as the model has it fixed, or the default."""
-    fixed = model.stacks[0].tokens_per_sample
-    if fixed is not None:
-        return fixed
-    if seq is not None:
-        check_length(model, seq)
-        return seq
-    return min(DEFAULT_SEQ, model.max_position or DEFAULT_SEQ)
-
-
-def training_memory(
-    model: Model, how: Method, chip: Accelerator | None, *, seq: int | None, grad_accum: int
+def _training(
+    model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, grad_accum: int
 ) -> MemoryAnswer:
-    """Memory of a training step of `how`, `grad_accum` micro-batches a step."""
+    """Memory of a training step, `grad_accum` micro-batches a step."""
     from flopwise.training.routing import check_routing
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len = default_seq(model, seq)
-    layout = how.layout(model, seq_len)
+    seq_len = data.seq_len(model)
+    layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
-    recipe = (how if chip is None else how.on(chip)).recipe(seq_len, in_a_step)
+    recipe = (spec if chip is None else spec.on(chip)).recipe(seq_len, in_a_step, data.documents(seq_len))
     check_routing(model, recipe, layout)
-    return of_training(model, recipe, layout, chip, seq_given=seq is not None)
+    return of_training(model, recipe, layout, chip, seq_given=data.seq is not None)
 
 
 def of_training(
     model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, *, seq_given: bool = True
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
+    from flopwise.facts.models.positions import check_length
     from flopwise.training.memory import step_memory
     from flopwise.training.remedies import training_remedies
 
@@ -280,52 +223,39 @@ def _band_notes(band: ErrorBand) -> tuple[str, ...]:
     return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
 
 
-def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[str, ...]]:
-    """`asked` with the checkpoint's own weight format where none was given, and the sentence that says so."""
-    if asked.weights is not None:
-        return asked, ()
-    own = model.checkpoint_format
-    told = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
-    return replace(asked, weights=own or "bf16"), told
-
-
-def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None) -> MemoryAnswer:
-    """Memory of serving as `asked`."""
+def _serving(
+    model: Model, spec: ServingSpec, chip: Accelerator | None, concurrency: int, context: int | None
+) -> MemoryAnswer:
+    """Memory of serving `concurrency` sequences of `context` tokens."""
     from flopwise.facts.formats import weight_format
+    from flopwise.facts.models.positions import check_length
     from flopwise.serving.memory import serving_memory
 
-    asked, native = in_its_format(model, asked)
-    weights = asked.weights or "bf16"
+    spec, native = spec.in_its_format(model)
+    weights = spec.weights or "bf16"
     weight_format(weights)
-    check_tensor_parallel(model, asked.tp)
-    check_expert_parallel(model, asked.ep)
-    check_pipeline(model, asked.pp)
-    if asked.tp * asked.dp % asked.ep:
-        raise SpecError(
-            f"ep {asked.ep} does not divide tp x dp = {asked.tp * asked.dp}, the ranks that hold the experts"
-        )
-    context = asked.context or default_seq(model, None)
-    stretched = check_length(model, context, what="a context") if asked.context else ()
-    layout = asked.layout()
-    concurrency = -(-(asked.concurrency or 1) // asked.dp)
+    spec.check(model)
+    tokens = context or DataSpec().seq_len(model)
+    stretched = check_length(model, tokens, what="a context") if context else ()
+    layout, each = spec.layout(), -(-concurrency // spec.dp)
     held = serving_memory(
         model,
         layout,
-        concurrency=concurrency,
-        context=context,
+        concurrency=each,
+        context=tokens,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
         weights=weights,
-        kv_dtype=asked.kv_dtype or "bf16",
-        engine_name=asked.engine,
-        memory_frac=asked.memory_frac,
+        kv_dtype=spec.kv_dtype or "bf16",
+        engine_name=spec.engine,
+        memory_frac=spec.memory_fraction,
         device_kind="gpu" if chip is None else chip.kind,
     )
-    answer = of_serving(model, asked, layout, held, chip, context=context, concurrency=concurrency)
+    answer = of_serving(model, spec, layout, held, chip, context=tokens, concurrency=each)
     return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
 
 
 def _serving_remedies(
-    model: Model, asked: Deployment, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
+    model: Model, spec: ServingSpec, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
 ) -> tuple[ServingRemedy, ...]:
     """What would make a deployment fit."""
     from flopwise.serving.remedies import serving_remedies
@@ -339,10 +269,10 @@ def _serving_remedies(
             concurrency=concurrency,
             context=context,
             hbm_bytes=chip.hbm_bytes,
-            weights=asked.weights or "bf16",
-            kv_dtype=asked.kv_dtype or "bf16",
-            engine_name=asked.engine,
-            memory_frac=asked.memory_frac,
+            weights=spec.weights or "bf16",
+            kv_dtype=spec.kv_dtype or "bf16",
+            engine_name=spec.engine,
+            memory_frac=spec.memory_fraction,
             device_kind=chip.kind,
         )
     )
@@ -350,7 +280,7 @@ def _serving_remedies(
 
 def of_serving(
     model: Model,
-    asked: Deployment,
+    spec: ServingSpec,
     layout: ServingLayout,
     held: ServingMemory,
     chip: Accelerator | None,
@@ -380,18 +310,18 @@ def of_serving(
         usable_bytes=usable,
         fits=None if chip is None else bool(held.fits),
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=() if held.fits else _serving_remedies(model, asked, layout, chip, context, concurrency),
+        remedies=() if held.fits else _serving_remedies(model, spec, layout, chip, context, concurrency),
         band=band,
-        quick=serving_rules(model, asked, chip, context),
+        quick=serving_rules(model, spec, chip, context),
         settings=(
-            ("layout", asked.layout_text),
-            ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
+            ("layout", layout.text),
+            ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
             ("load", f"{concurrency:,} x {context:,} tokens"),
-            ("engine", asked.engine),
+            ("engine", spec.engine),
         ),
         assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
         serving=(layout, held),
-        deployment=asked,
+        deployment=spec,
         concurrency=concurrency,
         context=context,
         kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),

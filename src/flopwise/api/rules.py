@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flopwise.api.recipes import heads_and_experts
+from flopwise.ops.degrees import heads_and_experts
 
 if TYPE_CHECKING:
-    from flopwise.api.memory import Deployment
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.spec import ServingSpec
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
 
@@ -65,7 +65,7 @@ def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, chip: Accelerator)
     return float(gpus[fits].min()) if fits.any() else None
 
 
-def serving_rules(model: Model, asked: Deployment, chip: Accelerator | None, context: int) -> tuple[QuickFormula, ...]:
+def serving_rules(model: Model, spec: ServingSpec, chip: Accelerator | None, context: int) -> tuple[QuickFormula, ...]:
     """Weights over memory against the GPUs that it takes."""
     from flopwise.cost.quick import QuickFormula, quick_gpus
     from flopwise.ops.tensors import parameters
@@ -74,17 +74,17 @@ def serving_rules(model: Model, asked: Deployment, chip: Accelerator | None, con
     if chip is None:
         return ()
     count = parameters(model)
-    width = float(weight_bytes(model, asked.weights or "bf16")) / max(1, count)
+    width = float(weight_bytes(model, spec.weights or "bf16")) / max(1, count)
     return (
         QuickFormula(
             name="GPUs", formula="parameters x bytes / memory", unit="GPUs",
             value=max(1.0, float(quick_gpus(count, width, chip.hbm_bytes, training=False))),
-            estimate=fewest_serving_gpus(model, asked, chip, context),
+            estimate=fewest_serving_gpus(model, spec, chip, context),
         ),
     )  # fmt: skip
 
 
-def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, context: int) -> float | None:
+def fewest_serving_gpus(model: Model, spec: ServingSpec, chip: Accelerator, context: int) -> float | None:
     """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
     import numpy as np
 
@@ -95,8 +95,8 @@ def fewest_serving_gpus(model: Model, asked: Deployment, chip: Accelerator, cont
     stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
     tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
     held = serving_memory(
-        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=asked.weights or "bf16",
-        kv_dtype=asked.kv_dtype or "bf16", engine_name=asked.engine, memory_frac=asked.memory_frac,
+        model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=chip.hbm_bytes, weights=spec.weights or "bf16",
+        kv_dtype=spec.kv_dtype or "bf16", engine_name=spec.engine, memory_frac=spec.memory_fraction,
     )  # fmt: skip
     fits = np.broadcast_to(np.asarray(held.max_concurrency), tp.shape) >= 1
     return float((tp * pp)[fits].min()) if fits.any() else None

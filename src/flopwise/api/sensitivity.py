@@ -188,7 +188,7 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
     other = "bf16" if job.kv_dtype == "fp8" else "fp8"
     yield f"KV cache in {other}", again(kv_dtype=other)
     wider = replace(job.layout, tp=2 * int(job.layout.tp))
-    yield f"tp {int(wider.tp)}", again(layout=wider, cluster=answer.machines.cluster(int(wider.num_gpus)))
+    yield f"tp {int(wider.tp)}", again(layout=wider, cluster=answer.machines.cluster(int(wider.num_gpus), answer.facts))
     for name in ("vllm", "sglang", "tensorrt-llm"):
         if name != job.engine:
             yield f"engine {name}", again(engine=name)
@@ -221,7 +221,7 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
             weights=asked.weights or "bf16",
             kv_dtype=asked.kv_dtype or "bf16",
             engine_name=asked.engine,
-            memory_frac=asked.memory_frac,
+            memory_frac=asked.memory_fraction,
         )
     for remedy in remedies:
         yield remedy.change, _known({"memory": remedy.total_bytes})

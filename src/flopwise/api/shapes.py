@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from flopwise.api.machines import Machines, described, loaded
+from flopwise.cost.machines import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.spec import SourceSpec
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -32,8 +33,8 @@ def advise(
     weights: str | None = None,
     kv_dtype: str | None = None,
     engine: str | None = None,
-    machines: Machines | None = None,
-    facts: Path | str | None = None,
+    machines: MachineSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
 ) -> ShapeAnswer:
@@ -46,11 +47,11 @@ def advise(
         SpecError: a value cannot be, or does not go with the task.
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
     """
-    from flopwise.api.memory import default_seq
-    from flopwise.api.recipes import Method, check_expert_parallel
     from flopwise.facts.formats import weight_format
     from flopwise.facts.software import engine as engine_row
+    from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes import answer, decoding, training
+    from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
         raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(DEFAULT_BATCH)}")
@@ -62,14 +63,14 @@ def advise(
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
-    place = machines or Machines(gpu=gpu, facts=facts)
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    cluster, sequences = place.cluster(tp), DEFAULT_BATCH[task] if batch is None else batch
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found, data = source.layered(model), DataSpec(seq=seq)
+    cluster = (machines or MachineSpec(gpu=gpu)).cluster(tp, source.known)
+    sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
-        tokens = default_seq(found, seq)
         check_expert_parallel(found, ep or 1)
-        how = Method(precision=precision or "bf16", stack=stack, attention=attention or "flash", ep=ep or 1)
-        recipe = how.recipe(tokens, sequences)
+        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
+        recipe = spec.recipe(data.seq_len(found), sequences)
         return answer.training_shapes(
             training.TrainingClock(
                 model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload
@@ -82,6 +83,6 @@ def advise(
     return answer.decoding_shapes(
         decoding.DecodeClock(
             model=found, cluster=cluster, weights=weight_format(weights or "bf16").name, kv_dtype=kv_dtype or "bf16",
-            engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=default_seq(found, seq),
+            engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=data.seq_len(found),
         )
     )  # fmt: skip

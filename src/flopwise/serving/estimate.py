@@ -14,7 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.engine_support import support
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
-from flopwise.ops.degrees import check_expert_ranks, check_stages_fit
+from flopwise.ops.degrees import check_expert_ranks, check_pipeline
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
 from flopwise.serving.disaggregated import disaggregated
@@ -90,7 +90,7 @@ def check(job: ServeJob) -> None:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    check_stages_fit(model, int(layout.pp))
+    check_pipeline(model, int(layout.pp))
     check_context(job)
     check_techniques(job)
     check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import options
 from flopwise.errors import SpecError
 from flopwise.facts.spec import StorageSpec
-from flopwise.ops.degrees import DegreesSpec
+from flopwise.ops.spec import SharedSpec
 from flopwise.options import Kind, OptionError, Spec, option, same
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.architecture import Model
     from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
-STORAGE = "nvme-gen4"
-"""Kind of storage that weights are read from where none is named."""
 
 _format = partial(option, section="Formats and engine")
 _start = partial(option, section="Cold start")
@@ -81,10 +78,10 @@ class ServingSpec(Spec):
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).",
         key="constraints.memory_fraction",
     )
-    tp: int = same(DegreesSpec, "tp", default=1)
-    pp: int = same(DegreesSpec, "pp", default=1)
-    ep: int = same(DegreesSpec, "ep", default=1)
-    dp: int = same(DegreesSpec, "dp", default=1)
+    tp: int = same(SharedSpec, "tp", default=1)
+    pp: int = same(SharedSpec, "pp", default=1)
+    ep: int = same(SharedSpec, "ep", default=1)
+    dp: int = same(SharedSpec, "dp", default=1)
     # fmt: on
 
     def layout(self) -> ServingLayout:
@@ -98,11 +95,18 @@ class ServingSpec(Spec):
         """Accelerators of a replica."""
         return self.tp * self.pp * self.dp
 
-    @property
-    def layout_text(self) -> str:
-        """The layout on one line."""
-        further = [f"{name} {value}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
-        return ", ".join([f"tp {self.tp}", f"pp {self.pp}", *further])
+    def check(self, model: Model) -> None:
+        """Refuse degrees that the model does not allow.
+
+        Raises:
+            SpecError: says which, and what would do.
+        """
+        from flopwise.ops import degrees
+
+        degrees.check_tensor_parallel(model, self.tp)
+        degrees.check_expert_parallel(model, self.ep)
+        degrees.check_pipeline(model, self.pp)
+        degrees.check_expert_ranks(self.ep, self.tp * self.dp, "tp x dp")
 
     def in_its_format(self, model: Model) -> tuple[ServingSpec, tuple[str, ...]]:
         """The spec with the checkpoint's own weight format where none is given, and the sentence that says so."""
@@ -144,9 +148,10 @@ class StartSpec(Spec):
             UnknownNameError: no such kind.
         """
         from flopwise.facts.storage import Storage, storage
+        from flopwise.serving.startup import DEFAULT_STORAGE
 
         if self.storage_bandwidth is None:
-            return storage(self.storage or STORAGE, folder)
+            return storage(self.storage or DEFAULT_STORAGE, folder)
         return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
 
 
@@ -177,7 +182,18 @@ class RequestSpec(Spec):
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingSpec(Spec):
+class DrawnLengthsSpec(Spec):
+    """Lengths that are drawn from what was measured."""
+
+    lengths_from: Path | None = _traffic(
+        "--lengths-from", options.FILE, "Draw pairs of prompt and answer from this trace file.",
+    )
+# fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling(Spec):
     """How replicas work and where requests go. None: as the engine's row has it."""
 
     policy: str = _scheduling(
@@ -208,7 +224,20 @@ class SchedulingSpec(Spec):
         "--prefill-replicas", options.WHOLE_OR_ZERO,
         "So many further replicas do prompts only and hand them over.", default=0,
     )
-# fmt: on
+    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
+    # fmt: on
+
+    def prefill_pool(self, replicas: int, gpus: int) -> int:
+        """Prompt-only replicas of `gpus` devices beside so many others.
+
+        Raises:
+            SpecError: both ways to say it are used, or they make no whole replicas.
+        """
+        from flopwise.serving.sim.pools import prefill_instances
+
+        if self.prefill_replicas and self.prefill_gpus:
+            raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
+        return self.prefill_replicas + prefill_instances(replicas, self.prefill_gpus, gpus)
 
 
 # fmt: off
@@ -252,6 +281,69 @@ class AutoscaleSpec(Spec):
             "cold_start_s": self.cold_start, "cool_down_s": self.cool_down,
         }  # fmt: skip
         return Autoscaling(measure=self.autoscale, **_given(named))
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest(Spec):
+    """A queue of requests on spot replicas. None: the usual, or from the facts."""
+
+    queue: int | None = _queue(
+        "--queue", options.whole(high=10**12), "Work off so many requests instead of traffic.",
+    )
+    workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas for it.", default=1)
+    deadline: float | None = same(SharedSpec, "deadline", section="A queue with a deadline")
+    spot_interruptions: float | None = _queue(
+        "--spot-interruptions", options.RATE_OR_ZERO,
+        "How often one spot instance is taken back: 0.1/day (default: as known of the provider).",
+    )
+    spot_price: float | None = _queue(
+        "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.",
+    )
+    replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO, "Until another is found: 5min.")
+    checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="A queue with a deadline")
+    checkpoint_time: float = _queue(
+        "--checkpoint-time", options.SECONDS_OR_ZERO, "A worker saves for so long.", default=0.0,
+    )
+    fallback: int = _queue(
+        "--fallback", options.whole(low=0, high=10_000), "On-demand replicas that save the deadline.", default=0,
+    )
+    trials: int = _queue("--trials", options.whole(high=10**6), "Draws of interruptions.", default=1000)
+    cold_start: float | None = same(AutoscaleSpec, "cold_start")
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens")
+    lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
+    seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what needs another option.
+
+        Raises:
+            SpecError: says which.
+        """
+        if self.checkpoint_time and self.checkpoint_every is None:
+            raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
+        if self.fallback and self.deadline is None:
+            raise OptionError("fallback", "these workers take over when a deadline calls for them: give --deadline")
+
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean tokens of a prompt and of an answer.
+
+        Raises:
+            SpecError: lengths given twice, or that cannot be.
+        """
+        from flopwise.serving.sim.lengths import Lengths
+        from flopwise.serving.sim.trace_file import read_trace_columns
+
+        lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
+        if self.lengths_from is None:
+            prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
+            return prompt, answer
+        if self.input_tokens or self.output_tokens:
+            raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
+        columns = read_trace_columns(self.lengths_from)
+        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
 
 
 # fmt: off

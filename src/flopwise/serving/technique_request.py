@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flopwise import options
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.ops.degrees import DegreesSpec
+from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class TechniqueRequest(Spec):
     host: str | None = _technique(
         "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).", key="techniques.host",
     )
-    expert_skew: float | None = same(DegreesSpec, "expert_skew", section=TECHNIQUES, key="techniques.expert_skew")
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section=TECHNIQUES, key="techniques.expert_skew")
     # fmt: on
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
-from flopwise.ops.degrees import check_expert_ranks, check_stages_fit
+from flopwise.ops.degrees import check_expert_ranks, check_pipeline
 from flopwise.training.stages import check_stages
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def check_layout(layout: Layout, model: Model, seq_len: int) -> None:
         SpecError: says which degree and what would do.
     """
     layers, ranks = model.stacks[0].num_layers, int(layout.dp) * int(layout.cp)
-    check_stages_fit(model, int(layout.pp))
+    check_pipeline(model, int(layout.pp))
     check_expert_ranks(int(layout.ep), ranks, "dp x cp")
     shard, interleave = int(layout.shard), int(layout.interleave)
     if shard and (ranks % shard or not int(layout.zero)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flopwise import options, units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import StorageSpec
-from flopwise.ops.degrees import DegreesSpec, check_degrees, divisors
+from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
 
 if TYPE_CHECKING:
@@ -226,18 +226,18 @@ class TrainingSpec(Spec):
         "Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
         key="method.freeze",
     )
-    expert_skew: float | None = same(DegreesSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
     capacity_factor: float | None = _recipe(
         "--capacity-factor", options.RATIO,
         "Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
         key="routing.capacity_factor",
     )
     micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences of one pass of a replica.")
-    dp: int | None = same(DegreesSpec, "dp")
-    tp: int | None = same(DegreesSpec, "tp")
-    pp: int | None = same(DegreesSpec, "pp")
+    dp: int | None = same(SharedSpec, "dp")
+    tp: int | None = same(SharedSpec, "tp")
+    pp: int | None = same(SharedSpec, "pp")
     cp: int | None = _layout("--cp", options.DEGREE, "Context-parallel degree.")
-    ep: int | None = same(DegreesSpec, "ep")
+    ep: int | None = same(SharedSpec, "ep")
     zero: int | None = _layout("--zero", options.whole(low=0, high=3), "ZeRO stage: 0 to 3.")
     fsdp: bool = _layout(
         "--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False,
@@ -354,12 +354,14 @@ class TrainingSpec(Spec):
         Raises:
             SpecError: a degree does not divide what it has to; says which would.
         """
+        from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
         from flopwise.training.layout import RECOMPUTE, Layout
         from flopwise.training.layout_checks import check_layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
-        check_degrees(model, tp, pp, ep)
+        check_tensor_parallel(model, tp)
+        check_expert_parallel(model, ep)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
@@ -418,13 +420,15 @@ class TrainingSpec(Spec):
 
     def _shard(self, ranks: int, zero: int) -> int:
         """Ranks of a sharding group; 0 where all of `ranks` are one."""
+        from flopwise.ops.degrees import divisor_list
+
         shard = self.shard
         if shard is None:
             return 0
         if not zero:
             raise SpecError(f"shard {shard} needs a ZeRO stage from 1 to 3; with stage 0 every rank holds everything")
         if ranks % shard:
-            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisors(ranks)}")
+            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisor_list(ranks)}")
         return 0 if shard == ranks else shard
 
     def _replicas(self, ranks: int, num_gpus: int) -> int:
@@ -451,9 +455,8 @@ class RunConditionsSpec(Spec):
         "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.",
     )
     restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, "From a failure to full speed: 10min.")
-    checkpoint_every: float | None = _run(
-        "--checkpoint-every", options.SECONDS, "Time between checkpoints (default: the one that loses least).",
-        key="checkpoints.every",
+    checkpoint_every: float | None = same(
+        SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every",
     )
     checkpoint_bandwidth: float | None = _run(
         "--checkpoint-bandwidth", options.BANDWIDTH, "With which the whole cluster writes: 200GB/s.",
