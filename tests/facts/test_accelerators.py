@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.accelerators import DTYPES, KINDS, WIDER, Accelerator
+from flopwise.facts.accelerators import DTYPES, KINDS, Accelerator
 from flopwise.facts.catalog import load_facts
 
 CHIPS = load_facts().accelerators
@@ -133,27 +133,6 @@ def test_a_field_that_nobody_wrote_down_is_an_error_that_says_what_to_add() -> N
         CHIPS["TPU v2"].known("tdp_w")
     with pytest.raises(SpecError, match="unknown field 'colour'"):
         CHIPS["TPU v2"].known("colour")
-
-
-def test_work_runs_in_the_next_wider_units() -> None:
-    assert CHIPS["H100-SXM-80"].runs_as("fp8") == "fp8"
-    assert CHIPS["A100-SXM-80"].runs_as("fp8") == "bf16"
-    assert CHIPS["V100-SXM2-16"].runs_as("bf16") == "fp16"
-    assert CHIPS["GTX 1080"].runs_as("bf16") == "fp32"
-    with pytest.raises(MissingFactError, match="no fp64 rate"):
-        CHIPS["TPU v5e"].runs_as("fp64")
-
-
-@EVERY
-@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8"])
-def test_running_wider_never_promises_more(chip: Accelerator, dtype: str) -> None:
-    try:
-        runs = chip.runs_as(dtype)
-    except MissingFactError:
-        assert not set(chip.peak) & {dtype, *WIDER[dtype]}
-        return
-    assert runs in (dtype, *WIDER[dtype])
-    assert chip.peak_flops_per_s(runs) > 0
 
 
 @given(share=st.floats(0.001, 1.0), name=st.sampled_from(sorted(CHIPS)))

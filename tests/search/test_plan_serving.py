@@ -71,3 +71,17 @@ def test_an_engine_is_planned_where_it_runs() -> None:
     answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100", "mi300x"], "engine": "tensorrt-llm"})
     assert {c.gpu for c in answer.plans} == {"H100-SXM-80"}
     assert any("tensorrt-llm is not known to run there" in r.reason for r in answer.ruled_out)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "offered"),
+    [
+        ("v100", "Llama-3.2-1B", {"weights int4 (AWQ)", "weights bf16"}),
+        ("h100", "Llama-3.1-8B", {"weights fp8", "weights int4 (AWQ)"}),
+    ],
+)
+def test_levers_name_formats_that_the_device_runs(gpu: str, model: str, offered: set[str]) -> None:
+    """A V100 has no kernels for fp8; what runs there in fp16 is stored in bf16 as well."""
+    levers = planned(model, constraints={"gpus": [gpu], "weight_formats": ["fp16" if gpu == "v100" else "bf16"]}).levers
+    assert {lever.change for lever in levers if lever.change.startswith("weights")} == offered
+    assert all("kernels" not in lever.note for lever in levers)

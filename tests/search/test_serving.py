@@ -101,10 +101,10 @@ def test_whole_instances_hold_the_replicas() -> None:
     small = asked(traffic={"requests_per_s": 900, "input_tokens": 512, "output_tokens": 128})
     found = rows(small)
     option = Option(small, load_model("Llama-3.1-8B"), kind, found, kind.priced[0], "bf16")
-    widths = found.tp * found.pp
-    assert {1, 2, 4, 8} <= set(widths.tolist())
+    each = found.tp * found.pp
+    assert {1, 2, 4, 8} <= set(each.tolist())
     assert np.array_equal(
-        option.instances, np.ceil(found.replicas / (8 // np.minimum(widths, 8))) * np.maximum(widths // 8, 1)
+        option.instances, np.ceil(found.replicas / (8 // np.minimum(each, 8))) * np.maximum(each // 8, 1)
     )
 
 

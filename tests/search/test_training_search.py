@@ -68,6 +68,11 @@ CASES = {
     "dense": ("gpt2-xl", Recipe(seq_len=1024, global_batch=64, stack="megatron-te")),
     "sharded": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="fsdp-compile")),
     "experts": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te")),
+    "orthogonalised": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te", optimizer="muon")),
+    "orthogonalised, even slices": (
+        "Llama-3.2-1B",
+        Recipe(seq_len=4096, global_batch=96, stack="fsdp-te", optimizer="muon"),
+    ),
     "first layers differ": ("DeepSeek-V2-Lite", Recipe(seq_len=4096, global_batch=64, stack="megatron-te")),
     "long": ("Llama-3.1-8B", Recipe(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
     "adapters": (

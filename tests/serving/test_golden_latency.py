@@ -11,6 +11,7 @@ from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
 from flopwise.facts.models import load_model
 from flopwise.serving.estimate import estimate
+from flopwise.serving.iteration import whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import closed_loop, fixed_batch, least_prompt_s, open_loop, open_loop_percentile
 
@@ -199,6 +200,10 @@ def test_an_encoder_answers_with_one_pass_over_its_batch() -> None:
     host_s = ENGINE.step_s + 12 * ENGINE.layer_s
     assert found.ttft_s.value == pytest.approx(ENGINE.request_s + products_s + pairs_s + host_s, rel=0.05)
     assert found.requests_per_s == pytest.approx(64 / (found.ttft_s.value - ENGINE.request_s), rel=1e-9)
+    pooler = plain_runner(found.job).kernels_of(
+        found.job.model.stacks[0].after, whole_prompts(found.job.model, 64, 512), ONE, inside=False
+    )
+    assert {float(np.asarray(k.work.flops)) for k in pooler} >= {2.0 * 64 * 768 * 768}  # of the first token of each
 
 
 def test_what_a_server_does_to_a_request_stands_before_its_prompt() -> None:

@@ -108,7 +108,8 @@ def test_longer_contexts_leave_room_for_fewer_sequences_and_none_below_the_weigh
 
 def test_remedies_fit_when_they_say_so() -> None:
     layout = ServingLayout(tp=2)
-    found = serving_remedies(LLAMA_70B, layout, concurrency=32, context=4096, hbm_bytes=85e9)
+    h100 = load_facts().accelerator("H100-SXM-80")
+    found = serving_remedies(LLAMA_70B, layout, concurrency=32, context=4096, device=h100)
     named = {r.change: r for r in found}
     assert named["weights in fp8"].fits
     assert [r.fits for r in found] == sorted((r.fits for r in found), reverse=True)
@@ -164,6 +165,6 @@ def test_devices_without_graphs_or_contexts_are_charged_for_none(kind: str, item
 
 def test_remedies_take_formats_that_the_device_has_kernels_for() -> None:
     old, new = (rates(load_facts().accelerator(name)) for name in ("V100-SXM2-32", "H100-SXM-80"))
-    assert "fp8" in runnable_formats(LLAMA_8B, new)
-    assert set(runnable_formats(LLAMA_8B, old)).isdisjoint({"fp8", "nvfp4"})
-    assert "awq" in runnable_formats(LLAMA_8B, old)
+    assert "fp8" in runnable_formats(LLAMA_8B, "vllm", new)
+    assert set(runnable_formats(LLAMA_8B, "vllm", old)).isdisjoint({"fp8", "nvfp4"})
+    assert "awq" in runnable_formats(LLAMA_8B, "vllm", old)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.cost.cluster import cluster
-from flopwise.errors import SpecError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.serving.estimate import ServeJob, estimate, runner
@@ -101,6 +101,10 @@ def test_formats_and_the_units_they_run_on() -> None:
     assert path.dtype == "int8_wo"
     assert path.note is not None
     assert "fp8" in path.note
+    old, older = (cluster(FACTS.accelerator(name)).rates for name in ("V100-SXM2-16", "GTX 1080"))
+    assert (old.peak_dtype("bf16"), older.peak_dtype("bf16")) == ("fp16", "fp32")
+    with pytest.raises(MissingFactError, match="no fp4 rate"):
+        a100.rates.peak_flops_per_s("nvfp4")
     assert layer_weight_bits(LLAMA, "bf16") == 16
     assert 8 < layer_weight_bits(LLAMA, "fp8") < 8.1
     assert 4 < layer_weight_bits(LLAMA, "awq") < 4.6

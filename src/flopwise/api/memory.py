@@ -229,12 +229,13 @@ def _serving(
     """Memory of serving `concurrency` sequences of `context` tokens."""
     from flopwise.facts.formats import weight_format
     from flopwise.facts.models.positions import check_length
+    from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
     spec, native = spec.in_its_format(model)
     weights = spec.weights or "bf16"
     weight_format(weights)
-    spec.check(model)
+    check_layout(model, spec.layout())
     tokens = context or DataSpec().seq_len(model)
     stretched = check_length(model, tokens, what="a context") if context else ()
     layout, each = spec.layout(), -(-concurrency // spec.dp)
@@ -268,12 +269,11 @@ def _serving_remedies(
             layout,
             concurrency=concurrency,
             context=context,
-            hbm_bytes=chip.hbm_bytes,
+            device=chip,
             weights=spec.weights or "bf16",
             kv_dtype=spec.kv_dtype or "bf16",
             engine_name=spec.engine,
             memory_frac=spec.memory_fraction,
-            device_kind=chip.kind,
         )
     )
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flopwise.ops.degrees import heads_and_experts
-
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
@@ -51,6 +49,7 @@ def fewest_gpus(model: Model, recipe: Recipe, layout: Layout, chip: Accelerator)
     """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
     import numpy as np
 
+    from flopwise.ops.degrees import heads_and_experts
     from flopwise.training.memory import step_memory
 
     heads, _ = heads_and_experts(model)
@@ -88,6 +87,7 @@ def fewest_serving_gpus(model: Model, spec: ServingSpec, chip: Accelerator, cont
     """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
     import numpy as np
 
+    from flopwise.ops.degrees import heads_and_experts
     from flopwise.serving.memory import ServingLayout, serving_memory
 
     heads, _ = heads_and_experts(model)

@@ -36,7 +36,7 @@ class Sensitivity:
 
 
 def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
-    """The effect of each single change on the answer's headline figures, the largest first."""
+    """The effect of each single change that the question itself would accept, the largest first."""
     from flopwise.api.memory import MemoryAnswer
     from flopwise.api.train import TrainAnswer
 
@@ -50,8 +50,7 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     for change, again in changes:
         try:
             after, note = again()
-        except FlopwiseError as error:
-            found.append(Sensitivity(change=change, effects={}, note=f"not possible: {error}"))
+        except FlopwiseError:
             continue
         effects = {name: _ratio(after[name], base[name]) for name in base}
         found.append(Sensitivity(change=change, effects=effects, note=note))
@@ -160,7 +159,10 @@ def _serve_headline(found: Any) -> Headline:
 
 
 def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
+    from flopwise.facts.platforms import runs_on
+    from flopwise.facts.software import engine
     from flopwise.serving.estimate import estimate
+    from flopwise.serving.remedies import runnable_formats
 
     found = answer.estimate
     job = found.job
@@ -182,15 +184,20 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
         yield "arrivals x 2", again(arrivals_per_s=2 * job.arrivals_per_s)
     yield "input tokens x 2", again(input_tokens=2 * job.input_tokens)
     yield "output tokens x 2", again(output_tokens=2 * job.output_tokens)
-    for name in ("bf16", "fp8", "awq", "nvfp4"):
+    for name in runnable_formats(job.model, job.engine, job.cluster.rates, ("bf16", "fp8", "awq", "nvfp4")):
         if name != job.weights:
             yield f"weights in {name}", again(weights=name)
     other = "bf16" if job.kv_dtype == "fp8" else "fp8"
     yield f"KV cache in {other}", again(kv_dtype=other)
     wider = replace(job.layout, tp=2 * int(job.layout.tp))
-    yield f"tp {int(wider.tp)}", again(layout=wider, cluster=answer.machines.cluster(int(wider.num_gpus), answer.facts))
+
+    def on_more() -> tuple[Headline, str]:
+        more = answer.machines.cluster(int(wider.num_gpus), answer.facts)
+        return again(layout=wider, cluster=more)()
+
+    yield f"tp {int(wider.tp)}", on_more
     for name in ("vllm", "sglang", "tensorrt-llm"):
-        if name != job.engine:
+        if name != engine(job.engine).name and runs_on(name, job.cluster.accelerator):
             yield f"engine {name}", again(engine=name)
 
 
@@ -217,7 +224,7 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
             answer.serving[0],
             concurrency=answer.concurrency,
             context=answer.context,
-            hbm_bytes=answer.capacity_bytes,
+            device=answer.accelerator,
             weights=asked.weights or "bf16",
             kv_dtype=asked.kv_dtype or "bf16",
             engine_name=asked.engine,

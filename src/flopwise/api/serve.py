@@ -144,13 +144,14 @@ def replica_job(
     """
     from flopwise.facts.formats import cache_elem_bytes, weight_format
     from flopwise.facts.software import engine
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.estimate import ServeJob, check_layout
 
     spec, native = deployment.in_its_format(model)
-    weights, kv_dtype = weight_format(spec.weights or "bf16").name, spec.kv_dtype or "bf16"
+    kv_dtype = spec.kv_dtype or "bf16"
+    weight_format(spec.weights or "bf16")
     cache_elem_bytes(kv_dtype)
     engine(spec.engine)
-    spec.check(model)
+    check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
     place = TechniquePlace(
         tp=spec.tp, weights=spec.weights, engine=spec.engine, chip=cluster.accelerator, facts=source.known.folder

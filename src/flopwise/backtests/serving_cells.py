@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
 from flopwise.backtests.prediction import number, whole
-from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import weight_format
 from flopwise.facts.software import Engine
@@ -119,9 +119,8 @@ def row_place(row: Row, model: Model, software: Engine) -> Place:
     if number(row, "tp") is None:
         by_layers = software.name.startswith("llama.cpp")
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
-    mixture = any(isinstance(i, Experts) for s in model.stacks for k in s.kinds for i in k.items)
-    ep = whole(row, "ep", 1) if mixture else 1
-    if mixture and dp == 1 and ATTENTION_DP in row.get("notes", "").lower():
+    ep = whole(row, "ep", 1) if model.has_experts else 1
+    if model.has_experts and dp == 1 and ATTENTION_DP in row.get("notes", "").lower():
         tp, dp, ep = 1, tp, 1
-    shared = dp if mixture and dp > 1 else 1
+    shared = dp if model.has_experts and dp > 1 else 1
     return Place(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared, replicas=max(1, gpus // (tp * pp * shared)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any
 
 from flopwise import units
@@ -18,19 +17,6 @@ from flopwise.facts.calibration import Calibration
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
-WIDER = MappingProxyType(
-    {
-        "fp4": ("fp8", "bf16", "fp16", "fp32"),
-        "fp8": ("bf16", "fp16", "fp32"),
-        "int4": ("int8", "fp16", "bf16", "fp32"),
-        "int8": ("fp16", "bf16", "fp32"),
-        "bf16": ("fp16", "fp32"),
-        "fp16": ("bf16", "fp32"),
-        "tf32": ("fp32",),
-        "fp64_tensor": ("fp64",),
-    }
-)
-"""In what a device without units for a dtype does the work instead, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +76,6 @@ class Accelerator:
             f"{self.name}: no {dtype} rate is known (known: {known}); choose one of those, or add "
             f"{dtype}_flops_per_s for {self.name} to accelerators.csv in a facts folder (--facts DIR)"
         )
-
-    def runs_as(self, dtype: str) -> str:
-        """The dtype whose units do matrix work asked for in `dtype`: itself where it has a rate, else the next wider.
-
-        A caller that uses it must say so when the answer differs from the question (bf16 on a V100 runs in fp16 units).
-
-        Raises:
-            SpecError: no such dtype.
-            MissingFactError: neither it nor a wider one has a rate.
-        """
-        for candidate in (dtype, *WIDER.get(dtype, ())):
-            if candidate in self.peak:
-                return candidate
-        self.peak_flops_per_s(dtype)
-        raise AssertionError(dtype)
 
     def known(self, field: str) -> Any:
         """The value of `field`.

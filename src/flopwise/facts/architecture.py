@@ -210,6 +210,21 @@ class Stack:
         return len(self.order)
 
     @property
+    def items(self) -> tuple[Item, ...]:
+        """The items of one layer of each kind."""
+        return tuple(item for kind in self.kinds for item in kind.items)
+
+    @property
+    def fewest_heads(self) -> int | None:
+        """The fewest attention heads of a layer; None without attention."""
+        return min((item.heads for item in self.items if isinstance(item, Attend)), default=None)
+
+    @property
+    def largest_experts(self) -> Experts | None:
+        """The mixture with the most experts; None in a dense stack."""
+        return max((i for i in self.items if isinstance(i, Experts)), key=lambda item: item.experts, default=None)
+
+    @property
     def stored_order(self) -> tuple[int, ...]:
         """As `order`, of the layers whose weights are their own: the first alone where all share them."""
         return self.order[:1] if self.shared_weights else self.order
@@ -245,6 +260,11 @@ class Model:
     hf_id: str | None = None
     checkpoint_format: str | None = None  # of the published weights, a row of data/formats.json; None: 16 bits
     notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(stack.largest_experts is not None for stack in self.stacks)
 
     def stack(self, name: str) -> Stack | None:
         """The stack of that name, or None."""

@@ -23,8 +23,7 @@ class Optimizer:
     name: str
     states: float  # states a parameter in the recipe's state type
     packed_bytes: float  # bytes a parameter of states in a type of their own (8 bit with scales, factored)
-    end_states: float  # states a parameter of embeddings and head, where those are treated apart
-    flops_per_param: float  # elementwise operations a parameter and step
+    end_states: float  # states a parameter of embedding, head and norms
     newton_schulz_steps: int  # orthogonalisation steps on each matrix (Muon)
     paged: bool  # states may spill to host memory
     source: str = ""

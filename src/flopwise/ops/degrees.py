@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Attend, Experts, Model
+from flopwise.facts.architecture import Model
 
 
 def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
@@ -11,9 +11,8 @@ def heads_and_experts(model: Model) -> tuple[int | None, int | None]:
 
     Source: the model's layers. Assumes: layers with fewer heads than others decide.
     """
-    items = [item for kind in model.stacks[0].kinds for item in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=None)
-    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=None)
+    stack = model.stacks[0]
+    return stack.fewest_heads, None if stack.largest_experts is None else stack.largest_experts.experts
 
 
 def check_tensor_parallel(model: Model, tp: int) -> None:
@@ -24,9 +23,8 @@ def check_tensor_parallel(model: Model, tp: int) -> None:
     """
     heads, _ = heads_and_experts(model)
     if heads is not None and heads % tp:
-        raise SpecError(
-            f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {divisor_list(heads)}"
-        )
+        allowed = divisor_list(heads)
+        raise SpecError(f"tp {tp} does not divide the {heads} attention heads of {model.name}; use {allowed}")
 
 
 def check_expert_parallel(model: Model, ep: int) -> None:

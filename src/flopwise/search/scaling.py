@@ -13,6 +13,7 @@ from flopwise.search.space import Limits, powers_of_two
 from flopwise.search.training import fastest
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import peak_bytes
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import Inner, step_parts, step_table
 from flopwise.training.table import MemoryTable
 from flopwise.units import format_gib
@@ -41,7 +42,7 @@ CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pipeline bubble", ("pipeline_bubble",)),
     ("launching kernels takes longer than running them", ("launch",)),
     ("recompute, to fit the memory", ("recompute",)),
-    ("the optimizer's step does not shrink", ("optimizer",)),
+    ("the optimizer's step does not shrink", ("optimizer", NEWTON_SCHULZ)),
     ("kernels too small to be fast", ("forward", "backward")),
 )
 """Why a step is longer than its share of the reference, and the lines of the step that say so."""
@@ -251,7 +252,8 @@ def _point(
         return point
     efficiency = rate / count / (reference.samples_per_s / reference.num_gpus)
     excess = {
-        cause: sum(float(timed.lines[n][index]) - ideal[n] * batch / count for n in lines) for cause, lines in CAUSES
+        cause: sum(float(timed.lines[n][index]) - ideal[n] * batch / count for n in lines if n in ideal)
+        for cause, lines in CAUSES
     }
     worst = max(excess, key=lambda cause: excess[cause])
     said = UNEVEN if worst == CAUSES[-1][0] and int(np.asarray(timed.layout.pp).ravel()[index]) > 1 else worst

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.architecture import Attend, Experts
 from flopwise.search.space import powers_of_two
 
 if TYPE_CHECKING:
@@ -34,23 +33,14 @@ class Grid(NamedTuple):
         return Grid(*(column[rows] for column in self))
 
 
-def heads_and_experts(model: Model) -> tuple[int, int]:
-    """Fewest attention heads of a layer of the first stack, and the most routed experts; 1 and 0 where there are none.
-
-    Source and assumptions: the model's table of layers.
-    """
-    items = [i for kind in model.stacks[0].kinds for i in kind.items]
-    heads = min((i.heads for i in items if isinstance(i, Attend)), default=1)
-    return heads, max((i.experts for i in items if isinstance(i, Experts)), default=0)
-
-
 def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> Grid:
     """Replicas worth asking about, in columns.
 
     tp stays inside a node; pp crosses nodes where they are networked, and so do attention replicas that share experts
     (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
     """
-    heads, experts = heads_and_experts(model)
+    stack = model.stacks[0]
+    heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
     inside = min(node.count, MAX_TP)
     most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
     tp = powers_of_two(inside)

@@ -11,13 +11,17 @@ import numpy as np
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.remedies import allows, runnable_formats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flopwise.search.outcome import Answer
     from flopwise.search.serving_option import Option
     from flopwise.search.workload import Resolved
 
-FORMATS = (("weights fp8", "fp8"), ("weights int4 (AWQ)", "awq"), ("weights bf16", "bf16"))
+FORMATS = {"fp8": "weights fp8", "awq": "weights int4 (AWQ)", "bf16": "weights bf16"}
 WITHOUT = {
     "without drafts": ("draft", "draft_tokens", "acceptance", "draft_weights"),
     "without cached prefixes": ("shared_prefix", "prefix_hit"),
@@ -29,31 +33,40 @@ OTHER_GPUS = 3
 
 def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    workload = best.workload
-    found: list[Lever] = []
-    if not answers_in_one_pass(best.model, workload):
-        for change, weights in FORMATS:
+    own = (*_other_formats(best, chosen), *_other_loads(best, chosen, best.workload))
+    return [*own, *_other_devices(answer, answer.plans[0])]
+
+
+def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
+    """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
+    engine_name, rates = best.workload.source.constraints.engine or "vllm", best.node.cluster.rates
+    if not answers_in_one_pass(best.model, best.workload):
+        for weights in runnable_formats(best.model, engine_name, rates, tuple(FORMATS)):
             if weights != best.found.weights:
-                found.append(_lever(change, best, chosen, weights=weights))
+                yield _lever(FORMATS[weights], best, chosen, weights=weights)
         if best.kv_dtype != "fp8":
-            found.append(_lever("KV cache fp8", best, chosen, kv_dtype="fp8"))
+            yield _lever("KV cache fp8", best, chosen, kv_dtype="fp8")
     held = chosen.layout
     for change, other in (
         ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
         ("half the batch", {"max_batch": max(1, held["max_batch"] // 2)}),
         ("twice the tp", {"tp": 2 * held["tp"]}),
     ):
-        found.append(_lever(change, best, chosen, layout={**held, **other}))
+        layout = {**held, **other}
+        if allows(best.model, ServingLayout(**{axis: layout[axis] for axis in ("tp", "pp", "ep", "dp")})):
+            yield _lever(change, best, chosen, layout=layout)
+
+
+def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+    """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
             plain = replace(workload.techniques, **dict.fromkeys(names))
-            asked = msgspec.structs.replace(workload, techniques=plain)
-            found.append(_lever(change, best, chosen, workload=asked))
+            yield _lever(change, best, chosen, workload=msgspec.structs.replace(workload, techniques=plain))
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
             asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
-            found.append(_lever(change, best, chosen, workload=asked))
-    return found + _other_devices(answer, answer.plans[0])
+            yield _lever(change, best, chosen, workload=asked)
 
 
 def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:

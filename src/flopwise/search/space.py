@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.architecture import Attend, Experts, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.software import Stack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Layout
@@ -51,7 +51,6 @@ class Limits:
     """What the model and the job allow."""
 
     heads: int
-    kv_heads: int
     layers: int
     experts: int
     seq_len: int
@@ -61,13 +60,10 @@ class Limits:
     def of(model: Model, seq_len: int, global_batch: int) -> Limits:
         """Limits of the stack that generates."""
         stack = model.stacks[0]
-        items = [item for kind in stack.kinds for item in kind.items]
-        attends = [i for i in items if isinstance(i, Attend)]
         return Limits(
-            heads=min((i.heads for i in attends), default=1),
-            kv_heads=min((i.kv_heads for i in attends), default=1),
+            heads=stack.fewest_heads or 1,
             layers=stack.num_layers,
-            experts=max((i.experts for i in items if isinstance(i, Experts)), default=1),
+            experts=1 if stack.largest_experts is None else stack.largest_experts.experts,
             seq_len=seq_len,
             global_batch=global_batch,
         )

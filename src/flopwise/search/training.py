@@ -36,8 +36,7 @@ from flopwise.search.space import (
     layouts,
 )
 from flopwise.training.checkpoint import checkpoint_bytes
-from flopwise.training.estimate import step_watts
-from flopwise.training.frozen import training_passes
+from flopwise.training.estimate import recipe_passes, step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
@@ -379,10 +378,7 @@ def _steps(job: Searched, table: StepTable) -> Iterator[Floats]:
 
 def floor_flops(job: Searched) -> float:
     """Operations of a token that no layout avoids."""
-    if job.recipe.frozen is None:
-        passes = 3.0 if job.recipe.lora is None else 2.0
-    else:
-        passes = training_passes(job.model, job.recipe.frozen, 1, int(job.recipe.seq_len))
+    passes = recipe_passes(job.model, job.recipe, 1, int(job.recipe.seq_len))
     tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed(1))
     each = job.recipe.useful_tokens / float(job.recipe.global_batch)
     return passes * float(causal_forward_flops(job.model, tokens / attended, int(attended))) / each

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.cost.intervals import ErrorBand, error_band
-from flopwise.facts.architecture import Experts
 from flopwise.facts.software import engine
 from flopwise.serving.memory import generates
 
@@ -24,9 +23,8 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
     if name == "ttft":
         return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
-    mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
     how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"
-    return f"serving.{name}.{how}.{'moe' if mixture else 'dense'}"
+    return f"serving.{name}.{how}.{'moe' if job.model.has_experts else 'dense'}"
 
 
 def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:

@@ -14,7 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.engine_support import support
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import Engine, engine
-from flopwise.ops.degrees import check_expert_ranks, check_pipeline
+from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
 from flopwise.serving.disaggregated import disaggregated
@@ -85,14 +85,25 @@ def check(job: ServeJob) -> None:
     Raises:
         SpecError: says which value and what is allowed.
     """
-    model, layout = job.model, job.layout
+    model = job.model
     if not model.stacks:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    check_pipeline(model, int(layout.pp))
+    check_layout(model, job.layout)
     check_context(job)
     check_techniques(job)
+
+
+def check_layout(model: Model, layout: ServingLayout) -> None:
+    """Refuse a layout that the model's heads, experts or layers do not allow.
+
+    Raises:
+        SpecError: says which degree and what is allowed.
+    """
+    check_tensor_parallel(model, int(layout.tp))
+    check_expert_parallel(model, int(layout.ep))
+    check_pipeline(model, int(layout.pp))
     check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 
 

@@ -95,19 +95,6 @@ class ServingSpec(Spec):
         """Accelerators of a replica."""
         return self.tp * self.pp * self.dp
 
-    def check(self, model: Model) -> None:
-        """Refuse degrees that the model does not allow.
-
-        Raises:
-            SpecError: says which, and what would do.
-        """
-        from flopwise.ops import degrees
-
-        degrees.check_tensor_parallel(model, self.tp)
-        degrees.check_expert_parallel(model, self.ep)
-        degrees.check_pipeline(model, self.pp)
-        degrees.check_expert_ranks(self.ep, self.tp * self.dp, "tp x dp")
-
     def in_its_format(self, model: Model) -> tuple[ServingSpec, tuple[str, ...]]:
         """The spec with the checkpoint's own weight format where none is given, and the sentence that says so."""
         if self.weights is not None:

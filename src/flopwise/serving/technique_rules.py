@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flopwise import units
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Experts, Model, Recurrence
+from flopwise.facts.architecture import Recurrence
 from flopwise.facts.software import engine
 from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.memory import weights_per_gpu
@@ -107,16 +107,11 @@ def _check_pools(job: ServeJob) -> None:
         )
 
 
-def _experts(model: Model) -> Experts | None:
-    found = [i for kind in model.stacks[0].kinds for i in kind.items if isinstance(i, Experts)]
-    return max(found, key=lambda item: item.experts, default=None)
-
-
 def _check_skew(job: ServeJob) -> None:
     skew = job.techniques.expert_skew
     if skew == 1:
         return
-    item = _experts(job.model)
+    item = job.model.stacks[0].largest_experts
     if item is None:
         raise SpecError(f"{job.model.name} has no experts; leave the expert skew out")
     most = item.experts / item.top_k

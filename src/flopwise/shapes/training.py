@@ -19,9 +19,10 @@ from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_sh
 from flopwise.training.block_lines import block_list
 from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Layout, Recipe
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import Inner, StepTable, step_parts, step_table
 
-ONCE = frozenset({"optimizer", "data_parallel", "pipeline_bubble", "pipeline_p2p"})
+ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
 MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
 

@@ -35,14 +35,17 @@ def adapted(items: Iterable[Item], lora: Lora) -> list[Linear]:
 
 def adapter_parameters(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
     """Trained adapter parameters of one layer's `items` on one rank of `tp`; shape of `tp`."""
-    total: Floats = 0.0
-    for item in adapted(items, lora):
-        down, up = adapter_items(item, lora.rank)
-        parts: list[Item] = [up] if lora.method == "lora-fa" else [down, up]
-        total = total + sharded_parameters(parts, tp, 1)
-        if lora.method == "dora":
+    total: Floats = sharded_parameters(adapter_matrices(items, lora), tp, 1)
+    if lora.method == "dora":
+        for item in adapted(items, lora):
             total = total + item.outputs / (tp if item.shard == "column" else 1)
     return total
+
+
+def adapter_matrices(items: Iterable[Item], lora: Lora) -> list[Linear]:
+    """The trained matrices of the adapters beside one layer's `items`: both of each pair, or the second of LoRA-FA."""
+    pairs = (adapter_items(item, lora.rank) for item in adapted(items, lora))
+    return [part for down, up in pairs for part in ((up,) if lora.method == "lora-fa" else (down, up))]
 
 
 def kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:

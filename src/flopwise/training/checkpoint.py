@@ -23,8 +23,10 @@ def checkpoint_bytes(table: MemoryTable) -> float:
     run, sums = Evaluation(table, Layout()), table.sums(Layout())[0]
     layers = float(sums.dense[-1, 0] + sums.expert[-1, 0])
     ends = float(sums.before[0] + sums.after[0])
+    others = ends - float(sums.tower_matrices[0]) + float(sums.others[-1, 0])
     of_ends = run.width if table.lora is None else adapter_widths(table.recipe, table, table.elem_bytes)
-    return sum(n * (w.weights + w.master + w.states) for n, w in ((layers, run.width), (ends, of_ends)))
+    stored = sum(n * (w.weights + w.master + w.states) for n, w in ((layers, run.width), (ends, of_ends)))
+    return stored + others * of_ends.others
 
 
 def young_interval_s(stall_s: Floats, mtbf_s: Floats) -> Floats:

@@ -21,6 +21,7 @@ from flopwise.training.layout import Layout, Recipe
 from flopwise.training.layout_checks import check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.moved import moved_bytes
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import check_routing, dropped
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
 from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
@@ -193,8 +194,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
 
 def training_band(job: TrainJob) -> ErrorBand:
     """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
-    moe = any(item.__class__.__name__ == "Experts" for kind in job.model.stacks[0].kinds for item in kind.items)
-    band = error_band("training.moe" if moe else "training.dense")
+    band = error_band("training.moe" if job.model.has_experts else "training.dense")
     if job.cluster.ambiguous:
         band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
     if job.cluster.accelerator.vendor != "NVIDIA":
@@ -233,9 +233,14 @@ def counted_passes(job: TrainJob) -> float:
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; of frozen parts `training_passes`.
     Assumes: adapters cost nothing, and no weight of the base has a gradient.
     """
-    if job.recipe.frozen is not None:
-        return training_passes(job.model, job.recipe.frozen, *counted_batch(job))
-    return 3.0 if job.recipe.lora is None else 2.0
+    return recipe_passes(job.model, job.recipe, *counted_batch(job))
+
+
+def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float:
+    """As `counted_passes`, of `batch` sequences of `seq` tokens. Source and assumptions: as there."""
+    if recipe.frozen is not None:
+        return training_passes(model, recipe.frozen, batch, seq)
+    return 3.0 if recipe.lora is None else 2.0
 
 
 def utilisation(job: TrainJob, table: StepTable, step_s: float) -> tuple[float, float, float]:
@@ -272,7 +277,7 @@ def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Rec
     num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
     memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
-    busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0)
+    busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0) + parts.get(NEWTON_SCHULZ, 0.0)
     shares = {
         "compute": busy - memory_s,
         "memory bandwidth": memory_s,
@@ -304,5 +309,6 @@ def step_watts(tdp_w: float, parts: dict[str, Floats], memory_s: Floats) -> Floa
     step_s = sum(parts.values())
     in_memory = np.minimum(memory_s + parts["optimizer"], step_s)
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    busy = busy + parts.get(NEWTON_SCHULZ, 0.0)
     wires = sum(parts[name] for name in COMMUNICATION)
     return device_watts(tdp_w, np.maximum(busy - in_memory, 0.0) / step_s, in_memory / step_s, wires / step_s)

@@ -68,6 +68,18 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
         "B",
         source=f"data/optimizers.csv, {chosen.name}: {chosen.source}",
     )
+    of_others = (
+        ()
+        if not widths.others
+        else (
+            fact(
+                "more of embedding, head and norms",
+                widths.others,
+                "B",
+                source=f"data/optimizers.csv, {chosen.name}: {chosen.source}",
+            ),
+        )
+    )
     batch = (given("micro-batch", int(layout.micro_batch)), given("sequence length", int(recipe.seq_len)))
     kept = (
         *batch,
@@ -81,7 +93,7 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
     return {
         "weights": (software("bytes of a trained weight", widths.weights), *adapters, *shards),
         "master weights": (software("bytes of a master weight", widths.master), *shards),
-        "optimizer states": (states, *adapters, *shards),
+        "optimizer states": (states, *of_others, *adapters, *shards),
         "gradients": (software("bytes of a gradient", widths.gradients), *adapters, *shards),
         "activations": kept,
         "working set of one layer": kept,

@@ -26,13 +26,13 @@ def gpus_per_host(fabric: Fabric) -> int:
     return max(1, min(max((level.size for level in fabric.levels[:-1]), default=1), MAX_GPUS_PER_HOST))
 
 
-def host_update_s(params: Floats, traffic_bytes: float, fabric: Fabric) -> Floats:
-    """Seconds in which the host updates `params` parameters of each of its devices; broadcasts.
+def host_update_s(traffic_bytes: Floats, fabric: Fabric) -> Floats:
+    """Seconds in which the host updates the parameters of its devices, `traffic_bytes` for each device; broadcasts.
 
     Source: Ren et al. 2021 (arXiv:2101.06840) section 5.1 and table 4: a vectorised Adam bound by host memory.
     Assumes: two sockets a node; its devices' shares are updated at the same time.
     """
-    return params * traffic_bytes * gpus_per_host(fabric) / HOST_BYTES_PER_S
+    return traffic_bytes * gpus_per_host(fabric) / HOST_BYTES_PER_S
 
 
 def states_transfer_s(

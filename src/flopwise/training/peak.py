@@ -36,6 +36,7 @@ class Widths:
     master: float
     gradients: float
     states: float
+    others: float  # states of embedding, head and norms beyond those of matrices
     step: float  # temporary copies while the optimizer runs
 
 
@@ -103,6 +104,7 @@ def trained_widths(recipe: Recipe, table: MemoryTable) -> Widths:
         master=4.0 if separate and weights < 4 else 0.0,
         gradients=size(recipe.grad_dtype or row.grad_dtype),
         states=chosen.states * state + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * state,
         step=row.step_copies * state if chosen.states else 0.0,
     )
 
@@ -115,6 +117,7 @@ def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
         master=0.0,
         gradients=elem,
         states=chosen.states * elem + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * elem,
         step=table.software.step_copies * elem if chosen.states else 0.0,
     )
 
@@ -241,18 +244,23 @@ class Evaluation:
         fixed: dict[str, Floats] = {"weights": 0.0, "master weights": 0.0, "optimizer states": 0.0}
         gradients: Floats = 0.0
         step: Floats = 0.0
-        groups = [(dense + ends if lora is None else dense, expert, self.width)]
+        others = self._others(stage, ends)
+        groups: list[tuple[Floats, Floats, Floats, Widths]] = [(dense + ends, expert, others, self.width)]
         if lora is not None:
             fixed["weights"] = (
                 self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
             ) * self.shares[2]
-            groups.append((ends, 0.0, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
+            groups = [(dense, expert, 0.0, self.width)]
+            groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
         if self.recipe.frozen is not None:
             fixed["weights"] = self._frozen(stage) * self.width.weights
-        for whole, of_experts, w in groups:
+        for whole, of_experts, with_more_states, w in groups:
             held = self._held(whole, of_experts)
             kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
             fixed |= {name: plus(fixed[name], held[share], width) for name, share, width in kept}
+            if w.others:
+                more = with_more_states * self.shares[0]
+                fixed["optimizer states"] = plus(fixed["optimizer states"], more, w.others)
             gradients, step = plus(gradients, held[1], w.gradients), plus(step, held[0], w.step)
         if self.recipe.optimizer_in_backward:
             gradients, step = gradients / stage.layers, step / stage.layers
@@ -263,6 +271,12 @@ class Evaluation:
         activations, copied = self._activations(stage)
         moments = self._moments(stage, gradients, step, cast, fixed, activations)
         return Parts(fixed, moments, host + copied if self.layout.offload_activations else host)
+
+    def _others(self, stage: Stage, ends: Floats) -> Floats:
+        """Trained parameters outside the hidden matrices, of which there are `ends` before and after the layers."""
+        if not self.width.others:
+            return 0.0
+        return ends - _where(stage.first, self._at("tower_matrices")) + self._sum(self.sums.others, stage)
 
     def _frozen(self, stage: Stage) -> Floats:
         """Parameters without gradients of which a rank holds the weights."""

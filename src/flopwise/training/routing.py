@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Experts, Model
+from flopwise.facts.architecture import Model
 from flopwise.ops.routing import dropped_frac, hottest_rank_load
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array, Floats, Ints
     from flopwise.training.layout import Layout, Recipe
-
-
-def largest_experts(model: Model) -> Experts | None:
-    """The item of the first stack with the most experts; None for dense models."""
-    found = [i for kind in model.stacks[0].kinds for i in kind.items if isinstance(i, Experts)]
-    return max(found, key=lambda item: item.experts, default=None)
 
 
 def expert_load(model: Model, recipe: Recipe, ep: Ints) -> Floats:
@@ -31,7 +25,7 @@ def expert_load(model: Model, recipe: Recipe, ep: Ints) -> Floats:
     for the capacity.
     Assumes: as `hottest_rank_load`; layers with fewer experts are as uneven as those with the most.
     """
-    item = largest_experts(model)
+    item = model.stacks[0].largest_experts
     if item is None or not recipe.uneven:
         return 1.0
     if recipe.capacity_factor is not None:
@@ -45,7 +39,7 @@ def dropped(model: Model, recipe: Recipe, layout: Layout) -> float | None:
     Source: `flopwise.ops.routing.dropped_frac`.
     Assumes: the capacity holds for the tokens of one rank's micro-batch, as in GShard and Megatron-LM.
     """
-    item = largest_experts(model)
+    item = model.stacks[0].largest_experts
     if item is None or recipe.capacity_factor is None:
         return None
     routed = float(layout.micro_batch) * float(recipe.seq_len) / float(layout.cp) * item.top_k
@@ -59,7 +53,7 @@ def check_skew(model: Model, recipe: Recipe) -> None:
     Raises:
         SpecError: says what was given and what is allowed.
     """
-    item = largest_experts(model)
+    item = model.stacks[0].largest_experts
     if item is None:
         if recipe.uneven:
             raise SpecError(f"{model.name} has no experts; leave expert skew and capacity factor out")
@@ -79,7 +73,7 @@ def check_routing(model: Model, recipe: Recipe, layout: Layout) -> None:
         SpecError: says what was given and what is allowed.
     """
     check_skew(model, recipe)
-    item = largest_experts(model)
+    item = model.stacks[0].largest_experts
     if item is None:
         return
     if int(layout.ep) > item.experts:

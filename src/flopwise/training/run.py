@@ -11,6 +11,7 @@ from flopwise.cost.money import num_instances, run_usd
 from flopwise.errors import SpecError
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Goodput, Reliability, goodput
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stragglers import slowdown
 from flopwise.training.table import MemoryTable
 from flopwise.units import HOUR_S
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from flopwise.training.estimate import TrainJob
 
 PASSES = ("forward", "backward", "recompute")
-NOT_IN_VALIDATION = ("optimizer", "data_parallel")
+NOT_IN_VALIDATION = ("optimizer", "data_parallel", NEWTON_SCHULZ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
     Source: `training.step.step_parts`, whose lines `parts` are.
     Assumes: messages and bubble divide as compute does; validation batches are as large as those of training.
     """
-    whole = sum(parts.values()) - sum(parts[name] for name in NOT_IN_VALIDATION)
+    whole = sum(parts.values()) - sum(parts.get(name, 0.0) for name in NOT_IN_VALIDATION)
     return whole * parts["forward"] / sum(parts[name] for name in PASSES)
 
 

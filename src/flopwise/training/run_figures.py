@@ -81,9 +81,10 @@ class RunFigures(StepFigures):
         return total("step in the run", "s", added)
 
     def _validation(self, one: StepInRun, every: int, batches: int) -> Figure:
-        names = [name.replace("_", " ") for name in (*NOT_IN_VALIDATION, *PASSES)]
-        lines = [given(n.replace("_", " "), self.lines[n], "s") for n in (*NOT_IN_VALIDATION, *PASSES)]
-        formula = f"({self.step.name} - {names[0]} - {names[1]}) x {names[2]} / ({' + '.join(names[2:])})"
+        once = [name for name in NOT_IN_VALIDATION if name in self.lines]
+        lines = [given(n.replace("_", " "), self.lines[n], "s") for n in (*once, *PASSES)]
+        less, passes = ([name.replace("_", " ") for name in each] for each in (once, PASSES))
+        formula = f"({' - '.join((self.step.name, *less))}) x {passes[0]} / ({' + '.join(passes)})"
         forward = derived("validation batch", one.validation_batch_s, "s", formula, self.step, *lines)
         often, many = given("steps between validations", every), given("batches of a validation", batches)
         formula = f"{many.name} x {forward.name} / {often.name}"

@@ -31,6 +31,7 @@ from flopwise.training.block_lines import (
 from flopwise.training.blocks import Kernels
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import shard_ranks
+from flopwise.training.muon import NEWTON_SCHULZ, Matrices, newton_schulz_s, stage_matrices
 from flopwise.training.offload import host_update_s, offload_s
 from flopwise.training.pipeline import hidden_beside_s, others_s, p2p_step_s
 from flopwise.training.recompute import BESIDE, STAGE_PARTS, mode_parts
@@ -42,6 +43,7 @@ from flopwise.training.widths import (
     ACT_BYTES,
     DTYPE_BYTES,
     optimizer_traffic_bytes,
+    others_traffic_bytes,
     resident_grad_dtype,
     sent_grad_bytes,
 )
@@ -104,12 +106,13 @@ class StepTable:
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
+    matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved.moved_bytes`, where activations move
 
     @property
-    def standing(self) -> tuple[NDArray[np.float64], ...]:
-        """What no link and no device changes, as `standing`."""
-        return self.dense_params, self.expert_params, self.frozen_bytes, self.host_s
+    def standing(self) -> tuple[tuple[NDArray[np.float64], ...], Matrices | None]:
+        """What no link and no device changes, as `standing` and `stage_matrices`."""
+        return (self.dense_params, self.expert_params, self.frozen_bytes, self.host_s), self.matrices
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -153,7 +156,14 @@ def step_table(
     parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     most = with_first(heaviest, starts, weights)
-    dense, expert, still, host = like.standing if like else standing(split, inner, recipe, software, weights, starts)
+    (dense, expert, still, host), matrices = (
+        like.standing
+        if like
+        else (
+            standing(split, inner, recipe, software, weights, starts),
+            stage_matrices(split, recipe, inner.tp, inner.ep, weights, starts),
+        )
+    )
     return StepTable(
         recipe=recipe,
         software=software,
@@ -175,6 +185,7 @@ def step_table(
         kernels=kernels,
         partials=partials,
         lines_by_block=lines,
+        matrices=matrices,
         **_summed(stack, parts, model_parts, kernels[0]),
     )
 
@@ -239,7 +250,9 @@ def step_parts(
     parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
-    parts["optimizer"] = _optimizer_s(table, owned, layout)
+    parts["optimizer"] = _optimizer_s(table, owned, owned_others(table, inner, degree, layout), layout)
+    if table.matrices is not None:
+        parts[NEWTON_SCHULZ] = _newton_schulz_s(table, table.matrices, inner, degree, layout)
     if layout.offloads:
         widths = DTYPE_BYTES[resident_grad_dtype(recipe, table.software)], ACT_BYTES
         moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
@@ -370,17 +383,52 @@ def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.i
     of_experts = np.maximum(group / keys.ep[inner], 1.0)
     dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
     owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
+    return owned * _copies(table, degree, layout)
+
+
+def owned_others(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
+    """Of `owned_params`, those of embedding, head and norms where the optimizer keeps other states for them.
+
+    Source and assumptions: as there.
+    """
+    if table.matrices is None:
+        return 0.0
+    group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
+    whole = table.matrices.others[degree, inner] * _copies(table, degree, layout)
+    return whole / np.where(np.asarray(layout.zero) > 0, group, 1)
+
+
+def _newton_schulz_s(
+    table: StepTable, matrices: Matrices, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
+) -> Floats:
+    """Seconds in which a rank orthogonalises the matrices of all stages of which it holds copies.
+
+    Source: `newton_schulz_s`. Assumes: products at the sustained rate of large ones in bf16.
+    """
+    tp, ep = table.inner.tp[inner], table.inner.ep[inner]
+    group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
+    rate = table.rates.matmul_flops_per_s("bf16")
+    once = newton_schulz_s(matrices.at(degree, inner), table.fabric, rate, tp, ep, group, layout.zero)
+    return once * _copies(table, degree, layout)
+
+
+def _copies(table: StepTable, degree: NDArray[np.intp], layout: Layout) -> Floats:
+    """Of how many stages a rank updates the parameters: those that it holds, unless copies share their states."""
     twice = copies(layout.schedule, table.degrees[degree])
-    return owned * np.where(zero > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else owned
+    return np.where(np.asarray(layout.zero) > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else 1.0
 
 
-def _optimizer_s(table: StepTable, owned: Floats, layout: Layout) -> Floats:
+def _optimizer_s(table: StepTable, owned: Floats, others: Floats, layout: Layout) -> Floats:
     """Seconds to read gradients and states and write states and weights of the parameters that a rank owns.
+
+    `others`: those of embedding, head and norms.
 
     Source: bytes moved per parameter of each optimizer (`data/optimizers.csv`); on the host: `host_update_s`.
     Assumes: memory-bound, at the sustained memory bandwidth.
     """
-    traffic = optimizer_traffic_bytes(table.recipe, table.software)
+    moved = owned * optimizer_traffic_bytes(table.recipe, table.software)
+    if table.matrices is not None:
+        moved = moved + others * others_traffic_bytes(table.recipe, table.software)
     if layout.offload_optimizer:
-        return host_update_s(owned, traffic, table.fabric)
-    return owned * traffic / table.rates.read_bytes_per_s
+        return host_update_s(moved, table.fabric)
+    return moved / table.rates.read_bytes_per_s

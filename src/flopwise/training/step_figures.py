@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.facts.software import stack
+from flopwise.facts.software import optimizer, stack
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
@@ -16,16 +16,17 @@ from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
 from flopwise.training.blocks import BlockContext, Kernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
+from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
 from flopwise.training.pipeline import hidden_beside_s, others_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
-from flopwise.training.step import WAITING, StepTable, owned_params
+from flopwise.training.step import WAITING, StepTable, owned_others, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
-from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, sent_grad_bytes
+from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
 
 
 class StepFigures(BatchFigures):
@@ -109,6 +110,7 @@ class StepFigures(BatchFigures):
             "pipeline_p2p": self._hops,
             "data_parallel": self._gradients,
             "optimizer": self._optimizer,
+            NEWTON_SCHULZ: self._newton_schulz,
             "offload": self._offload,
             "launch": self._launch,
             EXPERT_IMBALANCE: self._imbalance,
@@ -360,14 +362,44 @@ class StepFigures(BatchFigures):
             *((given("shard", int(layout.shard)),) if int(layout.shard) else ()),
         )
         if layout.offload_optimizer:
-            host = given(
-                "host memory, of each device", HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric), "B/s"
-            )
-            formula = f"{owned.name} x {moved.name} / {host.name}"
-            return derived("optimizer", self.lines["optimizer"], "s", formula, owned, moved, host)
-        rate = self.device.memory_rate()
-        formula = f"{owned.name} x {moved.name} / {rate.name}"
-        return derived("optimizer", self.lines["optimizer"], "s", formula, owned, moved, rate)
+            memory_rate = HOST_BYTES_PER_S / gpus_per_host(self.job.cluster.fabric)
+            rate = given("host memory, of each device", memory_rate, "B/s")
+        else:
+            rate = self.device.memory_rate()
+        bytes_moved, others = f"{owned.name} x {moved.name}", self._other_states()
+        if others:
+            bytes_moved = f"({bytes_moved} + {others[0].name} x {others[1].name})"
+        formula = f"{bytes_moved} / {rate.name}"
+        return derived("optimizer", self.lines["optimizer"], "s", formula, owned, moved, *others, rate)
+
+    def _other_states(self) -> tuple[Figure, ...]:
+        """Parameters of embedding, head and norms, and bytes moved for their further states; empty where none are."""
+        if self.table.matrices is None:
+            return ()
+        first = np.zeros(1, dtype=np.intp)
+        held = number(np.ravel(owned_others(self.table, first, first, self.job.layout))[0])
+        return (
+            derived("of them in embedding, head and norms", held, "", f"{COUNTED}: what is no hidden matrix"),
+            derived(
+                "bytes of their further states",
+                others_traffic_bytes(self.job.recipe, self.software),
+                "B",
+                f"{COUNTED}: AdamW keeps two states, Muon one; read and written",
+            ),
+        )
+
+    def _newton_schulz(self) -> Figure:
+        """Muon's iterations on the hidden matrices."""
+        row, matrices = optimizer(self.job.recipe.optimizer), self.table.matrices
+        assert matrices is not None
+        whole = float(matrices.flops[0, 0])
+        steps = fact("iterations", row.newton_schulz_steps, "", source=f"data/optimizers.csv, {row.name}: {row.source}")
+        work = derived("operations on a stage's matrices", whole, "FLOP", f"{COUNTED}: 4 m^2 n + 2 m^3 each", steps)
+        rate = derived("sustained rate", self.table.rates.matmul_flops_per_s("bf16"), "FLOP/s", f"{KERNEL}: bf16")
+        layout = self.job.layout
+        ranks = given("ranks", int(layout.dp) * int(layout.cp)), given("ZeRO stage", int(layout.zero))
+        formula = f"{KERNEL}: a rank's share of the matrices, what of them it gathers, all at the sustained rate"
+        return derived("newton schulz", self.lines[NEWTON_SCHULZ], "s", formula, work, rate, *ranks, source=row.source)
 
     def _offload(self) -> Figure:
         rate = given("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s")

@@ -26,9 +26,10 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted, adapter_parameters, extra_items, kept_outputs
+from flopwise.training.frozen import Block, split_model
 from flopwise.training.frozen import Split as Halves
-from flopwise.training.frozen import split_model
 from flopwise.training.layout import RECOMPUTE, Layout, Recipe
+from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed
 
@@ -42,6 +43,8 @@ class Sums:
 
     dense: Array  # trained parameters outside experts
     expert: Array  # trained parameters of experts
+    others: Array  # trained parameters of the layers outside matrices: norms and biases
+    tower_matrices: Array  # n: of the trained parameters before the layers, the matrices of towers
     base: Array  # bytes of frozen weights in their format
     frozen: Array  # parameters outside experts that are not trained, where no adapters are
     frozen_expert: Array  # those of experts
@@ -115,6 +118,8 @@ class _Counts(NamedTuple):
     expert: list[Floats]
     frozen: list[Floats]
     frozen_expert: list[Floats]
+    others: list[Floats]  # of the first, what is no matrix
+    tower_matrices: Floats
     before: Floats  # towers included
     after: Floats
     before_frozen: Floats
@@ -133,15 +138,22 @@ def _counted(split: Halves, elements: Callable[[Iterable[Item]], Floats]) -> _Co
             for layer, block in zip(stack.kinds, kinds, strict=True)
         ]
 
+    def matrices(items: Iterable[Item], block: Block) -> Floats:
+        return elements(i for i in hidden_matrices(items) if not isinstance(i, Experts) and block.trains(i))
+
+    dense = of_layers(routed=False, trained=True)
+
     def before(*, trained: bool) -> Floats:
         own = elements(i for i in stack.before if first.trains(i) == trained)
         return own + elements(i for i in others if split.towers.trains(i) == trained)
 
     return _Counts(
-        of_layers(routed=False, trained=True),
+        dense,
         of_layers(routed=True, trained=True),
         of_layers(routed=False, trained=False),
         of_layers(routed=True, trained=False),
+        [own - matrices(kind.items, block) for own, kind, block in zip(dense, stack.kinds, kinds, strict=True)],
+        matrices(others, split.towers),
         before(trained=True),
         elements(i for i in stack.after if last.trains(i)),
         before(trained=False),
@@ -279,6 +291,7 @@ class MemoryTable:
 
         counts = _counted(self.split, elements)
         dense, expert, before, after = counts.dense, counts.expert, counts.before, counts.after
+        others, tower_matrices = counts.others, counts.tower_matrices
         own = len(stack.stored_order)  # weights that all layers share count with the first
         gathered = running([sum(parts) for parts in zip(*counts[:4], strict=True)], own)
         base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
@@ -289,7 +302,8 @@ class MemoryTable:
             first, last, towers = end_bytes(self.model, form, tp, ep)
             ends = (first + towers, last + zero)
             dense = [adapter_parameters(k.items, lora, tp) for k in stack.kinds]
-            expert = [zero for _ in stack.kinds]
+            expert = others = [zero for _ in stack.kinds]
+            tower_matrices = 0.0
             extra = extra_items(self.model, lora)
             before = elements(i for i in extra if isinstance(i, Table))
             after = elements(i for i in extra if not isinstance(i, Table))
@@ -305,7 +319,8 @@ class MemoryTable:
         tied = sum(i.inputs * i.outputs for i in heads if i.tied)
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
         return Sums(
-            dense=running(dense, own), expert=running(expert, own), base=base, gathered=gathered,
+            dense=running(dense, own), expert=running(expert, own), others=running(others, own),
+            tower_matrices=tower_matrices + zero, base=base, gathered=gathered,
             activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *counts.frozen_expert)),
             frozen=running(counts.frozen, own), frozen_expert=running(counts.frozen_expert, own),
             before_frozen=counts.before_frozen + zero, after_frozen=counts.after_frozen + zero,

@@ -53,8 +53,22 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
     """
     row = optimizer(recipe.optimizer)
-    state = 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES
+    state = _state_bytes(recipe, software)
     master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
     weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
     once = 2 * (row.states * state + row.packed_bytes) + DTYPE_BYTES[resident_grad_dtype(recipe, software)] + weight
     return software.optimizer_passes * once
+
+
+def others_traffic_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes that one step moves more for a parameter of embedding, head or norms than for one of a hidden matrix.
+
+    Source and assumptions: as `optimizer_traffic_bytes`, by the states of each (`data/optimizers.csv`).
+    """
+    row = optimizer(recipe.optimizer)
+    return software.optimizer_passes * 2 * (row.end_states - row.states) * _state_bytes(recipe, software)
+
+
+def _state_bytes(recipe: Recipe, software: Software) -> float:
+    """Bytes of one full-precision state."""
+    return 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES

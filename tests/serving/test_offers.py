@@ -1,0 +1,105 @@
+"""What is offered can be asked for: remedies and sensitivities of devices x engines x formats are estimated in turn."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import flopwise
+from flopwise.api.memory import memory
+from flopwise.api.sensitivity import sensitivities
+from flopwise.errors import FlopwiseError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.formats import weight_format
+from flopwise.facts.software import engine, engine_names
+
+DEVICES = sorted(name for name, chip in load_facts().accelerators.items() if chip.hbm_bytes > 2**33)
+MODELS = (
+    "Llama-3.1-8B",
+    "Llama-3.1-70B",
+    "Mixtral-8x7B",
+    "DeepSeek-V3",
+    "Qwen2.5-7B",
+    "gpt-oss-120b",
+    "bert-base-uncased",
+)
+FORMATS = ("bf16", "fp16", "fp32", "fp8", "awq", "int8", "Q8_0")
+WORDS = {"weights in": "weights", "KV cache in": "kv_dtype", "tp": "tp", "pp": "pp", "ep": "ep", "engine": "engine"}
+OF_LOADS = re.compile(r"concurrent sequences|a context of|requests in flight|tokens x 2|[+-]\d+ %")
+
+
+def change(text: str) -> dict[str, Any]:
+    """The keyword of `flopwise.serve` that an offer stands for; of its load and its rates, none."""
+    for words, keyword in WORDS.items():
+        if text.startswith(words + " "):
+            value = text.removeprefix(words + " ")
+            return {keyword: int(value) if value.isdigit() else value}
+    assert OF_LOADS.search(text), text
+    return {}
+
+
+def check_accepted(how: dict[str, Any], text: str) -> None:
+    """Estimate the service with the change that `text` offers."""
+    if changed := change(text):
+        found = flopwise.serve(**(how | changed), input_tokens=256, output_tokens=64)
+        assert found.estimate.requests_per_s > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(engine_names()),
+    weights=st.sampled_from(FORMATS), tp=st.sampled_from([1, 2, 4, 8]), dp=st.sampled_from([1, 4]),
+)  # fmt: skip
+def test_each_remedy_is_accepted(model: str, gpu: str, name: str, weights: str, tp: int, dp: int) -> None:
+    how: dict[str, Any] = {"model": model, "gpu": gpu, "engine": name, "weights": weights, "tp": tp, "dp": dp}
+    try:
+        flopwise.serve(**how, input_tokens=256, output_tokens=64)
+    except FlopwiseError:
+        assume(False)  # noqa: FBT003 - hypothesis
+    found = memory(task="serve", concurrency=4096, context=4096 if model != "bert-base-uncased" else 512, **how)
+    for remedy in found.remedies:
+        check_accepted(how, remedy.change)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    model=st.sampled_from(MODELS), gpu=st.sampled_from(DEVICES), name=st.sampled_from(engine_names()),
+    weights=st.sampled_from(FORMATS), tp=st.sampled_from([1, 2, 4, 8]),
+)  # fmt: skip
+def test_each_sensitivity_is_accepted(model: str, gpu: str, name: str, weights: str, tp: int) -> None:
+    how: dict[str, Any] = {"model": model, "gpu": gpu, "engine": name, "weights": weights, "tp": tp}
+    try:
+        answer = flopwise.serve(**how, input_tokens=256, output_tokens=64)
+    except FlopwiseError:
+        assume(False)  # noqa: FBT003 - hypothesis
+    for row in sensitivities(answer):
+        assert row.effects
+        check_accepted(how, row.change)
+    for row in sensitivities(memory(task="serve", concurrency=4, context=512, **how)):
+        check_accepted(how, row.change)
+
+
+@pytest.mark.parametrize(("gpu", "offered"), [("v100", {"awq"}), ("h100", {"fp8", "awq", "nvfp4"})])
+def test_old_devices_are_offered_no_formats_without_kernels(gpu: str, offered: set[str]) -> None:
+    found = memory("Llama-3.1-70B", task="serve", gpu=gpu, concurrency=64, context=4096)
+    assert {r.change.split()[-1] for r in found.remedies if r.change.startswith("weights in")} == offered
+
+
+def test_engines_are_offered_the_formats_that_they_run() -> None:
+    for name, offered in (("llama.cpp", {"Q4_K_M"}), ("tgi", {"fp8", "awq"}), ("deepspeed-mii", set())):
+        found = memory("Llama-3.1-70B", task="serve", gpu="h100", engine=name, concurrency=64, context=4096)
+        assert {r.change.split()[-1] for r in found.remedies if r.change.startswith("weights in")} == offered
+        assert engine(name).local == all(weight_format(form).kind == "gguf" for form in offered) or not offered
+
+
+def test_experts_are_spread_over_ranks_that_there_are() -> None:
+    def degrees(**how: Any) -> set[str]:
+        found = memory("Mixtral-8x7B", task="serve", gpu="h100", concurrency=256, context=32_768, **how)
+        return {r.change for r in found.remedies if r.change[:3] in ("tp ", "pp ", "ep ")}
+
+    assert degrees(tp=1) == {"tp 2", "pp 2"}  # one rank has no other to hold half of its experts
+    assert degrees(tp=8) == {"pp 2"}

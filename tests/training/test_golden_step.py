@@ -1,0 +1,373 @@
+"""Every line of a training step by hand: the arithmetic of the paper or framework at datasheet rates, no losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lossless import (
+    FFN,
+    H100,
+    HBM,
+    HEAD,
+    HEADS,
+    KV,
+    LAYERS,
+    MATRICES,
+    NETWORK,
+    NVLINK,
+    PARAMS,
+    PEAK,
+    SHAPE,
+    VOCAB,
+    WIDTH,
+    job,
+    lines,
+    machine,
+)
+
+from flopwise.facts.models import model_from_config
+from flopwise.facts.software import stack
+from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.schedules import schedule_code
+from flopwise.training.storage import Reads
+
+SEQ, BATCH, BF16 = 4096, 32, 2
+MEGATRON, FSDP = stack("megatron-te"), stack("fsdp-compile")
+LIGHT = MEGATRON.pointwise_traffic / HBM  # s a byte of norms and elementwise operations
+
+# One sequence through one layer of MODEL, in s. Products: 2 FLOP a weight and token (Kaplan 2020, section 2.1).
+PRODUCTS = 2 * SEQ * MATRICES / PEAK
+# Causal attention: query i sees i keys, and blocks of 128 queries half a block more (FlashAttention-2, section 3.1);
+# 4 FLOP a pair and element of a head.
+ATTENTION = 4 * HEADS * HEAD * SEQ * ((SEQ + 1) / 2 + 64) / PEAK
+# Bytes of 16-bit tensors read and written a token: rope on q and k; SwiGLU reads gate and up, writes their product; a
+# residual with its norm reads both summands and the sum, writes sum and norm, twice a layer; weights of norms once.
+ROPE, GLU = 2 * (WIDTH + KV) * BF16, (2 * FFN + FFN) * BF16
+RESIDUAL, NORM_WEIGHT = (3 * WIDTH + 2 * WIDTH) * BF16, WIDTH * BF16
+FORWARD = PRODUCTS + ATTENTION + LIGHT * (SEQ * (ROPE + GLU + 2 * RESIDUAL) + 2 * NORM_WEIGHT)
+# Backward: two products for each (Kaplan), attention 2.5 times its forward FLOP at 0.8 of its rate (FlashAttention-2),
+# and elementwise operations read what came in and the gradient of what went out, and write one of what came in.
+ROPE_BACK, GLU_BACK = 3 * (WIDTH + KV) * BF16, (3 * FFN + 2 * FFN) * BF16
+RESIDUAL_BACK = (5 * WIDTH + 3 * WIDTH) * BF16
+BACKWARD = 2 * PRODUCTS + 2.5 * ATTENTION / 0.8
+BACKWARD += LIGHT * (SEQ * (ROPE_BACK + GLU_BACK + 2 * RESIDUAL_BACK) + 2 * NORM_WEIGHT)
+# Before the layers: rows of the table read, the hidden state written; backward the other way round.
+EMBEDDING = 2 * SEQ * WIDTH * BF16 / HBM
+# After them: the final norm, the head, and the loss, which reads or writes 8 bytes an entry of the logits each way.
+LOSS = SEQ * VOCAB * MEGATRON.loss_bytes / HBM
+HEAD_FORWARD = LIGHT * (SEQ * 2 * WIDTH + WIDTH) * BF16 + 2 * SEQ * VOCAB * WIDTH / PEAK + LOSS
+HEAD_BACKWARD = LIGHT * (SEQ * 3 * WIDTH + WIDTH) * BF16 + 4 * SEQ * VOCAB * WIDTH / PEAK + LOSS
+
+
+def exactly(value: float) -> Any:
+    return pytest.approx(value, rel=1e-6)
+
+
+def test_compute() -> None:
+    found = lines(job())
+    assert found["forward"] == exactly(BATCH * (LAYERS * FORWARD + EMBEDDING + HEAD_FORWARD))
+    assert found["backward"] == exactly(BATCH * (LAYERS * BACKWARD + EMBEDDING + HEAD_BACKWARD))
+    idle = {"tensor_parallel", "context_parallel", "expert_parallel", "pipeline_bubble", "pipeline_p2p"}
+    assert all(found[name] == 0.0 for name in idle | {"data_parallel", "recompute", "launch", "stage_imbalance"})
+
+
+def test_gradients_added_in_a_kernel_of_their_own() -> None:
+    """`main_grad.add_` of Megatron in 2021: fp16 gradients: the sum read and written, the new one read: 6 bytes."""
+    recipe = {"stack": "megatron-2021", "precision": "fp16"}
+    weights = (LAYERS * MATRICES + VOCAB * WIDTH) * 6 / HBM
+    logits = 2 * SEQ * VOCAB * 10 / HBM - 2 * LOSS  # 10 bytes an entry, not 8
+    assert lines(job(recipe))["backward"] == exactly(
+        BATCH * (LAYERS * BACKWARD + EMBEDDING + HEAD_BACKWARD + weights + logits / 2)
+    )
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_tensor_parallel_messages(recompute: int) -> None:
+    """Two all-reduces a layer and pass (Shoeybi 2019, section 3), each 2 (n - 1) / n of the hidden state on a ring.
+
+    As reduce-scatter and all-gather under sequence parallelism (Korthikanti 2022, section 4.2.2) they are as long, but
+    twice as many. The stack hides a share. Full recompute repeats those of the forward pass.
+    """
+    tp, launch_s, passes = 4, 1e-5, 3 if recompute else 2
+    hidden = SEQ * WIDTH * BF16
+    ring_s = 2 * (tp - 1) / tp * hidden / NVLINK
+    for sequence_parallel, launches in ((False, 1), (True, 2)):
+        found = lines(
+            job(cluster=machine(launch_s=launch_s), tp=tp, recompute=recompute, sequence_parallel=sequence_parallel)
+        )
+        shown = (1 - MEGATRON.tp_overlap) * (ring_s + launches * launch_s)
+        assert found["tensor_parallel"] == exactly(BATCH * LAYERS * passes * 2 * shown)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_context_parallel_messages(tp: int) -> None:
+    """cp - 1 times a rank's keys and values go to its neighbour, less what attention hides (Liu 2023, section 3)."""
+    cp, slow = 4, 1e9
+    found = lines(job(cluster=machine(node=1, network=slow), cp=cp, tp=tp))
+    keys_and_values = SEQ / cp * 2 * KV / tp * BF16
+    # the mask lets through as much on every rank (zigzag); blocks of 128 queries add half a block each
+    shown = (cp - 1) * keys_and_values / slow - ATTENTION / cp / tp
+    assert shown > 0
+    assert found["context_parallel"] == exactly(BATCH * LAYERS * 2 * shown)
+
+
+EXPERTS, TOP_K, EXPERT_FFN = 16, 2, 4096
+MIXTURE = model_from_config(
+    {
+        **SHAPE, "model_type": "mixtral", "intermediate_size": EXPERT_FFN, "num_local_experts": EXPERTS,
+        "num_experts_per_tok": TOP_K,
+    },
+    name="golden mixture",
+)  # fmt: skip
+
+
+def mixture_job(recipe: dict[str, Any] | None = None, cluster: Any = None, **layout: Any) -> TrainJob:
+    given = {"seq_len": SEQ, "global_batch": BATCH, "stack": "megatron-te", **(recipe or {})}
+    return TrainJob(model=MIXTURE, recipe=Recipe(**given), layout=Layout(**layout), cluster=cluster or machine())
+
+
+def test_expert_messages() -> None:
+    """Dispatch and combine: two all-to-alls a layer and pass of each token's copies, (ep - 1) / ep of them sent.
+
+    Lepikhin et al. 2020 (GShard), section 3.2; the stack hides a share.
+    """
+    ep = 8
+    found = lines(mixture_job(dp=ep, ep=ep))
+    copies = SEQ * TOP_K * WIDTH * BF16
+    once = (ep - 1) / ep * copies / NVLINK * (1 - MEGATRON.ep_overlap)
+    assert found["expert_parallel"] == exactly(BATCH / ep * LAYERS * 2 * 2 * once)
+    narrow = lines(mixture_job({"stack": "megatron-te", "precision": "fp8"}, dp=ep, ep=ep))["expert_parallel"]
+    assert narrow == exactly(found["expert_parallel"])  # this stack sends 16 bits whatever the precision
+
+
+def test_expert_products() -> None:
+    """`TOP_K` experts a token: 2 FLOP a weight and token of three products each (Fedus 2021, section 2)."""
+    found = lines(mixture_job())
+    attention = 2 * SEQ * (2 * WIDTH * WIDTH + 2 * WIDTH * KV) / PEAK + ATTENTION
+    routed = 2 * SEQ * TOP_K * 3 * WIDTH * EXPERT_FFN / PEAK
+    # memory-bound: the router's product, its softmax; each copy through SwiGLU; results read and written weighted
+    router = (SEQ * (WIDTH + EXPERTS) + WIDTH * EXPERTS) * BF16 / HBM
+    light = ROPE + 2 * EXPERTS * BF16 + TOP_K * 3 * EXPERT_FFN * BF16 + 2 * RESIDUAL + 2 * TOP_K * WIDTH * BF16
+    layer = attention + routed + router + LIGHT * (SEQ * light + 2 * NORM_WEIGHT)
+    assert found["forward"] == exactly(BATCH * (LAYERS * layer + EMBEDDING + HEAD_FORWARD))
+    # gradients of experts: products fused with adding to the fp32 sum, which all experts read and write, 8 bytes a
+    # weight (Megatron, gradient_accumulation_fusion): more than computing takes
+    inputs = SEQ * TOP_K * (WIDTH + 2 * EXPERT_FFN + EXPERT_FFN + WIDTH) * BF16
+    sums = (inputs + EXPERTS * 3 * WIDTH * EXPERT_FFN * 8) / HBM
+    assert sums > routed
+    back = 2 * (attention - ATTENTION) + 2.5 * ATTENTION / 0.8 + routed + sums
+    back += router
+    router_sum = (SEQ * (WIDTH + EXPERTS) * BF16 + WIDTH * EXPERTS * 8) / HBM
+    light = (
+        ROPE_BACK + 3 * EXPERTS * BF16 + TOP_K * 5 * EXPERT_FFN * BF16 + 2 * RESIDUAL_BACK + 3 * TOP_K * WIDTH * BF16
+    )
+    back += router_sum + LIGHT * (SEQ * light + 2 * NORM_WEIGHT)
+    assert found["backward"] == exactly(BATCH * (LAYERS * back + EMBEDDING + HEAD_BACKWARD))
+
+
+def stages_s() -> list[float]:
+    """Forward and backward pass of one sequence on each of four stages of two layers."""
+    whole = 2 * (FORWARD + BACKWARD)
+    return [whole + 2 * EMBEDDING, whole, whole, whole + HEAD_FORWARD + HEAD_BACKWARD]
+
+
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_pipeline_bubble(interleave: int) -> None:
+    """1F1B: (p - 1)(f + b) / v (Narayanan 2021, section 2.2): what the busiest, the last, waits for the others."""
+    found = lines(job(pp=4, interleave=interleave))
+    each = stages_s()
+    assert found["pipeline_bubble"] == exactly(sum(each[:-1]) / interleave)
+    assert found["stage_imbalance"] == exactly(BATCH * (each[-1] - sum(each) / 4))
+    assert found["forward"] + found["backward"] == exactly(BATCH * sum(each) / 4)
+
+
+def test_zero_bubble_fills_it_with_gradients_of_weights() -> None:
+    """ZB-H1: (p - 1)(T_F + T_B - T_W) with T_B of both halves: two weight gradients less (Qi 2023, table 1)."""
+    found = lines(job({"stack": "megatron-deepspeed"}, pp=4, schedule=schedule_code("zero-bubble")))
+    plain = lines(job({"stack": "megatron-deepspeed"}, pp=4))
+    # this stack adds gradients in a kernel of its own: 10 bytes a weight (fp32 sum read and written, bf16 one read)
+    weights = PRODUCTS + MATRICES * 10 / HBM
+    assert plain["pipeline_bubble"] - found["pipeline_bubble"] == exactly(2 * 3 * 2 * weights)
+
+
+def test_messages_between_stages() -> None:
+    """Activations forward and gradients back at every boundary of every chunk, while the pipeline fills too.
+
+    m v + p - 1 hops each way on the critical path (Narayanan 2021, section 2.2); with the scatter/gather of section
+    4.1 each tensor rank sends its share. DeepSpeed sends gradients back whole.
+    """
+    hidden, pp = SEQ * WIDTH * BF16, 4
+    assert lines(job(pp=pp))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (BATCH + pp - 1))
+    assert lines(job(pp=pp, interleave=2))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (2 * BATCH + pp - 1))
+    across = lines(job(pp=pp, tp=4, dp=2))["pipeline_p2p"]  # neighbours are eight GPUs apart: over the network
+    assert across == exactly(2 * hidden / 4 / NETWORK * (BATCH / 2 + pp - 1))
+    whole = lines(job({"stack": "megatron-deepspeed"}, pp=pp, tp=4, dp=2))["pipeline_p2p"]
+    assert whole == exactly((1 / 4 + 1) * hidden / NETWORK * (BATCH / 2 + pp - 1))
+
+
+SLOW = 1e9
+"""A network so slow that compute hides little: bytes/s of a GPU."""
+
+
+def passes_s(sequences: float) -> tuple[float, float]:
+    """Forward and backward pass of so many sequences."""
+    forward = LAYERS * FORWARD + EMBEDDING + HEAD_FORWARD
+    return sequences * forward, sequences * (LAYERS * BACKWARD + EMBEDDING + HEAD_BACKWARD)
+
+
+def test_gradient_all_reduce() -> None:
+    """2 (n - 1) / n of the gradients in bf16, once a step, behind the last backward pass but for the first layers'."""
+    dp = 8
+    hides = MEGATRON.dp_overlap * passes_s(1)[1]
+    message = 2 * (dp - 1) / dp * PARAMS * BF16 / SLOW
+    found = lines(job(cluster=machine(node=1, network=SLOW), dp=dp))["data_parallel"]
+    assert found == exactly(message - hides)
+    fast = 2 * (dp - 1) / dp * PARAMS * BF16 / NVLINK
+    assert fast < hides
+    assert lines(job(dp=dp))["data_parallel"] == exactly(fast / LAYERS)  # one layer's share never hides
+    contention = 0.25  # what hides slows what it hides behind by as much of its own length
+    slowed = lines(job(cluster=machine(train_contention=contention), dp=dp))["data_parallel"]
+    assert slowed == exactly(fast / LAYERS + contention * fast * (1 - 1 / LAYERS))
+
+
+def test_gradients_of_other_widths() -> None:
+    """FSDP reduces the fp32 gradients that it keeps; bf16 ones take half as long."""
+    dp = 8
+    cluster = machine(node=1, network=SLOW)
+    found = [
+        lines(job({"stack": "fsdp-compile", "grad_dtype": dtype}, cluster, dp=dp))["data_parallel"]
+        for dtype in ("fp32", "bf16")
+    ]
+    assert found[0] - found[1] == exactly(2 * (dp - 1) / dp * PARAMS * (4 - 2) / SLOW)
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_sharded_states(zero: int) -> None:
+    """ZeRO 1 and 2: gradients are scattered behind the backward, weights gathered behind the next forward pass.
+
+    (n - 1) / n of each (Rajbhandari 2020, section 7.1), both in bf16 under Megatron.
+    """
+    dp = 8
+    message = (dp - 1) / dp * PARAMS * BF16 / SLOW
+    forward, backward = passes_s(1)
+    found = lines(job(cluster=machine(node=1, network=SLOW), dp=dp, zero=zero))["data_parallel"]
+    assert found == exactly(2 * message - MEGATRON.dp_overlap * (forward + backward))
+
+
+def test_sharded_weights() -> None:
+    """ZeRO 3, FSDP: weights are gathered for forward and again for backward, gradients scattered, every micro-batch.
+
+    Rajbhandari 2020, section 7.2.2: three times (n - 1) / n; here 2-byte weights and 4-byte gradients.
+    """
+    dp, micros = 8, BATCH / 8
+    share = (dp - 1) / dp * PARAMS / SLOW
+    cluster = machine(node=1, network=SLOW)
+    found = lines(job({"stack": "fsdp-te"}, cluster, dp=dp, zero=3))
+    plain = lines(job({"stack": "fsdp-te"}, cluster))
+    compute = (plain["forward"] + plain["backward"]) / BATCH
+    assert found["data_parallel"] == exactly(micros * (share * (2 + 2 + 4) - FSDP.dp_overlap * compute))
+
+
+def test_hybrid_sharding() -> None:
+    """HSDP: groups of eight gather and scatter over NVLink; gradients of a share are added up over the network.
+
+    Zhao et al. 2023 (PyTorch FSDP), section 3.2.2: all-reduce of 1/F of the gradients among W/F ranks.
+    """
+    dp, group, micros = 32, 8, BATCH / 32
+    found = lines(job({"stack": "fsdp-te"}, machine(network=SLOW), dp=dp, zero=3, shard=group))["data_parallel"]
+    inside = (group - 1) / group * PARAMS / NVLINK
+    across = 2 * (dp / group - 1) / (dp / group) * PARAMS / group * 4 / SLOW
+    plain = lines(job({"stack": "fsdp-te"}))
+    forward, backward = plain["forward"] / BATCH, plain["backward"] / BATCH
+    assert 2 * inside < FSDP.dp_overlap * forward  # all hides but one layer's share
+    assert (2 + 4) * inside < FSDP.dp_overlap * backward
+    shown = micros * inside * (2 + 2 + 4) / LAYERS + across - FSDP.dp_overlap * backward
+    assert found == exactly(shown)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "stack_name", "moved"),
+    [  # bytes a parameter: states read and written, gradient read, fp32 weight read and written, 16-bit copy written
+        ("adamw", "megatron-te", 2 * 8 + 4 + 8 + 2),
+        ("sgd", "megatron-te", 4 + 8 + 2),
+        ("sgd-momentum", "megatron-te", 2 * 4 + 4 + 8 + 2),
+        ("lion", "megatron-te", 2 * 4 + 4 + 8 + 2),
+        ("adamw-8bit", "megatron-te", 2 * (2 + 2 * 4 / 256) + 4 + 8 + 2),  # two 8-bit states, fp32 scales of 256
+        ("adamw", "fsdp-te", 2 * 8 + 4 + 8 + 2),
+        ("adamw", "fsdp-compile", 2.9 * (2 * 8 + 4 + 8 + 2)),  # separate kernels stream the tensors 2.9 times
+    ],
+)
+def test_optimizer_step(optimizer: str, stack_name: str, moved: float) -> None:
+    recipe = {"optimizer": optimizer, "stack": stack_name}
+    assert lines(job(recipe))["optimizer"] == exactly(PARAMS * moved / HBM)
+    assert lines(job(recipe, dp=8, tp=2, zero=1))["optimizer"] == pytest.approx(PARAMS / 16 * moved / HBM, rel=1e-4)
+
+
+def test_host_launches() -> None:
+    """One launch an operation forward and two backward; only what is longer than the device's work shows."""
+    found = lines(job({"seq_len": 256, "global_batch": 4, "stack": "fsdp-eager"}, tp=4))
+    # norm, q, k, v, rope, attention, o, residual, norm, gate, up, activation, down, residual; embedding; norm and head
+    host_s = 3 * (LAYERS * 14 + 1 + 2) * stack("fsdp-eager").launch_s
+    busy = found["forward"] + found["backward"] + found["tensor_parallel"]
+    assert found["launch"] == exactly(4 * host_s - busy)
+    few = mixture_job({"seq_len": 256, "global_batch": 4}, tp=4)
+    found = lines(few)
+    # for the MLP's four a router, its softmax, experts' two products, activation and sum; and routing (2603.07685)
+    host_s = 3 * (LAYERS * 16 + 1 + 2) * MEGATRON.launch_s + LAYERS * MEGATRON.routing_s
+    busy = found["forward"] + found["backward"] + found["tensor_parallel"]
+    assert found["launch"] == exactly(4 * host_s - busy)
+
+
+def test_recompute() -> None:
+    """Full: every layer's forward pass once more. Selective: attention alone (Korthikanti 2022, section 5)."""
+    assert lines(job(recompute=2))["recompute"] == exactly(BATCH * LAYERS * FORWARD)
+    assert lines(job(recompute=1))["recompute"] == exactly(BATCH * LAYERS * ATTENTION)
+    # torchtitan (section 2.1.2): elementwise operations and every other product
+    light = FORWARD - PRODUCTS - ATTENTION
+    operations = lines(job({"stack": "fsdp-te"}, recompute=1))["recompute"]
+    assert operations == exactly(BATCH * LAYERS * (light + PRODUCTS / 2))
+    assert lines(job(recompute=2, recompute_every=2))["recompute"] == exactly(BATCH * LAYERS / 2 * FORWARD)
+
+
+PCIE = 0.76 * float(H100.pcie_bytes_per_s or 0)
+"""Bytes/s one way of the datasheet, of which pinned copies reach 12 / 15.75 (CUDA best practices guide)."""
+
+
+def test_states_in_host_memory() -> None:
+    """The host updates at 110 GB/s for eight GPUs (ZeRO-Offload, table 4: 1e9 parameters in 0.25 s); 30 bytes each.
+
+    4-byte gradients go down behind the last backward pass, 2-byte weights come up behind the update.
+    """
+    dp = 8
+    found = lines(job(dp=dp, zero=1, offload_optimizer=True))
+    update = PARAMS / dp * 30 * 8 / 110e9
+    assert found["optimizer"] == exactly(update)
+    backward = passes_s(1)[1]
+    down, up = PARAMS / dp * 4 / PCIE, PARAMS / dp * 2 / PCIE
+    assert found["offload"] == pytest.approx(max(0.0, down - backward) + max(0.0, up - update), abs=1e-12)
+    alone = lines(job({"global_batch": 1}, offload_optimizer=True))
+    assert alone["offload"] == exactly(max(0.0, PARAMS * 4 / PCIE - backward))
+
+
+def test_weights_in_host_memory() -> None:
+    """ZeRO-Infinity, section 5.1: each rank's 2-byte shard comes up for both passes of every micro-batch."""
+    short = {"seq_len": 256, "global_batch": 8, "stack": "fsdp-te"}
+    found = lines(job(short, dp=8, zero=3, offload_parameters=True))
+    plain = lines(job(short, dp=8, zero=3))
+    up = PARAMS / 8 * 2 / PCIE
+    assert found["offload"] == exactly(max(0.0, up - plain["forward"]) + max(0.0, up - plain["backward"]))
+    assert up > plain["forward"]
+
+
+def test_reading_the_data() -> None:
+    """Records of a step over what storage delivers to all nodes that read, less all else, which hides it."""
+    asked = job(dp=16)
+    other = sum(lines(asked).values())
+    rate = BATCH * SEQ * 4.0 / (2 * 10 * other)  # two nodes read for ten times as long as everything else takes
+    reads = Reads(storage="nfs", bytes_per_s=rate, token_bytes=4.0)
+    found = estimate(
+        TrainJob(model=asked.model, recipe=asked.recipe, layout=asked.layout, cluster=asked.cluster, reads=reads)
+    )
+    assert dict(found.breakdown)["storage_io"] == exactly(9 * other)
