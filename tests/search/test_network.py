@@ -7,7 +7,7 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.search.nodes import node_kinds
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.workload_file import workload_from
 
 P5_BYTES_PER_S, P5_GPUS = 3200e9 / 8, 8
@@ -18,7 +18,7 @@ def network_per_gpu(**constraints: str) -> float:
     """Bytes/s of one accelerator of a p5.48xlarge to other instances, under constraints."""
     limits = {"instances": ["p5.48xlarge"], "providers": ["aws"], **constraints}
     workload = workload_from({"model": "7B", "task": "pretrain", "data": {"tokens": "1G"}, "constraints": limits})
-    (kind,) = node_kinds(workload, load_facts(), RuledOut())
+    (kind,) = node_kinds(workload, load_facts(), RejectionLog())
     return kind.cluster.fabric.levels[-1].bytes_per_s
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.search.pareto import pareto_front
+from flopwise.search.rank import pareto_front
 
 points = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=40)
 

@@ -13,15 +13,15 @@ from flopwise.facts.models import load_model
 from flopwise.search.answer import Plan, from_json, to_json
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
+from flopwise.search.rank import Pick
 from flopwise.search.serving import deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
 from flopwise.search.serving_grid import replica_grid
-from flopwise.search.serving_option import Option
-from flopwise.search.serving_requests import waiting
-from flopwise.search.serving_run import Simulator, option_job
+from flopwise.search.serving_option import ServingOption
 from flopwise.search.serving_targets import stepped
-from flopwise.search.serving_verify import Pick, odds, verified
+from flopwise.search.simulator import Simulator, batch_requests
+from flopwise.search.verify import simulated_odds, verified
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
@@ -48,13 +48,16 @@ def answered(**more: object) -> Plan:
     return plan(asked(**more), FACTS)
 
 
-def options(workload: Resolved) -> list[Option]:
+def options(workload: Resolved) -> list[ServingOption]:
     model = load_model(workload.source.model)
     found = []
-    for node in node_kinds(workload, FACTS, RuledOut()):
+    for node in node_kinds(workload, FACTS, RejectionLog()):
         made = deployments(model, workload, node, "bf16", "bf16")
         if made is not None and made.batch.size:
-            found += [Option(workload, model, node, made, priced, "bf16") for priced in node.priced]
+            found += [
+                ServingOption(workload=workload, model=model, node=node, found=made, priced=priced, kv_dtype="bf16")
+                for priced in node.priced
+            ]
     return found
 
 
@@ -96,9 +99,9 @@ def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
     picks = []
     for option in options(workload):
         met = option.odds()
-        rows = np.flatnonzero(option.allowed(met))
+        rows = option.allowed(met)
         if rows.size:
-            picks.append(Pick(option, int(rows[option.score()[rows].argmin()]), met))
+            picks.append(Pick(option, int(rows[option.score[rows].argmin()]), met))
     held = [done for pick in picks[:4] if not (done := verified(pick, Simulator(workload))).failed]
     assert held
     for done in held:
@@ -149,7 +152,7 @@ def test_a_row_is_the_single_estimate() -> None:
     option = options(workload)[0]
     for row in range(0, option.found.batch.size, 5):
         assert float(option.found.batch[row]).is_integer()
-        alone = estimate(replace(option_job(option, row), concurrency=int(option.found.batch[row])))
+        alone = estimate(replace(option.job(row), concurrency=int(option.found.batch[row])))
         assert alone.tpot_s is not None
         assert alone.tpot_s.value == pytest.approx(float(option.found.tpot_s[row]), rel=1e-6)
         assert alone.requests_per_s == pytest.approx(float(option.found.requests_per_s[row]), rel=1e-6)
@@ -173,7 +176,7 @@ def test_mixtures_are_cut_by_experts_and_attention_replicas() -> None:
         }
     )
     model = load_model("gpt-oss-120b")
-    node = node_kinds(workload, FACTS, RuledOut())[0]
+    node = node_kinds(workload, FACTS, RejectionLog())[0]
     grid = replica_grid(node, model, 16)
     assert {(1, 8, 8), (2, 4, 8), (8, 1, 8), (8, 1, 1)} <= set(zip(grid.tp, grid.dp, grid.ep, strict=True))
     assert ((grid.dp == 1) | (grid.ep == grid.tp * grid.dp)).all()
@@ -226,7 +229,7 @@ def test_impossible_targets_name_the_floor_that_forbids_them() -> None:
     answer = plan(workload, FACTS)
     assert not answer.plans
     by_target = {f.target: f for f in answer.floors}
-    model, nodes = load_model("Llama-3.1-8B"), node_kinds(workload, FACTS, RuledOut())
+    model, nodes = load_model("Llama-3.1-8B"), node_kinds(workload, FACTS, RejectionLog())
     assert by_target["tpot"].forbids
     assert by_target["tpot"].seconds >= min(weights_read_s(model, node, "bf16") for node in nodes)
     assert sum(by_target["tpot"].parts.values()) == pytest.approx(by_target["tpot"].seconds)
@@ -320,8 +323,8 @@ def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() 
     row = int(np.flatnonzero((option.found.batch >= 8) & (option.found.batch <= 64))[0])
     simulator = Simulator(workload)
     run = simulator.run(option, row)
-    trace = waiting(workload.arriving, 9000)
-    made = replica(option_job(option, row), context=600, max_tokens=1050)
+    trace = batch_requests(workload.arriving, 9000)
+    made = replica(option.job(row), context=600, max_tokens=1050)
     whole = simulate(trace, made.cost, replace(made.limits, max_tokens=ENDLESS), samples=1)
     assert run.requests < 9000
     assert run.seconds == pytest.approx(whole.end_ps / 1e12, rel=0.01)
@@ -333,7 +336,7 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     option = options(workload)[0]
     row = int(option.found.ttft_s.argmin())
     run = Simulator(workload).run(option, row)
-    found = odds(option, row, run)
+    found = simulated_odds(option, row, run)
     for name, value, limit in (
         ("ttft", run.ttft_s["p95"], 1.0), ("tpot", run.tpot_s["p50"], 0.01), ("latency", run.e2e_s["p99"], 2.0),
     ):  # fmt: skip
@@ -342,4 +345,4 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
         assert found[name] == pytest.approx(at_most(limit / value, band), abs=1e-6)
         assert 0.001 < found[name] < 0.999
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
-    assert odds(replace(option, workload=hopeless), row, run) == {"ttft": 0.0}
+    assert simulated_odds(replace(option, workload=hopeless), row, run) == {"ttft": 0.0}

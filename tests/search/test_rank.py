@@ -17,7 +17,7 @@ from flopwise.facts.reliability import spot_record
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.training import searched, timed
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.layout import Recipe
@@ -238,7 +238,7 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
     wanted = workload_from({
         "model": "Llama-3.1-8B", "task": "pretrain", "data": data, "constraints": limits, "targets": held,
     })  # fmt: skip
-    node = node_kinds(wanted, facts(), RuledOut())[0]
+    node = node_kinds(wanted, facts(), RejectionLog())[0]
     recipe = Recipe(seq_len=4096, global_batch=24, stack="megatron-te")
     every = timed(searched(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
     assert every.rows.size > 500

@@ -13,10 +13,10 @@ from flopwise.cost.collectives import all_reduce_s
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models import load_model
 from flopwise.search.nodes import NodeKind, node_kinds
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.serving import Deployments, deployments
 from flopwise.search.serving_floors import floors, least_prompt_s, message_s, weights_read_s
-from flopwise.search.serving_option import Option
+from flopwise.search.serving_option import ServingOption
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 
@@ -41,7 +41,7 @@ def asked(task: str = "serve", model: str = "Llama-3.1-8B", instance: str = "p5.
 
 
 def node(workload: Resolved) -> NodeKind:
-    return node_kinds(workload, facts(), RuledOut())[0]
+    return node_kinds(workload, facts(), RejectionLog())[0]
 
 
 def rows(workload: Resolved) -> Deployments:
@@ -49,6 +49,11 @@ def rows(workload: Resolved) -> Deployments:
     assert found is not None
     assert found.batch.size > 10
     return found
+
+
+def option_of(workload: Resolved, kind: NodeKind, found: Deployments) -> ServingOption:
+    model = load_model(workload.source.model)
+    return ServingOption(workload=workload, model=model, node=kind, found=found, priced=kind.priced[0], kv_dtype="bf16")
 
 
 def test_replicas_spend_at_most_85_percent_of_their_time_on_the_arrivals() -> None:
@@ -89,7 +94,7 @@ def test_whole_instances_hold_the_replicas() -> None:
     """As many replicas as an instance has room for; one larger than an instance takes several."""
     workload = asked(model="Llama-3.1-405B", traffic={"requests_per_s": 30, "input_tokens": 512, "output_tokens": 128})
     kind, found = node(workload), rows(workload)
-    option = Option(workload, load_model("Llama-3.1-405B"), kind, found, kind.priced[0], "bf16")
+    option = option_of(workload, kind, found)
     sizes = set()
     for row in range(found.batch.size):
         gpus, replicas = int(found.tp[row] * found.pp[row] * found.dp[row]), float(found.replicas[row])
@@ -100,7 +105,7 @@ def test_whole_instances_hold_the_replicas() -> None:
     assert max(sizes) > 8
     small = asked(traffic={"requests_per_s": 900, "input_tokens": 512, "output_tokens": 128})
     found = rows(small)
-    option = Option(small, load_model("Llama-3.1-8B"), kind, found, kind.priced[0], "bf16")
+    option = option_of(small, kind, found)
     each = found.tp * found.pp
     assert {1, 2, 4, 8} <= set(each.tolist())
     assert np.array_equal(

@@ -22,7 +22,6 @@ from flopwise.search.defaults import recipes
 from flopwise.search.incumbents import floor_s
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
-from flopwise.search.plan_training import candidate_job
 from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
 from flopwise.search.training import (
     Searched,
@@ -34,6 +33,7 @@ from flopwise.search.training import (
     steps_s,
     timed,
 )  # fmt: skip
+from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table

@@ -97,12 +97,12 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = load_model(wanted.source.model, facts_folder=known.folder)
     if answer.task in {"pretrain", "finetune"}:
-        from flopwise.search.plan_training import candidate_job
+        from flopwise.search.training_option import candidate_job
         from flopwise.training.estimate import estimate
         from flopwise.training.explain import train_figure
 
         return train_figure(estimate(candidate_job(wanted, model, known, offer, chosen)))
-    from flopwise.search.plan_serving import candidate_job as deployment
+    from flopwise.search.serving_option import candidate_job as deployment
     from flopwise.serving.estimate import estimate as served
     from flopwise.serving.explain import serve_figure
 

@@ -34,7 +34,7 @@ from flopwise.facts.offers import Offer
 from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
-from flopwise.search import plan_serving, plan_training
+from flopwise.search import serving_option, training_option
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import Resolved
@@ -304,7 +304,7 @@ class SelfHostedPlans:
             return chosen.num_instances * self._billed(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
-        band = training_band(plan_training.candidate_job(workload, model, self._facts, self._offer(best), best))
+        band = training_band(training_option.candidate_job(workload, model, self._facts, self._offer(best), best))
         run = TrainingRun(
             tokens=tokens, method=str(method.get("kind", "full")) if kind == "finetune" else "from scratch",
             provider=best.provider, region=best.region, instance=best.instance,
@@ -346,7 +346,7 @@ class SelfHostedPlans:
             volume = times * traffic.tokens_per_month
             units.append(unit_of(chosen, traffic.tokens_per_request, traffic.peak, volume, price.usd_per_month))
             prices.append(price)
-            job = plan_serving.candidate_job(workload, model, self._facts, offer, chosen)
+            job = serving_option.candidate_job(workload, model, self._facts, offer, chosen)
             bands.append(serving_band(job, "throughput"))
         usd, tokens, num_instances = zip(*units, strict=True)
         candidates = tuple(chosen for _, chosen, _ in planned)

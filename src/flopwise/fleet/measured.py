@@ -11,10 +11,10 @@ from flopwise.fleet.spec import API
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
-from flopwise.search.plan_serving import candidate_job as serving_job
-from flopwise.search.plan_training import candidate_job as training_job
-from flopwise.search.rank import memory_band
 from flopwise.search.serving import answers_in_one_pass
+from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.training_option import candidate_job as training_job
+from flopwise.search.training_option import memory_band
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import estimate as served
 from flopwise.training.estimate import estimate as trained

@@ -12,7 +12,7 @@ FORMAT = 1
 """Version of the plan file."""
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of the simulator gave: seconds by percentile (and their mean), None where there are none.
 
     `replicas` were run, with their share of the traffic; of `requests` the percentiles are taken. `goodput_frac` is the
@@ -60,13 +60,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str
     shortfall: dict[str, float] = {}
     """How many times its limit the figure of each target is: above 1 it misses."""
-    simulated: Simulated | None = None
+    simulated: SimulatedFigures | None = None
     """What the simulator says; `meets` is then from its percentiles."""
     note: str = ""
     """What simulating changed, or why it was not done."""
 
 
-class Ruled(msgspec.Struct, frozen=True):
+class Rejection(msgspec.Struct, frozen=True):
     """Candidates that fell for one reason, and one of them as an example; `unit` says what was counted."""
 
     reason: str
@@ -130,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plans: list[Candidate]
     front: list[Candidate]
     misses: list[Candidate]  # when nothing meets the targets: the nearest, with what they miss in `meets`
-    ruled_out: list[Ruled]
+    ruled_out: list[Rejection]
     levers: list[Lever]
     assumptions: list[str]
     evaluated: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
 from flopwise.facts.platforms import runs_on
-from flopwise.search.ruled import RuledOut
+from flopwise.search.plan_draft import RejectionLog
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -46,7 +46,7 @@ class NodeKind:
         return self.priced[0].offer.instance
 
 
-def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut, *, alone: bool = True) -> list[NodeKind]:
+def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alone: bool = True) -> list[NodeKind]:
     """Every kind of node that the constraints allow; what they forbid is counted in `ruled_out`.
 
     Not `alone`, as in `plan`: `facts` are some of a catalog's offers, and a region is known that only others name.
@@ -87,14 +87,14 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RuledOut, *, alone: 
     return kinds
 
 
-def nothing_left(ruled_out: RuledOut) -> InfeasibleError:
+def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
     """The error of a search that has no offer to look at."""
     return InfeasibleError(
         "no offer satisfies the constraints", [f"{r.count} {r.unit}: {r.reason}" for r in ruled_out.rows()]
     )
 
 
-def running(kinds: list[NodeKind], software: str, ruled_out: RuledOut) -> list[NodeKind]:
+def running(kinds: list[NodeKind], software: str, ruled_out: RejectionLog) -> list[NodeKind]:
     """Those on which an inference engine runs; the others are counted in `ruled_out`.
 
     Raises:
@@ -112,19 +112,27 @@ def running(kinds: list[NodeKind], software: str, ruled_out: RuledOut) -> list[N
     return kept
 
 
-def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RuledOut) -> NodeKind | None:
+def _node_kind(priced: list[Priced], workload: Resolved, facts: Facts, ruled_out: RejectionLog) -> NodeKind | None:
     priced = sorted(priced, key=lambda p: p.usd_per_hour)
     offer = priced[0].offer
     try:
-        built = cluster(
-            facts.offered_accelerator(offer), offer=offer, purchase=priced[0].purchase,
-            network_bytes_per_s_per_gpu=network_of(workload, offer),
-        )  # fmt: skip
+        built = offer_cluster(workload, facts, offer, priced[0].purchase)
     except MissingFactError as error:
         ruled_out.add("a needed fact is not known", len(priced), str(error), unit="offers")
         return None
     networked = offer.network_bytes_per_s is not None or network_of(workload, offer) is not None
     return NodeKind(cluster=built, count=max(1, offer.count), priced=tuple(priced), networked=networked)
+
+
+def offer_cluster(workload: Resolved, facts: Facts, offer: Offer, purchase: str) -> Cluster:
+    """The cluster that instances of an offer make, with the network that the constraints set.
+
+    Raises:
+        MissingFactError: a needed fact is not known.
+    """
+    network = network_of(workload, offer)
+    device = facts.offered_accelerator(offer)
+    return cluster(device, offer=offer, purchase=purchase, network_bytes_per_s_per_gpu=network)
 
 
 def network_of(workload: Resolved, offer: Offer) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,7 +14,7 @@ from flopwise.facts.grades import grade_remarks
 from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
-from flopwise.search.outcome import Answer
+from flopwise.search.plan_draft import PlanDraft
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -72,34 +73,27 @@ def plan(
     started = time.perf_counter()
     keep_freed_memory()
     model = _model(workload, facts, assume_family)
-    answer: Answer
+    draft: PlanDraft
     if workload.source.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each
 
-        answer = plan_training(workload, model, facts, advance, alone=alone)
+        draft = plan_training(workload, model, facts, advance, alone=alone)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - as above
 
-        answer = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
+        draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
+    parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)} | {
+        "ruled_out": draft.ruled_out.rows(),
+        "assumptions": [
+            *model.notes,
+            *draft.assumptions,
+            *grade_remarks((one.gpu for one in draft.plans[:SHOWN]), facts.folder),
+        ],
+    }
     return Plan(
         workload=msgspec.to_builtins(workload.source),
         task=workload.source.task,
         objective=workload.source.objective,
-        plans=answer.plans,
-        front=answer.front,
-        misses=answer.misses,
-        ruled_out=answer.ruled_out.rows(),
-        levers=answer.levers,
-        assumptions=[
-            *model.notes,
-            *answer.assumptions,
-            *grade_remarks((c.gpu for c in answer.plans[:SHOWN]), facts.folder),
-        ],
-        evaluated=answer.evaluated,
         elapsed_s=time.perf_counter() - started,
-        fronts=answer.fronts,
-        demoted=answer.demoted,
-        target_costs=answer.target_costs,
-        floors=answer.floors,
-        simulated=answer.simulated,
+        **parts,
     )

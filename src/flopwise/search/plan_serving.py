@@ -3,69 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.formats import cache_elem_bytes, weight_format
 from flopwise.facts.software import engine
-from flopwise.search.nodes import NodeKind, network_of, node_kinds, running
-from flopwise.search.outcome import Answer
+from flopwise.search.nodes import NodeKind, node_kinds, running
+from flopwise.search.plan_draft import PlanDraft
+from flopwise.search.rank import NEAREST_MISSES, Index, Pick, cheaper_misses
 from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
-from flopwise.search.serving_fronts import front, front_nodes, fronts
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import Column, Option
+from flopwise.search.serving_option import DEGREES, ServingOption, cost_front, front_nodes, latency_fronts
 from flopwise.search.serving_targets import stepped, target_costs
-from flopwise.search.serving_techniques import job_of, tokens_a_step, told, with_draft
-from flopwise.search.serving_verify import MOST_RUNS, Pick, ranked
-from flopwise.serving.estimate import ServeJob, check_request
-from flopwise.serving.memory import ServingLayout
+from flopwise.search.serving_techniques import tokens_a_step, told, with_draft
+from flopwise.search.verify import MOST_RUNS, verified_plans
+from flopwise.serving.estimate import check_request
 from flopwise.serving.precision import layer_weight_bits, substitute
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
     from flopwise.search.workload import Resolved
 
-Floats = NDArray[np.floating[Any]]
 Advance = Callable[[int, int], None]
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
-NEAREST_MISSES = 5
-CHEAPER_MISSES = 3
 LAYOUTS = 2
 """Layouts of one option that may go to the simulator."""
 SIXTEEN = 12.0
 """Bits of a weight above which it counts as one of 16 bits."""
-
-
-def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> ServeJob:
-    """The job of one replica that a candidate of a plan stands for."""
-    held = chosen.layout
-    built = cluster(
-        facts.offered_accelerator(offer),
-        offer=offer,
-        purchase=chosen.purchase,
-        network_bytes_per_s_per_gpu=network_of(workload, offer),
-    )
-    arrivals = None if workload.requests_per_s is None else workload.requests_per_s / held["replicas"]
-    layout = ServingLayout(tp=held["tp"], pp=held["pp"], ep=held.get("ep", 1), dp=held.get("dp", 1))
-    return replace(
-        job_of(with_draft(workload, facts), model, built, held["weights"], layout),
-        kv_dtype=held["kv_dtype"],
-        engine=held["engine"],
-        concurrency=held["max_batch"] * held.get("dp", 1),
-        arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
-    )
 
 
 def formats(workload: Resolved, model: Model) -> list[str]:
@@ -119,7 +90,7 @@ def plan_serving(
     *,
     alone: bool = True,
     on_compile: Callable[[], None] | None = None,
-) -> Answer:
+) -> PlanDraft:
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
     Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first.
@@ -128,84 +99,73 @@ def plan_serving(
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
-    lengths = check_serving(workload, model, facts)
-    answer, workload = Answer(), with_draft(workload, facts)
-    wanted = variants(workload, model)
-    answer.assumptions += _assumed(workload, model, wanted)
+    draft = PlanDraft()
+    draft.assumptions += check_serving(workload, model, facts)
+    workload = with_draft(workload, facts)
+    wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
     software = engine(workload.source.constraints.engine or "vllm").name
-    nodes = running(node_kinds(workload, facts, answer.ruled_out, alone=alone), software, answer.ruled_out)
-    answer.assumptions += lengths
-    answer.assumptions += told(workload, model, nodes, wanted[0][0])
-    runs = alone and workload.source.simulate and not answers_in_one_pass(model, workload)
-    steps = len(nodes) + (MOST_RUNS if runs else 0)
+    nodes = running(node_kinds(workload, facts, draft.ruled_out, alone=alone), software, draft.ruled_out)
+    draft.assumptions = [
+        *_default_assumptions(workload, model, wanted),
+        *draft.assumptions,
+        *told(workload, model, nodes, wanted[0][0]),
+    ]
+    simulates = alone and workload.source.simulate and not one_pass
+    steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
-    options = _options(workload, model, nodes, plain, answer, lambda done: report(done, steps))
+    options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
     if smaller:
-        close = _close(options, workload, answer)
-        options += _options(workload, model, close, smaller, answer, lambda _: None)
-    picks, missed = _picked(options, answer)
-    found = ranked(picks, workload if runs else None, answer, lambda done: report(len(nodes) + done, steps), on_compile)
-    answer.plans = [done.candidate(place) for place, (_, done) in enumerate(found, start=1)]
-    if answer.plans and not alone:
-        answer.misses = _cheaper_misses(options, answer.plans[0].cost_usd)
-        return answer
-    answer.front = front(options)
-    if not answers_in_one_pass(model, workload):
-        answer.target_costs = target_costs(options, workload)
+        close = _close(options, workload, draft)
+        options += _options(workload, model, close, smaller, draft, lambda _: None)
+    picks, missed = _picks(options, draft)
+    plans = verified_plans(
+        picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
+    )
+    draft.plans = [plan.candidate(place) for place, (_, plan) in enumerate(plans, start=1)]
+    if draft.plans and not alone:
+        draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
+        return draft
+    draft.front = cost_front(options)
+    if not one_pass:
+        draft.target_costs = target_costs(options, workload)
         if workload.source.task == "serve":
-            answer.fronts = fronts(options, workload)
-    if answer.plans:
-        asked = found[0][0]
-        answer.levers = levers(asked.option, asked.option.candidate(asked.row, asked.met, 1), answer)
-        answer.assumptions += _told(answer, workload) if runs else []
-        return answer
-    answer.misses = _nearest(missed, answer.demoted)
-    if not answers_in_one_pass(model, workload):
-        answer.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
-    return answer
+            draft.fronts = latency_fronts(options, workload)
+    if plans:
+        best, _ = plans[0]
+        draft.levers = levers(best.option, best.candidate(), draft)
+        draft.assumptions += _simulation_assumptions(draft, workload) if simulates else []
+        return draft
+    missed.sort(key=lambda entry: entry[0])
+    nearest = [*draft.demoted, *(pick.candidate() for _, pick in missed[:NEAREST_MISSES])]
+    draft.misses = [
+        msgspec.structs.replace(one, rank=place) for place, one in enumerate(nearest[:NEAREST_MISSES], start=1)
+    ]
+    if not one_pass:
+        draft.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
+    return draft
 
 
-def _picked(options: list[Option], answer: Answer) -> tuple[list[Pick], list[tuple[float, Pick]]]:
+def _picks(
+    options: list[ServingOption], draft: PlanDraft
+) -> tuple[list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
     """The best rows of options that meet the targets, and by how much the others' nearest rows miss."""
-    picks: list[Pick] = []
-    missed: list[tuple[float, Pick]] = []
+    picks: list[Pick[ServingOption]] = []
+    missed: list[tuple[float, Pick[ServingOption]]] = []
     for option in options:
-        met = option.odds()
-        rows = np.flatnonzero(option.allowed(met))
+        odds = option.odds()
+        rows = option.allowed(odds)
         if rows.size:
-            picks += _best(option, rows, met)
+            picks += [Pick(option, int(row), odds) for row in _best_rows(option, rows)]
         else:
-            missed.append(_miss(option, met, answer))
+            short, row = option.nearest_miss()
+            missed.append((short, Pick(option, row, odds)))
+            _count_miss(missed[-1][1], draft)
     return picks, missed
 
 
-def _nearest(missed: list[tuple[float, Pick]], demoted: list[Candidate]) -> list[Candidate]:
-    """What comes nearest where nothing meets the targets: what failed in the simulator first."""
-    ordered = sorted(missed, key=lambda entry: entry[0])[:NEAREST_MISSES]
-    nearest = [pick.option.candidate(pick.row, pick.met, 1) for _, pick in ordered]
-    rows = enumerate([*demoted, *nearest][:NEAREST_MISSES], start=1)
-    return [msgspec.structs.replace(one, rank=place) for place, one in rows]
-
-
-def _cheaper_misses(options: list[Option], cost_usd: float) -> list[Candidate]:
-    """Of what is cheaper than `cost_usd` and a target forbids, the nearest on each kind of device; nearest first."""
-    found: dict[str, tuple[float, Pick]] = {}
-    for option in options:
-        met = option.odds()
-        rows = np.flatnonzero((option.cost_usd < cost_usd) & ~option.allowed(met))
-        if not rows.size or not met:
-            continue
-        likely = np.min(np.stack([p[rows] for p in met.values()]), axis=0)
-        best, name = int(likely.argmax()), option.node.cluster.accelerator.name
-        if name not in found or likely[best] > found[name][0]:
-            found[name] = (float(likely[best]), Pick(option, int(rows[best]), met))
-    ordered = sorted(found.values(), key=lambda entry: -entry[0])[:CHEAPER_MISSES]
-    return [pick.option.candidate(pick.row, pick.met, place) for place, (_, pick) in enumerate(ordered, start=1)]
-
-
-def _assumed(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
+def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
     """What stands in where the workload is silent."""
     limits, flow, told = workload.source.constraints, workload.arriving, list[str]()
     if limits.engine is None:
@@ -231,36 +191,36 @@ def _assumed(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) ->
     return told
 
 
-def _told(answer: Answer, workload: Resolved) -> list[str]:
+def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What the simulation stands on."""
     kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
-    ran = f"{answer.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
+    ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
     return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
 
 
-def _best(option: Option, rows: Column, met: dict[str, Floats]) -> list[Pick]:
+def _best_rows(option: ServingOption, rows: Index) -> Index:
     """The best row, and the best of each other layout: the simulator may see them in another order.
 
     Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
     """
     found = option.found
-    score, instances, e2e_s = option.score()[rows], option.instances[rows], found.e2e_s[rows]
-    layouts = np.stack([found.tp, found.pp, found.ep, found.dp])[:, rows]
+    score, instances, e2e_s = option.score[rows], option.instances[rows], found.e2e_s[rows]
+    layouts = np.stack([getattr(found, name) for name in DEGREES])[:, rows]
     of_layout = np.unique(layouts, axis=1, return_inverse=True)[1].ravel()
     ordered = np.lexsort((-found.batch[rows], instances, score.round(9), of_layout))
     first = ordered[np.unique(of_layout[ordered], return_index=True)[1]]
-    best = first[np.lexsort((e2e_s[first], instances[first], score[first]))][:LAYOUTS]
-    return [Pick(option, int(row), met) for row in rows[best]]
+    best: Index = rows[first[np.lexsort((e2e_s[first], instances[first], score[first]))][:LAYOUTS]]
+    return best
 
 
-def _close(options: list[Option], workload: Resolved, answer: Answer) -> list[NodeKind]:
+def _close(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -> list[NodeKind]:
     """Nodes on which a cache of half the bytes could still win, or is worth a point on a front.
 
     Assumes: half the bytes a cached token take at best half the replicas: half the memory, and half the reading.
     """
     least: dict[int, float] = {}
     for option in options:
-        rows = np.flatnonzero(option.allowed(option.odds()))
+        rows = option.allowed(option.odds())
         cost = float(option.cost_usd[rows].min(initial=np.inf))
         least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
@@ -270,7 +230,7 @@ def _close(options: list[Option], workload: Resolved, answer: Answer) -> list[No
     limit = 2 * min(least.values(), default=np.inf)
     close = [node for key, node in nodes.items() if least[key] <= limit or key in on_front]
     far = len(nodes) - len(close)
-    answer.ruled_out.add("could not win with a KV cache of half the bytes either", far, unit="machines")
+    draft.ruled_out.add("could not win with a KV cache of half the bytes either", far, unit="machines")
     return close
 
 
@@ -279,10 +239,10 @@ def _options(
     model: Model,
     nodes: list[NodeKind],
     wanted: list[tuple[str, str]],
-    answer: Answer,
+    draft: PlanDraft,
     advance: Callable[[int], None],
-) -> list[Option]:
-    options: list[Option] = []
+) -> list[ServingOption]:
+    options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_a_step(workload)
     limit_s = np.inf if target is None else stepped(target.seconds, 1)
@@ -297,17 +257,17 @@ def _options(
             floor_s = read_s[id(node), weights]
             if floor_s > limit_s and (id(node), weights) not in spared:
                 example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
-                answer.ruled_out.add(
+                draft.ruled_out.add(
                     "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
                 )
                 continue
-            found = _found(workload, model, node, weights, kv_dtype, answer)
+            found = _found(workload, model, node, weights, kv_dtype, draft)
             if found is None:
                 continue
-            answer.evaluated += found.considered
+            draft.evaluated += found.considered
             if found.too_big:
                 device = node.cluster.accelerator
-                answer.ruled_out.add(
+                draft.ruled_out.add(
                     "does not fit in memory",
                     found.too_big,
                     f"{device.name} ({node.name}): {weights} weights take at least "
@@ -315,12 +275,17 @@ def _options(
                 )
             memo: dict[Any, Any] = {}
             if found.batch.size:
-                options += [Option(workload, model, node, found, priced, kv_dtype, memo) for priced in node.priced]
+                options += [
+                    ServingOption(
+                        workload=workload, model=model, node=node, found=found, priced=priced, kv_dtype=kv_dtype,
+                        memo=memo,
+                    ) for priced in node.priced
+                ]  # fmt: skip
     return options
 
 
 def _found(
-    workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, answer: Answer
+    workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, draft: PlanDraft
 ) -> Deployments | None:
     """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
     if kv_dtype == "fp8" and workload.source.constraints.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
@@ -328,27 +293,23 @@ def _found(
     try:
         return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)
     except MissingFactError as error:
-        answer.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
+        draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
     except SpecError as error:
         if not workload.techniques.any:
             raise
-        answer.ruled_out.add("a technique cannot be used there", 1, f"{node.name}: {error}", unit="machines")
+        draft.ruled_out.add("a technique cannot be used there", 1, f"{node.name}: {error}", unit="machines")
         return None
 
 
-def _miss(option: Option, met: dict[str, Floats], answer: Answer) -> tuple[float, Pick]:
-    """(by how much, row) of the row that comes nearest."""
-    short = option.shortfall()
-    too_many = option.instances * option.node.count > option.workload.max_gpus
-    row = int(np.where(too_many, np.inf, short).argmin()) if not too_many.all() else int(short.argmin())
-    failed = min(met, key=lambda name: float(met[name].max())) if met else "the limits"
-    if too_many.all():
+def _count_miss(pick: Pick[ServingOption], draft: PlanDraft) -> None:
+    option, row, odds = pick
+    failed = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+    if (option.num_gpus > option.workload.max_gpus).all():
         failed = "max_gpus"
     example = (
         f"{option.priced.offer.instance} {option.found.weights}: "
         f"TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
         f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
     )
-    answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
-    return float(short[row]) + 1e6 * bool(too_many[row]), Pick(option, row, met)
+    draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flopwise.cost.cluster import cluster
+import numpy as np
+
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.formats import weight_format
 from flopwise.facts.models.positions import check_length
+from flopwise.facts.reliability import spot_record
 from flopwise.facts.software import stack
-from flopwise.search import rank
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
-from flopwise.search.nodes import NodeKind, network_of, node_kinds, nothing_left
+from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
-from flopwise.search.outcome import Answer
-from flopwise.search.rank import Option
-from flopwise.search.spot import conditions, interrupted, reliability, sentences
+from flopwise.search.plan_draft import PlanDraft
+from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
+from flopwise.search.training_option import TrainingOption, conditions, memory_band, reliability, run_tokens
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.frozen import split_model
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Lora
+from flopwise.training.layout import Layout, Lora
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
@@ -68,60 +68,59 @@ def check_training(workload: Resolved, model: Model) -> tuple[str, ...]:
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True
-) -> Answer:
+) -> PlanDraft:
     """Search every offer for the layouts that meet the workload's targets; `alone` as in `plan`.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
-    answer = Answer()
-    answer.assumptions += check_training(workload, model)
-    options = _options(workload, model, _by_stack(workload, facts, answer, alone=alone), answer, advance, facts.folder)
-    picked: dict[tuple[str, str, str], tuple[float, Option, int, dict[str, rank.Floats]]] = {}
-    missed: list[tuple[float, Option, int, dict[str, rank.Floats]]] = []
+    draft = PlanDraft()
+    draft.assumptions += check_training(workload, model)
+    options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts.folder)
+    best: dict[tuple[str, str, str], tuple[float, Pick[TrainingOption]]] = {}
+    missed: list[tuple[float, Pick[TrainingOption]]] = []
     for option in options:
-        met = rank.odds(option, workload)
-        keep = rank.allowed(option, workload, met)
-        best = rank.best_row(option, workload, keep)
-        if best is None:
-            near = rank.nearest_miss(option, workload)
-            if near is not None:
-                missed.append((near[0], option, near[1], met))
+        odds = option.odds()
+        rows = option.allowed(odds)
+        if not rows.size:
+            short, row = option.nearest_miss()
+            missed.append((short, Pick(option, row, odds)))
             continue
-        key = (option.priced.offer.provider, option.priced.offer.instance, option.priced.purchase)
-        value = float(rank.score(option, workload.source.objective)[best])
-        if key not in picked or value < picked[key][0]:
-            picked[key] = (value, option, best, met)
-    _count_missed(missed, answer)
-    ordered = sorted(picked.values(), key=lambda entry: entry[0])
-    answer.plans = [rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(ordered, start=1)]
-    answer.assumptions += sentences(answer.plans, facts.folder)
-    if answer.plans and not alone:
-        found = rank.cheaper_misses(options, workload, answer.plans[0].cost_usd)
-        answer.misses = [rank.candidate(o, workload, row, met, i) for i, (o, row, met) in enumerate(found, start=1)]
-        return answer
-    front = rank.front_rows(options, workload)
-    chances = {id(option): rank.odds(option, workload) for option, _ in front}
-    answer.front = [rank.candidate(o, workload, row, chances[id(o)], i) for i, (o, row) in enumerate(front, start=1)]
-    if not answer.plans:
+        pick = Pick(option, option.best_row(rows), odds)
+        score = pick.score
+        if pick.kind not in best or score < best[pick.kind][0]:
+            best[pick.kind] = score, pick
+    _count_missed([pick for _, pick in missed], draft)
+    picks = [pick for _, pick in sorted(best.values(), key=lambda entry: entry[0])]
+    draft.plans = candidates(picks)
+    draft.assumptions += _spot_assumptions(draft.plans, facts.folder)
+    if draft.plans and not alone:
+        draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
+        return draft
+    unbeaten = front(
+        options,
+        lambda option: option.objectives,
+        lambda option: np.flatnonzero(option.num_gpus >= workload.min_gpus),
+    )
+    odds_of = {id(option): option.odds() for option, _ in unbeaten}
+    draft.front = candidates(Pick(option, row, odds_of[id(option)]) for option, row in unbeaten)
+    if picks:
+        draft.levers = levers(picks[0], draft)
+    else:
         missed.sort(key=lambda entry: entry[0])
-        answer.misses = [
-            rank.candidate(o, workload, row, met, i) for i, (_, o, row, met) in enumerate(missed[:5], start=1)
-        ]
-    elif ordered:
-        answer.levers = levers(workload, ordered[0][1], answer, facts.folder)
-    return answer
+        draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
+    return draft
 
 
-def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) -> dict[str, list[NodeKind]]:
+def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
     """The kinds of nodes by the training software that they run; what runs none that is wanted is counted.
 
     Raises:
         InfeasibleError: nothing is left.
     """
     asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
-    for node in node_kinds(workload, facts, answer.ruled_out, alone=alone):
+    for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
         software = stack_on(workload, device)
         if software is None:
@@ -130,16 +129,16 @@ def _by_stack(workload: Resolved, facts: Facts, answer: Answer, *, alone: bool) 
                 if asked is None
                 else f"{asked} is not known to run there"
             )
-            answer.ruled_out.add(why, len(node.priced), device.name, unit="offers")
+            draft.ruled_out.add(why, len(node.priced), device.name, unit="offers")
         else:
             groups.setdefault(software, []).append(node)
     if not groups:
-        raise nothing_left(answer.ruled_out)
+        raise nothing_left(draft.ruled_out)
     if asked is None:
         groups = {name: groups[name] for name in STACKS[workload.source.task] if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
-        answer.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
+        draft.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
     return groups
 
 
@@ -147,16 +146,16 @@ def _options(
     workload: Resolved,
     model: Model,
     groups: dict[str, list[NodeKind]],
-    answer: Answer,
+    draft: PlanDraft,
     advance: Advance | None,
     folder: Path | None = None,
-) -> list[Option]:
+) -> list[TrainingOption]:
     """Every recipe on every kind of node and way to buy it."""
-    options: list[Option] = []
-    tokens = (workload.tokens or 0.0) / workload.useful_frac
+    options: list[TrainingOption] = []
+    tokens = run_tokens(workload)
     limits = workload.source.constraints
     work = [(software, *recipes(workload, model, software)) for software in groups]
-    answer.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
+    draft.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
@@ -169,32 +168,38 @@ def _options(
             schedule=limits.schedule,
             shard=workload.shard,
         )
-        job = replace(job, reliability=reliability(workload.saving))
+        job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
-            answer.ruled_out.add(reason, count)
+            draft.ruled_out.add(reason, count)
         known: Known = {}
         away = Offloads(job)
-        margin = rank.memory_band(recipe).quantile(workload.confidence)
-        for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, answer)):
+        margin = memory_band(recipe).quantile(workload.confidence)
+        for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
                 advance(before + done, steps)
             if floor_usd > HOPELESS * best[recipe.precision]:
                 name = f"{node.cluster.accelerator.name} ({node.name})"
-                answer.ruled_out.add(
+                draft.ruled_out.add(
                     f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
                 )
                 continue
             result = timed(job, node, tokens, known, margin=margin)
-            answer.evaluated += result.considered
-            _count_unfit(job, node, result, answer)
+            draft.evaluated += result.considered
+            _count_unfit(job, node, result, draft)
             clock = partial(timed, node=node, tokens=tokens, known=known, margin=margin)
             for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
-                answer.evaluated += times.considered if chosen is not job else 0
+                draft.evaluated += times.considered if chosen is not job else 0
                 if times.rows.size:
                     band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
                     found = [
-                        Option(chosen, node, interrupted(chosen, node, times, p, folder), p, band) for p in node.priced
-                    ]
+                        TrainingOption(
+                            workload=workload, node=node, priced=priced, search=chosen, layouts=times, band=band,
+                            conditions=conditions(
+                                priced.purchase, priced.offer.provider, node.cluster.accelerator.name, node.count,
+                                folder, chosen.reliability,
+                            ),
+                        ) for priced in node.priced
+                    ]  # fmt: skip
                     best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
@@ -202,7 +207,7 @@ def _options(
 
 
 def _by_floor(
-    job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, answer: Answer
+    job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
 ) -> list[tuple[float, NodeKind]]:
     """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
@@ -212,14 +217,14 @@ def _by_floor(
         try:
             floor_s = floor_gpu_s(job, node, flops)
         except MissingFactError as error:
-            answer.ruled_out.add("the device lacks a rate for this precision", 1, str(error), unit="machines")
+            draft.ruled_out.add("the device lacks a rate for this precision", 1, str(error), unit="machines")
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
             example = (
                 f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s / most)} on {most} devices"
             )
-            answer.ruled_out.add("too slow for the deadline even at its peak rate", 1, example, unit="machines")
+            draft.ruled_out.add("too slow for the deadline even at its peak rate", 1, example, unit="machines")
             slow.append((floor_s / most, node))
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
@@ -228,47 +233,42 @@ def _by_floor(
     return sorted(kept, key=lambda entry: entry[0])
 
 
-def _count_unfit(job: Searched, node: NodeKind, result: Timed, answer: Answer) -> None:
+def _count_unfit(job: Searched, node: NodeKind, result: Timed, draft: PlanDraft) -> None:
     device = node.cluster.accelerator
     if result.fitting < result.considered:
         needs, has = format_bytes(result.smallest_bytes), format_bytes(device.hbm_bytes)
-        answer.ruled_out.add(
+        draft.ruled_out.add(
             "does not fit in memory",
             result.considered - result.fitting,
             f"{device.name} ({node.name}): the smallest of them needs {needs} of {has}",
         )
     if not node.networked:
         skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)
-        answer.ruled_out.add(
+        draft.ruled_out.add(
             "the network between instances is not known (constraints.inter_node_bandwidth sets one)", skipped, node.name
         )
 
 
-def _count_missed(missed: list[tuple[float, Option, int, dict[str, rank.Floats]]], answer: Answer) -> None:
-    for _, option, row, met in missed:
-        failed = min(met, key=lambda name: float(met[name][row])) if met else "the hourly limit"
-        run = format_seconds(float(option.result.run_s[row]))
+def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
+    for option, row, odds in missed:
+        failed = min(odds, key=lambda name: float(odds[name][row])) if odds else "the hourly limit"
+        run = format_seconds(float(option.seconds[row]))
         example = f"{option.priced.offer.instance}: {run} at ${option.cost_usd[row]:,.0f}"
-        answer.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
-def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None = None) -> list[Lever]:
+def _spot_assumptions(plans: Iterable[Candidate], folder: Path | None = None) -> list[str]:
+    """What is assumed of the spot capacity in `plans`, once for each provider and accelerator."""
+    bought = dict.fromkeys((one.gpu, one.provider) for one in plans if one.purchase == "spot")
+    return [f"spot {gpu} of {provider}: {spot_record(provider, gpu, folder).text}" for gpu, provider in bought]
+
+
+def levers(best: Pick[TrainingOption], draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
-    chosen = answer.plans[0]
-    layout = _layout(chosen)
-    base = TrainJob(
-        model=best.job.model,
-        recipe=best.job.recipe,
-        layout=layout,
-        cluster=best.node.cluster,
-        tokens=(workload.tokens or 0.0) / workload.useful_frac,
-        conditions=conditions(
-            chosen.purchase, chosen.provider, chosen.gpu, best.node.count, folder, best.job.reliability
-        ),
-    )
+    chosen, base = draft.plans[0], best.option.job(best.row)
     reference = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base, workload.source.task):
+    for change, job in _changes(base, best.option.workload.source.task):
         try:
             memory, seconds, cost = _outcome(job, chosen)
         except FlopwiseError as error:
@@ -283,7 +283,7 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
                 fits=memory <= job.cluster.accelerator.hbm_bytes,
             )
         )
-    for other in answer.plans[1:]:
+    for other in draft.plans[1:]:
         if other.gpu != chosen.gpu and len([lv for lv in found if lv.change.startswith("on ")]) < 3:
             change = f"on {other.num_gpus} x {other.gpu} ({other.provider} {other.instance})"
             if not any(lv.change.split(" x ")[-1].startswith(other.gpu) for lv in found):
@@ -294,42 +294,6 @@ def levers(workload: Resolved, best: Option, answer: Answer, folder: Path | None
                 )
                 found.append(Lever(change, *ratio, fits=True))
     return found
-
-
-def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
-    """The job that a candidate of a plan stands for."""
-    wanted, _ = recipes(workload, model, chosen.layout["stack"])
-    recipe = next(r for r in wanted if r.precision == chosen.layout["precision"])
-    return TrainJob(
-        model=model,
-        recipe=replace(recipe, global_batch=chosen.layout["global_batch"], seq_len=chosen.layout["seq_len"]),
-        layout=_layout(chosen),
-        cluster=cluster(
-            facts.offered_accelerator(offer),
-            offer=offer,
-            purchase=chosen.purchase,
-            network_bytes_per_s_per_gpu=network_of(workload, offer),
-        ),
-        tokens=(workload.tokens or 0.0) / workload.useful_frac,
-        conditions=conditions(
-            chosen.purchase,
-            chosen.provider,
-            chosen.gpu,
-            chosen.num_gpus // chosen.num_instances,
-            facts.folder,
-            reliability(workload.saving),
-        ),
-    )
-
-
-def _layout(chosen: Candidate) -> Layout:
-    kept = {name: chosen.layout[name] for name in COLUMNS if name in chosen.layout}
-    away = {f"offload_{part}": True for part in chosen.layout.get("offload", ())}
-    said = {
-        "recompute": RECOMPUTE.index(chosen.layout["recompute"]),
-        "schedule": schedule_code(chosen.layout["schedule"]),
-    }
-    return Layout(**{**kept, **away, **said})
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:

@@ -1,222 +1,268 @@
-"""From searched and timed layouts to ranked candidates: targets, probabilities, the front, the nearest misses."""
+"""What candidates are ranked by: the odds of their targets, the objective, fronts, and the misses that come nearest."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.search.answer import Candidate
-from flopwise.search.pareto import pareto_front
-from flopwise.search.training import Searched, Timed
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Recipe
-from flopwise.training.schedules import NAMES
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
+Index = NDArray[np.intp]
+Odds = dict[str, Floats]
+"""For each target the probability that it is met, of every row."""
+Shortfalls = dict[str, Floats]
+NEAREST_MISSES = 5
+"""Misses that a plan shows where nothing meets the targets."""
+CHEAPER_MISSES = 3
+"""Misses that are cheaper than the best plan, one of each kind of device, that a plan for a fleet shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One kind of node bought one way, with the rows that fit it."""
+@dataclass(frozen=True, kw_only=True)
+class Option(ABC):
+    """A kind of node bought one way, with what a workload can be laid out as on it: columns with a row for each."""
 
-    job: Searched
+    workload: Resolved
     node: NodeKind
-    result: Timed
     priced: Priced
-    band: ErrorBand
 
     @property
+    @abstractmethod
+    def instances(self) -> Floats:
+        """Instances that each row takes."""
+
+    @property
+    @abstractmethod
+    def seconds(self) -> Floats:
+        """Time of the run or the batch job; of one request of a service."""
+
+    @property
+    @abstractmethod
+    def cost_usd(self) -> Floats:
+        """Cost of the run or the batch job; of a month of service."""
+
+    @property
+    @abstractmethod
+    def energy_joules(self) -> Floats:
+        """Energy at the meter in that time; infinite where the device's power limit is not known."""
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> Floats:
+        """Memory of the fullest device."""
+
+    @abstractmethod
+    def odds(self, workload: Resolved | None = None) -> Odds:
+        """Probability that each target is met; `workload`: the same with other targets."""
+
+    @property
+    @abstractmethod
+    def tokens_per_s(self) -> Floats:
+        """Tokens a second of all accelerators: useful ones that are trained on, or answers."""
+
+    @abstractmethod
+    def layout_document(self, row: int) -> dict[str, Any]:
+        """The layout of a row in plain values; `candidate_job` beside it reads it back."""
+
+    @abstractmethod
+    def figures(self, row: int) -> dict[str, float | None]:
+        """Rates, latencies and whatever else the task has."""
+
+    @cached_property
+    def num_gpus(self) -> Floats:
+        """Accelerators of all instances of each row."""
+        gpus: Floats = self.instances * self.node.count
+        return gpus
+
+    @cached_property
     def usd_per_hour(self) -> Floats:
-        """Price of all instances of each row, USD per hour."""
-        hourly: Floats = self.priced.usd_per_hour * (self.result.num_gpus // self.node.count)
+        """Price of all instances of each row."""
+        hourly: Floats = self.instances * self.priced.usd_per_hour
         return hourly
 
     @property
-    def cost_usd(self) -> Floats:
-        """Cost of each row's run."""
-        cost: Floats = self.result.run_s / 3600 * self.usd_per_hour
-        return cost
+    def score(self) -> Floats:
+        """What the objective minimises."""
+        return {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}[
+            self.workload.source.objective
+        ]
+
+    def service_shortfalls(self) -> Shortfalls:
+        """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
+        return {}
+
+    @cached_property
+    def shortfalls(self) -> Shortfalls:
+        """How many times its limit the figure of each target is, for each row: above 1 it misses."""
+        workload, found = self.workload, self.service_shortfalls()
+        for name, value, limit in (
+            ("deadline", self.seconds, workload.deadline_s),
+            ("budget", self.cost_usd, workload.budget_usd),
+            ("max_usd_per_hour", self.usd_per_hour, workload.max_usd_per_hour),
+        ):
+            if limit is not None:
+                found[name] = value / limit
+        if workload.tokens_per_s is not None:
+            found["throughput"] = workload.tokens_per_s / self.tokens_per_s
+        return found
+
+    @cached_property
+    def shortfall(self) -> Floats:
+        """The worst of each row's `shortfalls`; 0 without any."""
+        worst: Floats = np.max(np.stack([np.zeros(self.seconds.shape), *self.shortfalls.values()]), axis=0)
+        return worst
+
+    def allowed(self, odds: Odds) -> Index:
+        """The rows that meet every target with the confidence asked for, and keep to the limits."""
+        workload = self.workload
+        keep = (self.num_gpus <= workload.max_gpus) & (self.num_gpus >= workload.min_gpus) & np.isfinite(self.cost_usd)
+        for probability in odds.values():
+            keep &= probability >= workload.confidence
+        if workload.max_usd_per_hour is not None:
+            keep &= self.usd_per_hour <= workload.max_usd_per_hour
+        return np.flatnonzero(keep)
+
+    def nearest_miss(self) -> tuple[float, int]:
+        """(shortfall, row) of the row that misses its worst target by least; beyond `max_gpus` only if all are."""
+        short, too_many = self.shortfall, self.num_gpus > self.workload.max_gpus
+        row = int((short if too_many.all() else np.where(too_many, np.inf, short)).argmin())
+        return float(short[row]) + 1e6 * bool(too_many[row]), row
+
+    def candidate(self, row: int, odds: Odds, rank: int) -> Candidate:
+        """The candidate of one row."""
+        offer, device = self.priced.offer, self.node.cluster.accelerator
+        energy = float(self.energy_joules[row])
+        return Candidate(
+            rank=rank,
+            provider=offer.provider,
+            region=offer.region,
+            instance=offer.instance,
+            num_instances=int(self.instances[row]),
+            gpu=device.name,
+            num_gpus=int(self.num_gpus[row]),
+            purchase=self.priced.purchase,
+            layout=self.layout_document(row),
+            seconds=float(self.seconds[row]),
+            usd_per_hour=float(self.usd_per_hour[row]),
+            cost_usd=float(self.cost_usd[row]),
+            energy_joules=energy if np.isfinite(energy) else None,
+            meets={name: round(float(p[row]), 4) for name, p in odds.items()},
+            figures=self.figures(row),
+            memory_bytes=float(self.memory_bytes[row]),
+            capacity_bytes=float(device.hbm_bytes),
+            price_date=offer.price_date,
+            price_source=offer.source,
+            shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
+        )
+
+
+O = TypeVar("O", bound=Option)
+
+
+class Pick(NamedTuple, Generic[O]):
+    """A row of an option, with the odds of all its rows."""
+
+    option: O
+    row: int
+    odds: Odds
 
     @property
-    def energy_joules(self) -> Floats:
-        """Energy of each row's run at the meter; infinite where the device's power limit is not known."""
-        energy: Floats = self.result.run_s * self.result.watts
-        return energy
+    def score(self) -> float:
+        """What plans are ranked by."""
+        return float(self.option.score[self.row])
 
     @property
-    def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """What each row is weighed by: cost, time, devices and energy (the largest number where it is not known)."""
-        known = np.minimum(self.energy_joules, np.finfo(float).max)
-        return self.cost_usd, self.result.run_s, self.result.num_gpus.astype(float), known
+    def kind(self) -> tuple[str, str, str]:
+        """What the ranking has one plan of: an instance of a provider, bought one way."""
+        offer = self.option.priced.offer
+        return offer.provider, offer.instance, self.option.priced.purchase
+
+    def candidate(self, rank: int = 1) -> Candidate:
+        """The candidate that it stands for."""
+        return self.option.candidate(self.row, self.odds, rank)
 
 
-def at_most(option: Option, run_s: Floats, limit_s: float | Floats) -> Floats:
-    """Probability that a run predicted to take `run_s` takes at most `limit_s`.
-
-    The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
-    """
-    return np.asarray(1.0 - option.band.probability_at_most(1.0, run_s / limit_s))
+def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:
+    """The candidates of picks, ranked in their order."""
+    return [pick.candidate(rank) for rank, pick in enumerate(picks, start=1)]
 
 
-def memory_band(recipe: Recipe) -> ErrorBand:
-    """The error band of the memory of a training step."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
-
-
-def odds(option: Option, workload: Resolved) -> dict[str, Floats]:
-    """Probability, for each target and row, that it is met."""
-    run_s = option.result.run_s
-    held = option.result.memory_bytes
-    capacity = float(option.node.cluster.accelerator.hbm_bytes)
-    fits: Floats = np.asarray(memory_band(option.job.recipe).probability_at_most(held, capacity))
-    found: dict[str, Floats] = {"memory": fits}
-    if workload.deadline_s is not None:
-        found["deadline"] = at_most(option, run_s, workload.deadline_s)
-    if workload.budget_usd is not None:
-        found["budget"] = at_most(option, option.cost_usd, workload.budget_usd)
-    if workload.tokens_per_s is not None:
-        rate = option.job.recipe.useful_tokens / option.result.step_s
-        found["throughput"] = np.asarray(1.0 - option.band.probability_at_most(rate, workload.tokens_per_s))
-    return found
-
-
-def allowed(option: Option, workload: Resolved, met: dict[str, Floats]) -> NDArray[np.bool_]:
-    """Rows that meet every target with the asked confidence and stay under the hourly limit."""
-    keep = np.ones(option.result.rows.size, dtype=bool)
-    for probability in met.values():
-        keep &= probability >= workload.confidence
-    if workload.max_usd_per_hour is not None:
-        keep &= option.usd_per_hour <= workload.max_usd_per_hour
-    return keep & (option.result.num_gpus >= workload.min_gpus)
-
-
-def score(option: Option, objective: str) -> Floats:
-    """What is minimised: cost, time or energy."""
-    if objective == "time":
-        return option.result.run_s
-    if objective == "energy":
-        return option.energy_joules
-    return option.cost_usd
-
-
-def best_row(option: Option, workload: Resolved, keep: NDArray[np.bool_]) -> int | None:
-    """The row that is best under the objective among those kept; ties go to the faster, then to fewer GPUs."""
-    rows = np.flatnonzero(keep)
-    if not rows.size:
-        return None
-    keys = (option.result.num_gpus[rows], option.result.run_s[rows], score(option, workload.source.objective)[rows])
-    return int(rows[np.lexsort(keys)[0]])
-
-
-def shortfalls(option: Option, workload: Resolved) -> dict[str, Floats]:
-    """How many times its limit the figure of each target is, for each row: above 1 it misses."""
-    found: dict[str, Floats] = {}
-    if workload.deadline_s is not None:
-        found["deadline"] = option.result.run_s / workload.deadline_s
-    if workload.budget_usd is not None:
-        found["budget"] = option.cost_usd / workload.budget_usd
-    if workload.max_usd_per_hour is not None:
-        found["max_usd_per_hour"] = option.usd_per_hour / workload.max_usd_per_hour
-    if workload.tokens_per_s is not None:
-        rate = option.job.recipe.useful_tokens / option.result.step_s
-        found["throughput"] = workload.tokens_per_s / rate
-    return found
-
-
-def nearest_miss(option: Option, workload: Resolved) -> tuple[float, int] | None:
-    """(shortfall, row) of the row that misses its worst target by least; None without rows."""
-    if not option.result.rows.size:
-        return None
-    short = np.zeros(option.result.rows.size)
-    for times in shortfalls(option, workload).values():
-        short = np.maximum(short, times)
-    row = int(short.argmin())
-    return float(short[row]), row
-
-
-def cheaper_misses(
-    options: list[Option], workload: Resolved, cost_usd: float, most: int = 3
-) -> list[tuple[Option, int, dict[str, Floats]]]:
-    """Of rows cheaper than `cost_usd` that a target forbids, the nearest on each kind of device; nearest first."""
-    found: dict[str, tuple[float, Option, int, dict[str, Floats]]] = {}
+def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
+    """Of rows cheaper than `cost_usd` that a target forbids, the likeliest on each kind of device; likeliest first."""
+    found: dict[str, tuple[float, Pick[O]]] = {}
     for option in options:
-        met = odds(option, workload)
-        rows = np.flatnonzero((option.cost_usd < cost_usd) & ~allowed(option, workload, met))
-        if not rows.size:
+        odds = option.odds()
+        rows = np.setdiff1d(np.flatnonzero(option.cost_usd < cost_usd), option.allowed(odds), assume_unique=True)
+        if not rows.size or not odds:
             continue
-        likely = np.min(np.stack([p[rows] for p in met.values()]), axis=0)
-        best = int(likely.argmax())
-        name = option.node.cluster.accelerator.name
-        if name not in found or -float(likely[best]) < found[name][0]:
-            found[name] = (-float(likely[best]), option, int(rows[best]), met)
-    ordered = sorted(found.values(), key=lambda entry: entry[0])[:most]
-    return [(option, row, met) for _, option, row, met in ordered]
+        likely = np.min(np.stack([p[rows] for p in odds.values()]), axis=0)
+        best, device = int(likely.argmax()), option.node.cluster.accelerator.name
+        if device not in found or likely[best] > found[device][0]:
+            found[device] = (float(likely[best]), Pick(option, int(rows[best]), odds))
+    ordered = sorted(found.values(), key=lambda entry: -entry[0])
+    return candidates(pick for _, pick in ordered[:CHEAPER_MISSES])
 
 
-def candidate(option: Option, workload: Resolved, row: int, met: dict[str, Floats], rank: int) -> Candidate:
-    """The candidate of one row."""
-    job, result, node, offer = option.job, option.result, option.node, option.priced.offer
-    layout = job.space.layout(int(result.rows[row]))
-    gpus = int(result.num_gpus[row])
-    device = node.cluster.accelerator
-    energy = float(option.energy_joules[row])
-    tokens = job.recipe.useful_tokens
-    step_s = float(result.step_s[row])
-    return Candidate(
-        rank=rank,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        num_instances=gpus // node.count,
-        gpu=device.name,
-        num_gpus=gpus,
-        purchase=option.priced.purchase,
-        layout={
-            **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
-            "schedule": NAMES[int(layout.schedule)],
-            "recompute": RECOMPUTE[int(layout.recompute)], "precision": job.recipe.precision,
-            "global_batch": int(job.recipe.global_batch), "seq_len": int(job.recipe.seq_len), "stack": job.recipe.stack,
-            "optimizer": job.recipe.optimizer,
-            **({"offload": list(job.space.offload)} if job.space.offload else {}),
-        },
-        seconds=float(result.run_s[row]),
-        usd_per_hour=float(option.usd_per_hour[row]),
-        cost_usd=float(option.cost_usd[row]),
-        energy_joules=energy if np.isfinite(energy) else None,
-        meets={name: round(float(p[row]), 4) for name, p in met.items()},
-        figures={
-            "step_s": step_s,
-            "tokens_per_s": tokens / step_s,
-            "tokens_per_s_per_gpu": tokens / step_s / gpus,
-            "gpu_hours": float(result.run_s[row]) / 3600 * gpus,
-        },
-        memory_bytes=float(result.memory_bytes[row]),
-        capacity_bytes=float(device.hbm_bytes),
-        price_date=offer.price_date,
-        price_source=offer.source,
-        shortfall={name: float(times[row]) for name, times in shortfalls(option, workload).items()},
-    )  # fmt: skip
+def front(
+    options: Sequence[O], objectives: Callable[[O], Sequence[Floats]], rows: Callable[[O], Index]
+) -> list[tuple[O, int]]:
+    """(option, row) of those among `rows` that no other beats in all objectives at once, the least of the first first.
 
-
-def front_rows(options: list[Option], workload: Resolved) -> list[tuple[Option, int]]:
-    """The rows, over all options, that no other beats in cost, time, devices and energy at once; cheapest first."""
-    points, owners, rows = [], [], []
+    Every option's own front comes first, so that few rows are compared over all options.
+    """
+    points, owners, places = [], [], []
     for index, option in enumerate(options):
-        keep = np.flatnonzero(option.result.num_gpus >= workload.min_gpus)
-        held = np.stack([each[keep] for each in option.objectives])
-        own = pareto_front(*held)
-        points.append(held[:, own])
-        rows.append(keep[own])
+        kept = rows(option)
+        columns = np.stack([column[kept] for column in objectives(option)])
+        own = pareto_front(*columns)
+        points.append(columns[:, own])
+        places.append(kept[own])
         owners.append(np.full(own.size, index))
     if not points:
         return []
-    all_rows, all_owners = np.concatenate(rows), np.concatenate(owners)
-    front = pareto_front(*np.concatenate(points, axis=1))
-    return [(options[int(all_owners[i])], int(all_rows[i])) for i in front]
+    unbeaten = pareto_front(*np.concatenate(points, axis=1))
+    all_owners, all_places = np.concatenate(owners), np.concatenate(places)
+    return [(options[int(all_owners[i])], int(all_places[i])) for i in unbeaten]
+
+
+def pareto_front(*objectives: Floats) -> Index:
+    """Indices of the candidates that none beats in one objective without losing in another, least of the first first.
+
+    Every objective has shape (n,), and smaller is better; of equals the first one stands. Candidates of which an
+    objective is not finite are left out.
+    """
+    finite = np.flatnonzero(np.logical_and.reduce([np.isfinite(each) for each in objectives]))
+    order: Index = finite[np.lexsort([each[finite] for each in reversed(objectives)])]
+    if order.size == 0:
+        return order
+    if len(objectives) == 2:
+        best = np.minimum.accumulate(objectives[1][order])
+        kept = np.flatnonzero(np.concatenate([[True], best[1:] < best[:-1]]))
+    else:
+        kept = _unbeaten(np.stack([each[order] for each in objectives], axis=1))
+    return order[kept]
+
+
+def _unbeaten(points: Floats) -> Index:
+    """Rows of `points`, in lexicographic order, that no other row is at most equal to in every column.
+
+    What beats a row has a smaller sum of ranks, so it comes first: each row that still stands in turn is on the front.
+    """
+    ranks = np.argsort(np.argsort(points, axis=0, kind="stable"), axis=0)
+    left = np.argsort(ranks.sum(axis=1), kind="stable")
+    kept: list[int] = []
+    while left.size:
+        first, left = left[0], left[1:]
+        kept.append(int(first))
+        left = left[~(points[left] >= points[first]).all(axis=1)]
+    return np.sort(np.array(kept, dtype=np.intp))

@@ -17,8 +17,8 @@ from flopwise.serving.remedies import allows, runnable_formats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flopwise.search.outcome import Answer
-    from flopwise.search.serving_option import Option
+    from flopwise.search.plan_draft import PlanDraft
+    from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
 FORMATS = {"fp8": "weights fp8", "awq": "weights int4 (AWQ)", "bf16": "weights bf16"}
@@ -31,13 +31,13 @@ WITHOUT = {
 OTHER_GPUS = 3
 
 
-def levers(best: Option, chosen: Candidate, answer: Answer) -> list[Lever]:
+def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
     own = (*_other_formats(best, chosen), *_other_loads(best, chosen, best.workload))
-    return [*own, *_other_devices(answer, answer.plans[0])]
+    return [*own, *_other_devices(draft, draft.plans[0])]
 
 
-def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
+def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
     engine_name, rates = best.workload.source.constraints.engine or "vllm", best.node.cluster.rates
     if not answers_in_one_pass(best.model, best.workload):
@@ -57,7 +57,7 @@ def _other_formats(best: Option, chosen: Candidate) -> Iterator[Lever]:
             yield _lever(change, best, chosen, layout=layout)
 
 
-def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
     """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
@@ -69,11 +69,11 @@ def _other_loads(best: Option, chosen: Candidate, workload: Resolved) -> Iterato
             yield _lever(change, best, chosen, workload=asked)
 
 
-def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
+def _other_devices(draft: PlanDraft, chosen: Candidate) -> list[Lever]:
     """The best plans on other devices, against the chosen one."""
     found: list[Lever] = []
     seen = {chosen.gpu}
-    for plan in answer.plans[1:]:
+    for plan in draft.plans[1:]:
         if plan.gpu in seen or len(seen) > OTHER_GPUS:
             continue
         seen.add(plan.gpu)
@@ -89,7 +89,7 @@ def _other_devices(answer: Answer, chosen: Candidate) -> list[Lever]:
 
 def _lever(
     change: str,
-    best: Option,
+    best: ServingOption,
     chosen: Candidate,
     *,
     weights: str | None = None,
@@ -107,7 +107,7 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
     option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
     met = option.odds()
-    rows = np.flatnonzero(option.allowed(met))
+    rows = option.allowed(met)
     held = layout or chosen.layout
     same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
     if not same.size:

@@ -16,7 +16,7 @@ from flopwise.search.serving import deployments
 from flopwise.search.workload import Latency
 
 if TYPE_CHECKING:
-    from flopwise.search.serving_option import Option
+    from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
 
 LADDER = (1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0)
@@ -50,7 +50,7 @@ def moved(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None, Re
             yield name, held, other, msgspec.structs.replace(workload, **{name: other})
 
 
-def target_costs(options: Sequence[Option], workload: Resolved) -> list[TargetCost]:
+def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:
     """The cheapest plan for each step of each target, as estimated, against the cheapest as they are."""
     now = _cheapest(options, workload)
     found = []
@@ -74,11 +74,11 @@ def target_costs(options: Sequence[Option], workload: Resolved) -> list[TargetCo
     return found
 
 
-def _cheapest(options: Sequence[Option], workload: Resolved) -> tuple[float, Option, int] | None:
+def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> tuple[float, ServingOption, int] | None:
     """Cost, option and row of the cheapest plan that meets the targets of `workload`."""
-    best: tuple[float, Option, int] | None = None
+    best: tuple[float, ServingOption, int] | None = None
     for option in options:
-        rows = np.flatnonzero(option.allowed(option.odds(workload)))
+        rows = option.allowed(option.odds(workload))
         if rows.size:
             row = int(rows[option.cost_usd[rows].argmin()])
             cost = float(option.cost_usd[row])
@@ -87,14 +87,14 @@ def _cheapest(options: Sequence[Option], workload: Resolved) -> tuple[float, Opt
     return best
 
 
-def _anew(options: Sequence[Option], workload: Resolved) -> list[Option]:
+def _anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
     """The options of the cheapest machines, estimated at the percentiles of `workload`."""
     least: dict[int, float] = {}
     for option in options:
-        near = option.cost_usd[option.shortfall() <= NEAR]
+        near = option.cost_usd[option.shortfall <= NEAR]
         least[id(option.node)] = min(float(near.min(initial=np.inf)), least.get(id(option.node), np.inf))
     nodes = set(sorted(least, key=least.__getitem__)[:NODES])
-    found: list[Option] = []
+    found: list[ServingOption] = []
     made = {}
     for option in options:
         if id(option.node) not in nodes:
@@ -111,7 +111,7 @@ def _anew(options: Sequence[Option], workload: Resolved) -> list[Option]:
     return found
 
 
-def _named(option: Option, row: int) -> str:
+def _named(option: ServingOption, row: int) -> str:
     offer, found = option.priced.offer, option.found
     return (
         f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "

@@ -12,7 +12,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.views.parts import bullets
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Floor, Plan, Simulated
+    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
     from flopwise.search.sweep import Planned, Sweep
 
 TRAINING = ("pretrain", "finetune")
@@ -183,7 +183,7 @@ def _best(best: Candidate, paper: Screen) -> str:
     return pairs(rows, paper)
 
 
-def _simulated(run: Simulated) -> list[tuple[str, Any]]:
+def _simulated(run: SimulatedFigures) -> list[tuple[str, Any]]:
     """What the simulator says of the best plan."""
     rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
     for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
