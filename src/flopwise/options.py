@@ -18,6 +18,8 @@ from flopwise import units
 from flopwise.errors import SpecError, nearest_names
 
 JsonSchema = dict[str, Any]
+NEEDED: Any = object()
+"""As a default: the option has to be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,8 @@ def option(
     declared = Option(
         flags=tuple(flags.split()), kind=kind, help=text, key=key, section=section, metavar=metavar, repeated=repeated
     )
+    if default is NEEDED:
+        return field(metadata={"option": declared})
     return field(default=() if repeated and default is None else default, metadata={"option": declared})
 
 

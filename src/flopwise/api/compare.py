@@ -59,9 +59,7 @@ def compare(
     from flopwise.facts.models.positions import check_length
     from flopwise.search.scaling import comparison
 
-    data, spec, machines = take(
-        keywords, data or DataSpec(), spec or TrainingSpec(), machines or MachineSpec()
-    )
+    data, spec, machines = take(keywords, data or DataSpec(), spec or TrainingSpec(), machines or MachineSpec())
     if spec.says_layout or spec.recompute is not None:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
     if gpus < 2:

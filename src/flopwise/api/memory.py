@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flopwise.training.memory import Memory
     from flopwise.training.remedies import Remedy as TrainingRemedy
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnswer:
     """Bytes per GPU on the fullest rank; `low_bytes` to `high_bytes` is its 10-90 % interval. None where not known."""

@@ -95,7 +95,7 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
     offer = next((o for o in known.offers if _same(o, chosen)), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
-    model = load_model(wanted.source.model, facts_folder=known.folder)
+    model = load_model(wanted.model, facts_folder=known.folder)
     if answer.task in {"pretrain", "finetune"}:
         from flopwise.search.training_option import candidate_job
         from flopwise.training.estimate import estimate

@@ -63,9 +63,7 @@ def started(job: ServeJob, start: StartSpec, facts: Facts) -> ColdStart:
     from flopwise.serving.startup import cold_start
 
     storage = start.kind_of_storage(facts.folder)
-    return cold_start(
-        job, storage, image_bytes=start.image_size or 0.0, image_bytes_per_s=start.image_bandwidth or 0.0
-    )
+    return cold_start(job, storage, image_bytes=start.image_size or 0.0, image_bytes_per_s=start.image_bandwidth or 0.0)
 
 
 def unsupported(job: ServeJob) -> Iterator[str]:

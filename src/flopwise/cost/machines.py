@@ -38,18 +38,15 @@ class MachineSpec(Spec):
     )
     provider: str | None = _machine(
         "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...",
-        key="constraints.providers",
     )
     instance: str | None = _machine(
         "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.",
-        key="constraints.instances",
     )
     region: str | None = _machine(
         "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.",
-        key="constraints.regions",
     )
     purchase: str = _machine(
-        "--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand", key="constraints.purchase",
+        "--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand",
     )
     price: float | None = _machine(
         "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.",
@@ -57,7 +54,6 @@ class MachineSpec(Spec):
     gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
     network: float | None = _machine(
         "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.",
-        key="constraints.network",
     )
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,

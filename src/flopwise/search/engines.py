@@ -16,7 +16,7 @@ from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.search.plan import plan
 from flopwise.search.sweep import Planned, Point
-from flopwise.search.workload import Workload, resolve
+from flopwise.search.workload import resolve
 
 Task = Callable[["Shipped"], Planned]
 ENGINES = ("inline", "processes", "ray")
@@ -34,7 +34,7 @@ class Shipped(NamedTuple):
 def planned(point: Shipped, facts: str | None, assume_family: str | None) -> Planned:
     """One workload of a sweep, planned; what makes it impossible is told, not raised."""
     try:
-        workload = resolve(msgspec.json.decode(point.source, type=Workload))
+        workload = resolve(msgspec.json.decode(point.source))
         answer = plan(workload, load_facts(facts), assume_family=assume_family)
     except InfeasibleError as error:
         return Planned(name=point.name, varied=point.varied, plan=None, reasons=[str(error), *error.reasons])
@@ -64,7 +64,7 @@ def run(
     task = partial(planned, **how)
     if address is not None and engine != "ray":
         raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
-    shipped = [Shipped(p.name, p.varied, msgspec.json.encode(p.workload.source)) for p in points]
+    shipped = [Shipped(p.name, p.varied, msgspec.json.encode(p.workload.written)) for p in points]
     if engine == "inline":
         return enumerate(map(task, shipped))
     if engine == "processes":

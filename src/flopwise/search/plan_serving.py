@@ -41,9 +41,7 @@ SIXTEEN = 12.0
 
 def formats(workload: Resolved, model: Model) -> list[str]:
     """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too."""
-    asked = workload.source.constraints.weight_formats or (
-        [workload.source.precision] if workload.source.precision else []
-    )
+    asked = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if asked:
         return [weight_format(name).name for name in asked]
     if model.checkpoint_format is not None:
@@ -57,7 +55,7 @@ def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
     Source: the cache types that engines take with fp8 checkpoints (vLLM and SGLang, quantised KV cache).
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
-    wanted, asked = formats(workload, model), workload.source.constraints.kv_dtype
+    wanted, asked = formats(workload, model), workload.limits.kv_dtype
     if asked is not None or answers_in_one_pass(model, workload):
         return [(weights, asked or "bf16") for weights in wanted]
     found = [(weights, "bf16") for weights in wanted]
@@ -70,11 +68,10 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    limits = workload.source.constraints
     with_draft(workload, facts)
     for _, kv_dtype in variants(workload, model):
         cache_elem_bytes(kv_dtype)
-    engine(limits.engine or "vllm")
+    engine(workload.engine)
     answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
     try:
         return check_request(model, workload.input_tokens, answer)
@@ -103,14 +100,14 @@ def plan_serving(
     draft.assumptions += check_serving(workload, model, facts)
     workload = with_draft(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
-    software = engine(workload.source.constraints.engine or "vllm").name
+    software = engine(workload.engine).name
     nodes = running(node_kinds(workload, facts, draft.ruled_out, alone=alone), software, draft.ruled_out)
     draft.assumptions = [
         *_default_assumptions(workload, model, wanted),
         *draft.assumptions,
         *told(workload, model, nodes, wanted[0][0]),
     ]
-    simulates = alone and workload.source.simulate and not one_pass
+    simulates = alone and workload.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
@@ -130,7 +127,7 @@ def plan_serving(
     draft.front = cost_front(options)
     if not one_pass:
         draft.target_costs = target_costs(options, workload)
-        if workload.source.task == "serve":
+        if workload.task == "serve":
             draft.fronts = latency_fronts(options, workload)
     if plans:
         best, _ = plans[0]
@@ -167,9 +164,9 @@ def _picks(
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
     """What stands in where the workload is silent."""
-    limits, flow, told = workload.source.constraints, workload.arriving, list[str]()
+    limits, flow, told = workload.limits, workload.arriving, list[str]()
     if limits.engine is None:
-        told.append(f"the engine {engine('vllm').name}, as none was given (constraints.engine)")
+        told.append(f"the engine {engine(workload.engine).name}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
         told.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
         return told
@@ -193,7 +190,7 @@ def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[st
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What the simulation stands on."""
-    kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
+    kind = "a batch all there at the start" if workload.task == "batch" else "requests as they arrive"
     ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
     return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
 
@@ -224,7 +221,7 @@ def _close(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -
         cost = float(option.cost_usd[rows].min(initial=np.inf))
         least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
-    if workload.source.objective != "cost":
+    if workload.objective != "cost":
         return list(nodes.values())
     on_front = front_nodes(options, workload)
     limit = 2 * min(least.values(), default=np.inf)
@@ -288,7 +285,7 @@ def _found(
     workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, draft: PlanDraft
 ) -> Deployments | None:
     """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
-    if kv_dtype == "fp8" and workload.source.constraints.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
+    if kv_dtype == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:
         return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)

@@ -21,7 +21,7 @@ from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
-from flopwise.search.training_option import TrainingOption, conditions, memory_band, reliability, run_tokens
+from flopwise.search.training_option import TrainingOption, conditions, memory_band, reliability
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.frozen import split_model
@@ -50,10 +50,10 @@ def check_training(workload: Resolved, model: Model) -> tuple[str, ...]:
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    limits = workload.source.constraints
-    found, _ = recipes(workload, model, stack(limits.stack or STACKS[workload.source.task][0]).name)
-    if limits.schedule is not None:
-        schedule_code(limits.schedule)
+    spec = workload.training
+    found, _ = recipes(workload, model, stack(spec.stack or STACKS[workload.task][0]).name)
+    if spec.schedule is not None:
+        schedule_code(spec.schedule)
     first = found[0]
     split_model(model, first.frozen)
     if first.lora is not None:
@@ -119,7 +119,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     Raises:
         InfeasibleError: nothing is left.
     """
-    asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
+    asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
         software = stack_on(workload, device)
@@ -135,7 +135,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if asked is None:
-        groups = {name: groups[name] for name in STACKS[workload.source.task] if name in groups}  # the usual one first
+        groups = {name: groups[name] for name in STACKS[workload.task] if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
         draft.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
@@ -152,8 +152,8 @@ def _options(
 ) -> list[TrainingOption]:
     """Every recipe on every kind of node and way to buy it."""
     options: list[TrainingOption] = []
-    tokens = run_tokens(workload)
-    limits = workload.source.constraints
+    tokens = workload.tokens or 0.0
+    spec = workload.training
     work = [(software, *recipes(workload, model, software)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
@@ -165,8 +165,8 @@ def _options(
             recipe,
             most=workload.max_gpus,
             least=workload.min_gpus,
-            schedule=limits.schedule,
-            shard=workload.shard,
+            schedule=spec.schedule,
+            shard=spec.shard,
         )
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
@@ -268,7 +268,7 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft) -> list[Lever]:
     chosen, base = draft.plans[0], best.option.job(best.row)
     reference = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base, best.option.workload.source.task):
+    for change, job in _changes(base, best.option.workload.task):
         try:
             memory, seconds, cost = _outcome(job, chosen)
         except FlopwiseError as error:

@@ -93,9 +93,7 @@ class Option(ABC):
     @property
     def score(self) -> Floats:
         """What the objective minimises."""
-        return {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}[
-            self.workload.source.objective
-        ]
+        return {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}[self.workload.objective]
 
     def service_shortfalls(self) -> Shortfalls:
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""

@@ -65,7 +65,7 @@ class Deployments:
 
 def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
-    return workload.source.task == "encode" or not generates(model)
+    return workload.task == "encode" or not generates(model)
 
 
 def deployments(
@@ -82,7 +82,7 @@ def deployments(
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
     if not grid.tp.size:
         return None
-    name = workload.source.constraints.engine or "vllm"
+    name = workload.engine
     answer = 0 if one_pass else workload.output_tokens
     asked = partial(job_of, workload, model, node.cluster, weights)
     memory = serving_memory(

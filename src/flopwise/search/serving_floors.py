@@ -131,7 +131,7 @@ def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
     """The floor of a whole request: its prompt, and one step for each further token."""
     assert workload.latency is not None
     steps = workload.output_tokens - 1
-    host_s = engine(workload.source.constraints.engine or "vllm").request_s
+    host_s = engine(workload.engine).request_s
     parts = {COMPUTING: ttft.seconds, f"{steps:,} tokens": steps * tpot.seconds, "the server": host_s}
     return Floor(
         target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,

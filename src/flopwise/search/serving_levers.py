@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from flopwise.errors import FlopwiseError
@@ -39,7 +38,7 @@ def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lev
 
 def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
-    engine_name, rates = best.workload.source.constraints.engine or "vllm", best.node.cluster.rates
+    engine_name, rates = best.workload.engine, best.node.cluster.rates
     if not answers_in_one_pass(best.model, best.workload):
         for weights in runnable_formats(best.model, engine_name, rates, tuple(FORMATS)):
             if weights != best.found.weights:
@@ -62,10 +61,10 @@ def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> 
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
             plain = replace(workload.techniques, **dict.fromkeys(names))
-            yield _lever(change, best, chosen, workload=msgspec.structs.replace(workload, techniques=plain))
+            yield _lever(change, best, chosen, workload=replace(workload, techniques=plain))
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
-            asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
+            asked = replace(workload, requests_per_s=workload.requests_per_s * factor)
             yield _lever(change, best, chosen, workload=asked)
 
 

@@ -75,7 +75,7 @@ class ServingOption(Option):
     @cached_property
     def seconds(self) -> Floats:
         """Time of the batch job, or of one request."""
-        if self.workload.requests is not None and self.workload.source.task == "batch":
+        if self.workload.requests is not None and self.workload.task == "batch":
             job: Floats = self.workload.requests / (self.found.replicas * self.found.requests_per_s)
             return job
         return self.found.e2e_s
@@ -83,12 +83,12 @@ class ServingOption(Option):
     @property
     def billed_s(self) -> Floats | float:
         """Time of the batch job, or a month of service."""
-        return self.seconds if self.workload.source.task == "batch" else HOURS_PER_MONTH * HOUR_S
+        return self.seconds if self.workload.task == "batch" else HOURS_PER_MONTH * HOUR_S
 
     @cached_property
     def cost_usd(self) -> Floats:
         """Cost of the batch job, or of a month of service."""
-        if self.workload.source.task == "batch":
+        if self.workload.task == "batch":
             return self.usd_per_hour * self.seconds / HOUR_S
         return self.usd_per_hour * HOURS_PER_MONTH
 
@@ -118,7 +118,7 @@ class ServingOption(Option):
             model=self.model,
             cluster=self.node.cluster,
             weights=self.found.weights,
-            engine=self.workload.source.constraints.engine or "vllm",
+            engine=self.workload.engine,
             arrivals_per_s=self.workload.requests_per_s,
         )
         ttft = serving_band(job, "ttft")
@@ -182,7 +182,7 @@ class ServingOption(Option):
             "max_batch": int(self.found.batch[row]),
             "weights": self.found.weights,
             "kv_dtype": self.kv_dtype,
-            "engine": self.workload.source.constraints.engine or "vllm",
+            "engine": self.workload.engine,
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
@@ -238,7 +238,7 @@ def front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[int
 
 def _other_targets(workload: Resolved) -> dict[str, Resolved]:
     """For each latency with a front, the workload without its own target."""
-    return {name: msgspec.structs.replace(workload, **{name: None}) for name in ("ttft", "tpot")}
+    return {name: replace(workload, **{name: None}) for name in ("ttft", "tpot")}
 
 
 def _front(

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from flopwise.errors import MissingFactError
 from flopwise.search.answer import TargetCost
 from flopwise.search.serving import deployments
-from flopwise.search.workload import Latency
+from flopwise.search.spec import Latency
 
 if TYPE_CHECKING:
     from flopwise.search.serving_option import ServingOption
@@ -47,7 +46,7 @@ def moved(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None, Re
         if held.percentile in WEAKER:
             others.append(Latency(WEAKER[held.percentile], held.seconds))
         for other in (*others, None):
-            yield name, held, other, msgspec.structs.replace(workload, **{name: other})
+            yield name, held, other, replace(workload, **{name: other})
 
 
 def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:

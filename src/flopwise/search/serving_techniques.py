@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-
-import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.models import load_model
 from flopwise.facts.software import engine
-from flopwise.serving.asked import DRAFT_TOKENS, Place
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.speculative import tokens_per_step
+from flopwise.serving.technique_request import DRAFT_TOKENS, TechniquePlace
 from flopwise.serving.technique_rules import check_techniques, technique_settings, told_of_techniques
 from flopwise.serving.techniques import PLAIN, Techniques
 
@@ -38,7 +37,7 @@ def with_draft(workload: Resolved, facts: Facts) -> Resolved:
         return workload
     name = workload.techniques.draft_name
     drafter = None if name is None else load_model(name, facts_folder=facts.folder)
-    return msgspec.structs.replace(workload, drafter=drafter, facts_folder=facts.folder)
+    return replace(workload, drafter=drafter, facts_folder=facts.folder)
 
 
 def used(workload: Resolved, model: Model, cluster: Cluster, weights: str, tp: Ints) -> Techniques:
@@ -49,10 +48,10 @@ def used(workload: Resolved, model: Model, cluster: Cluster, weights: str, tp: I
     """
     if not workload.techniques.any:
         return PLAIN
-    place = Place(
+    place = TechniquePlace(
         tp=tp,
         weights=weights,
-        engine=workload.source.constraints.engine or "vllm",
+        engine=workload.engine,
         chip=cluster.accelerator,
         facts=None if workload.facts_folder is None else Path(workload.facts_folder),
     )
@@ -66,7 +65,7 @@ def job_of(workload: Resolved, model: Model, cluster: Cluster, weights: str, lay
         cluster=cluster,
         layout=layout,
         weights=weights,
-        engine=workload.source.constraints.engine or "vllm",
+        engine=workload.engine,
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
         techniques=used(workload, model, cluster, weights, layout.tp),
@@ -96,7 +95,7 @@ def prompt_left(workload: Resolved) -> int:
     Source: `flopwise.serving.prefix.cached_tokens`.
     """
     how = workload.techniques
-    block = engine(workload.source.constraints.engine or "vllm").block_tokens
+    block = engine(workload.engine).block_tokens
     found = cached_tokens(
         workload.input_tokens, shared_tokens=how.shared_prefix or 0, hit_frac=how.prefix_hit or 0.0, block_tokens=block
     )

@@ -138,7 +138,7 @@ class Simulator:
         """
         key = (machine_key(option, row), float(option.found.replicas[row]))
         if key not in self._figures:
-            job = self.workload.source.task == "batch"
+            job = self.workload.task == "batch"
             self._figures[key] = self._run_batch(option, row) if job else self._run_service(option, row)
             self.runs += 1
         return self._figures[key]

@@ -4,59 +4,27 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.search.answer import Plan
-from flopwise.search.workload import Name, Quantity, Resolved, Workload
-from flopwise.search.workload_file import document, merged_onto, read_text, resolved
+from flopwise.search.spec import WORKLOAD_FILE
+from flopwise.search.workload import Resolved, merged_onto
+from flopwise.search.workload_file import document, read_text, resolved
 
 MAX_WORKLOADS = 10_000
-PATHS: dict[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "optimizer": ("optimizer",),
-    "objective": ("objective",),
-    "tokens": ("data", "tokens"),
-    "seq_len": ("data", "seq_len"),
-    "global_batch": ("data", "global_batch"),
-    "requests_per_s": ("traffic", "requests_per_s"),
-    "concurrency": ("traffic", "concurrency"),
-    "deadline": ("targets", "deadline"),
-    "budget": ("targets", "budget"),
-    "gpus": ("constraints", "gpus"),
-    "providers": ("constraints", "providers"),
-    "precision": ("constraints", "precision"),
-    "purchase": ("constraints", "purchase"),
-    "stack": ("constraints", "stack"),
-    "max_gpus": ("constraints", "max_gpus"),
-}
-"""Where a varied value stands in a workload."""
-LISTS = frozenset({"gpus", "providers", "precision", "purchase"})
-"""Constraints that are lists: one value of a sweep is a list of one there."""
-Values = Annotated[list[Quantity], msgspec.Meta(min_length=1, max_length=1000)]
-
-
-class Axes(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True):
-    """What varies: every combination of the values is a workload."""
-
-    model: list[Name] | None = None
-    optimizer: list[Name] | None = None
-    objective: list[Name] | None = None
-    tokens: Values | None = None
-    seq_len: Values | None = None
-    global_batch: Values | None = None
-    requests_per_s: Values | None = None
-    concurrency: Values | None = None
-    deadline: Values | None = None
-    budget: Values | None = None
-    gpus: list[Name] | None = None
-    providers: list[Name] | None = None
-    precision: list[Name] | None = None
-    purchase: list[Name] | None = None
-    stack: list[Name] | None = None
-    max_gpus: Values | None = None
+AXES = {
+    key.rpartition(".")[2]: key
+    for key in (
+        "model", "optimizer", "objective", "data.tokens", "data.seq_len", "data.global_batch", "traffic.requests_per_s",
+        "traffic.concurrency", "targets.deadline", "targets.budget", "constraints.gpus", "constraints.providers",
+        "constraints.precision", "constraints.purchase", "constraints.stack", "constraints.max_gpus",
+    )
+}  # fmt: skip
+"""What may vary, and where it stands in a workload."""
+MOST_VALUES = 1000
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -91,17 +59,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a sweep file."""
-    (workload, axes), parts = msgspec.json.schema_components([Workload, Axes], ref_template="#/$defs/{name}")
-    one = parts["Workload"]
-    varied = {**one, "properties": {**one["properties"], "sweep": axes}}
-    varied["required"] = [*(n for n in one["required"] if n != "model"), "sweep"]
-    listed = {"type": "array", "minItems": 1, "items": workload}
+    workload = WORKLOAD_FILE.schema()
+    axes = {
+        name: {
+            "type": "array",
+            "items": dict(WORKLOAD_FILE.options[key].kind.schema),
+            "minItems": 1,
+            "maxItems": MOST_VALUES,
+        }
+        for name, key in AXES.items()
+    }
+    varied = {**workload, "properties": {**workload["properties"], "sweep": {"type": "object", "properties": axes}}}
+    varied["required"] = [*(n for n in workload["required"] if n != "model"), "sweep"]
+    listed = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Workload"}}
     whole = {"type": "object", "properties": {"workloads": listed}, "required": ["workloads"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "flopwise sweep",
         "anyOf": [varied, whole | {"additionalProperties": False}, listed],
-        "$defs": parts,
+        "$defs": {"Workload": workload},
     }
 
 
@@ -153,7 +129,7 @@ def points(
                 f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
             )
         workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
-        found.append(Point(workload.source.name or workload.source.model, {}, workload))
+        found.append(Point(workload.name or workload.model, {}, workload))
     return found
 
 
@@ -166,20 +142,16 @@ def _product(data: dict[str, Any], where: str, changes: dict[str, Any], node: An
     """Every combination of the varied values."""
     varied = data["sweep"]
     if not isinstance(varied, dict) or not varied:
-        raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(PATHS)}")
-    unknown = next((k for k in varied if k not in PATHS), None)
+        raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
+    unknown = next((k for k in varied if k not in AXES), None)
     if unknown is not None:
-        near = nearest_names(str(unknown), PATHS)
+        near = nearest_names(str(unknown), AXES)
         hint = f"; nearest: {near[0]}" if near else ""
-        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(PATHS)}{hint}")
-    try:
-        msgspec.convert(varied, Axes)
-    except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: sweep: {error}; each is a list of values") from None
+        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
     count = 1
-    for values in varied.values():
-        if not values:
-            raise SpecError(f"{where}: sweep: an empty list leaves no workload; leave the key out")
+    for name, values in varied.items():
+        if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
+            raise SpecError(f"{where}: sweep.{name}: expected a list of 1 to {MOST_VALUES:,} values")
         count *= len(values)
     _bounded(count, where)
     base = {k: v for k, v in data.items() if k != "sweep"}
@@ -189,15 +161,15 @@ def _product(data: dict[str, Any], where: str, changes: dict[str, Any], node: An
         one = merged_onto(base, _placed(chosen))
         workload = resolved(merged_onto(one, changes), node, where)
         told = ", ".join(f"{k} {v}" for k, v in chosen.items())
-        found.append(Point(f"{workload.source.name}: {told}" if workload.source.name else told, chosen, workload))
+        found.append(Point(f"{workload.name}: {told}" if workload.name else told, chosen, workload))
     return found
 
 
 def _placed(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Varied values in the shape of a workload."""
+    """Varied values in the shape of a workload; one value of a list is a list of one there."""
     changes: dict[str, Any] = {}
-    for key, value in chosen.items():
-        *section, name = PATHS[key]
-        held = changes.setdefault(section[0], {}) if section else changes
-        held[name] = [value] if key in LISTS else value
+    for axis, value in chosen.items():
+        section, dot, name = AXES[axis].rpartition(".")
+        held = changes.setdefault(section, {}) if dot else changes
+        held[name] = [value] if WORKLOAD_FILE.options[AXES[axis]].repeated else value
     return changes

@@ -110,7 +110,7 @@ def verified_plans(
 def verified(pick: ServingPick, simulator: Simulator) -> Verified:
     """A pick as the simulator sees it, with as many replicas as it takes to hold its targets."""
     try:
-        if simulator.workload.source.task == "batch":
+        if simulator.workload.task == "batch":
             return _verified_batch(pick, simulator)
         return _verified_service(pick, simulator)
     except (SpecError, MissingFactError) as error:

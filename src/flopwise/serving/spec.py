@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.caching import ResponseCache
 
+DEFAULT_ENGINE = "vllm"
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
 
@@ -68,15 +69,12 @@ class ServingSpec(Spec):
     )
     kv_dtype: str | None = _format(
         "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...",
-        key="constraints.kv_dtype",
     )
     engine: str = _format(
-        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default="vllm",
-        key="constraints.engine",
+        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=DEFAULT_ENGINE,
     )
     memory_fraction: float | None = _format(
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).",
-        key="constraints.memory_fraction",
     )
     tp: int = same(SharedSpec, "tp", default=1)
     pp: int = same(SharedSpec, "pp", default=1)
@@ -149,20 +147,16 @@ class RequestSpec(Spec):
 
     input_tokens: int | str | None = _traffic(
         "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.",
-        key="traffic.input_tokens",
     )
     output_tokens: int | str | None = _traffic(
         "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).",
-        key="traffic.output_tokens",
     )
     rate: float | None = _traffic(
         "--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.",
-        key="traffic.requests_per_s",
     )
     concurrency: int | None = _traffic(
         "--concurrency", options.BATCH,
         "Requests in flight over all replicas, each followed by another (default: as many as memory holds).",
-        key="traffic.concurrency",
     )
 # fmt: on
 

@@ -107,15 +107,23 @@ class DataSpec(Spec):
         Raises:
             SpecError: both are, or fewer tokens than one sequence has.
         """
+        self.check_batch()
         if self.global_batch_tokens is None:
             return self.global_batch
-        if self.global_batch is not None:
-            raise OptionError("global_batch_tokens", "the global batch is given in sequences, too; give one of them")
         if self.global_batch_tokens < seq_len:
             given = f"{self.global_batch_tokens:,.0f} tokens"
             raise OptionError("global_batch_tokens", f"{given} are less than one sequence of {seq_len:,}")
         sequences = self.global_batch_tokens / seq_len
         return int(sequences) if sequences == int(sequences) else divisible_batch(sequences)
+
+    def check_batch(self) -> None:
+        """Refuse a batch in sequences and in tokens.
+
+        Raises:
+            SpecError: both are given.
+        """
+        if self.global_batch is not None and self.global_batch_tokens is not None:
+            raise OptionError("global_batch_tokens", "the global batch is given in sequences, too; give one of them")
 
     def batch(self, seq_len: int, gpus: int, micro_batch: int | None) -> tuple[int, tuple[str, ...]]:
         """Sequences of a step on `gpus`, and what was assumed."""
@@ -192,7 +200,6 @@ class TrainingSpec(Spec):
     )
     stack: str | None = _recipe(
         "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
-        key="constraints.stack",
     )
     attention: str = _recipe(
         "--attention", options.choice("flash", "sdpa", "eager"), "Attention implementation.", default="flash",
@@ -244,7 +251,6 @@ class TrainingSpec(Spec):
     )
     shard: int | None = _layout(
         "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.",
-        key="constraints.shard",
     )
     recompute: str | None = _layout(
         "--recompute", options.choice("none", "selective", "full"), "Activations computed again.",
@@ -260,7 +266,6 @@ class TrainingSpec(Spec):
     schedule: str | None = _layout(
         "--schedule", options.name("name"),
         "Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.",
-        key="constraints.schedule",
     )
     stage_layers: tuple[int, ...] = _layout(
         "--stage-layers", options.WHOLES, "Layers of each pipeline stage or virtual stage: 7,8,8,7.", default=(),
@@ -331,16 +336,24 @@ class TrainingSpec(Spec):
             frozen=None if self.freeze is None else frozen_of(self.freeze),
         )
 
+    def check_adapters(self) -> None:
+        """Refuse what is said of adapters where there are none.
+
+        Raises:
+            SpecError: names it.
+        """
+        for name in ("lora_targets", "base_format"):
+            if getattr(self, name) and not self.adapts:
+                raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
+
     def adapters(self) -> Lora | None:
         """The adapters; None where the model itself is trained.
 
         Raises:
             SpecError: what is said of adapters without any.
         """
+        self.check_adapters()
         if not self.adapts:
-            for name in ("lora_targets", "base_format"):
-                if getattr(self, name):
-                    raise OptionError(name, "is of adapters; neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
             return None
         from flopwise.training.layout import TARGET_SETS, Lora
 
