@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.software import engine, engine_names, optimizer, optimizer_names, stack, stack_names
+from flopwise.facts.software import Optimizer, engine, engine_names, optimizer, read_rows, stack, stack_names
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -18,7 +18,7 @@ def test_every_stack_is_possible(name: str) -> None:
     assert row.activations in ("eager", "sdpa", "fused")
 
 
-@pytest.mark.parametrize("name", optimizer_names())
+@pytest.mark.parametrize("name", read_rows("optimizers.csv", Optimizer)[0])
 def test_every_optimizer_keeps_at_most_two_states(name: str) -> None:
     row = optimizer(name)
     assert row.source

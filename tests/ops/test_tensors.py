@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Experts, Linear, Model
+from flopwise.facts.architecture import Experts, Layer, Linear, Model
 from flopwise.facts.formats import weight_format
 from flopwise.facts.models import load_model, model_from_config, model_names
 from flopwise.facts.models.families import FAMILIES
@@ -25,7 +25,6 @@ from flopwise.ops.flops import forward_flops
 from flopwise.ops.tensors import (
     active_parameters,
     item_parameters,
-    layer_parameters,
     parameters,
     sharded_parameters,
     tensor_groups,
@@ -36,6 +35,11 @@ ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
 # transformers 5 ties T5's head whatever the configuration says; the published checkpoint has a head of its own
 HEAD_OF_ITS_OWN = {"Flan-T5-XXL (T5 v1.1 11B)": 32128 * 4096}
+
+
+def layer_parameters(layer: Layer) -> int:
+    """Elements of one layer's tensors."""
+    return sum(item_parameters(item) for item in layer.items)
 
 
 @cache

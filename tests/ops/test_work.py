@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Norm, Pointwise, Recurrence
+from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Layer, Linear, Norm, Pointwise, Recurrence
 from flopwise.facts.models import model_from_config
 from flopwise.ops.masks import attended_pairs, seen_tokens, touched_experts
-from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, layer_works
+from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work
 
 BASE: dict[str, Any] = {
     "hidden_size": 512,
@@ -115,6 +115,11 @@ def test_causal_training_attention_is_half_of_the_full_one() -> None:
     attend = next(i for i in DENSE.items if isinstance(i, Attend))
     made = work(attend, Shape(batch=2, query=4096, context=4096))
     assert made.causal_flops / made.flops == pytest.approx(0.5, abs=2e-4)
+
+
+def layer_works(layer: Layer, shape: Shape, split: Split) -> list[Work]:
+    """The works of a layer's items in the order in which they run, forward."""
+    return [work for item in layer.items if (work := item_work(item, shape, split)) is not None]
 
 
 @given(

@@ -28,6 +28,7 @@ LOSSLESS = {
     "attention_tail": 0.0, "wave_tail": 0.0, "wave_tail.scaled": 0.0, "tile_knee": 0.0, "tile_fill_s": 0.0,
     "train_grouped_frac.split": 1.0, "train_grouped_passes.split": 0.0, "grouped_s": 0.0, "grouped_frac": 1.0,
     "train_grouped_frac.fused": 1.0, "train_grouped_passes.fused": 0.0, "core_bytes_per_s": 1e30, "eager_s": 0.0,
+    "matmul_frac.fp8": 1.0, "train_scaled_frac": 1.0, "quantise_kernels": 0.0,
 }  # fmt: skip
 """Calibrated shares as one, calibrated losses as nothing."""
 
@@ -45,7 +46,7 @@ def machine(*, node: int = NODE, network: float = NETWORK, launch_s: float = 0.0
 
     `launch_s`: fixed time of a message; `rates`: calibrated values other than those of LOSSLESS.
     """
-    plain = cluster(H100, gpus_per_node=NODE, node_bytes_per_s=network, usd_per_gpu_hour=2.0)
+    plain = cluster(H100, gpus_per_node=NODE, network_bytes_per_s_per_gpu=network, usd_per_gpu_hour=2.0)
     levels = (link("nvlink", node, NVLINK, launch_s), link("network", UNBOUNDED, network, launch_s))
     lossless = replace(plain.rates, value={**plain.rates.value, **LOSSLESS, **rates})
     return replace(plain, rates=lossless, fabric=Fabric(levels=levels[node == 1 :]))

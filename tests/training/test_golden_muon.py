@@ -22,7 +22,7 @@ from lossless import (
     lines,
     machine,
 )
-from test_golden_step import EXPERT_FFN, EXPERTS, mixture_job
+from test_golden_training_step import EXPERT_FFN, EXPERTS, mixture_job
 
 from flopwise.facts.models import load_model
 from flopwise.training.estimate import TrainJob, estimate

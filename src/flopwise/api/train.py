@@ -107,13 +107,15 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
 def best_layout(
     model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
 ) -> tuple[Layout, str]:
-    """The fastest layout that fits, or where none does the one that needs the least memory; and how it was found.
+    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
     from flopwise.search.training import fastest
     from flopwise.training.layout import RECOMPUTE
+    from flopwise.training.memory import FITS_WITH, memory_band, step_memory
+    from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
     found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
@@ -125,9 +127,16 @@ def best_layout(
         asked = f"a global batch of {batch:,} sequences{each}"
         raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {asked}; give a multiple of {unit:,}")
     layout, tried, fitting = found
-    if not fitting:
+    if fitting:
+        wanted = f"with a probability of {format_percent(FITS_WITH, 0)} or more"
+        return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit {wanted}"
+    memory = step_memory(model, recipe, layout, device_kind=cluster.accelerator.kind)
+    capacity = float(cluster.accelerator.hbm_bytes)
+    if float(memory.total_bytes) > capacity:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
-    return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit"
+    odds = float(memory_band(recipe).probability_at_most(float(memory.total_bytes), capacity))
+    least = f"none of which fits with a probability of {format_percent(FITS_WITH, 0)}"
+    return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, {least}"
 
 
 def answered(

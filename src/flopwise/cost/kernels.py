@@ -475,14 +475,6 @@ def eager_attention_s(
     return Timing(4 * rates.value["kernel_s"] * rounds + compute_s + memory_s, compute_s, memory_s)
 
 
-def bound_s(rates: Rates, flops: Floats, nbytes: Floats, dtype: str = "bf16") -> Floats:
-    """The least time that datasheet rates allow: the longer of computing and moving.
-
-    Source: roofline model (Williams 2009). Assumes: every byte crosses DRAM once.
-    """
-    return np.maximum(flops / rates.peak_flops_per_s(dtype), nbytes / rates.hbm_bytes_per_s)
-
-
 def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0, kv_bytes: float = 2.0) -> Floats:
     """Bytes that a `Work` must move at least: weights, what comes in and goes out, the cache.
 
@@ -492,24 +484,6 @@ def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0,
     if work.kind == "attention":
         return moved + work.batch * work.query * work.heads * work.qk_dim * act_bytes + work.kv_elems * kv_bytes
     return moved + work.in_elems * act_bytes + work.kv_elems * kv_bytes
-
-
-def work_bound_s(
-    rates: Rates,
-    work: Work,
-    *,
-    dtype: str = "bf16",
-    weight_bits: float = 16.0,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
-) -> Floats:
-    """Lower bound of a `Work`: roofline at datasheet rates, attention counted as its mask lets through.
-
-    Source: `bound_s`. Assumes: as there.
-    """
-    nbytes = work_bytes(work, weight_bits=weight_bits, act_bytes=act_bytes, kv_bytes=kv_bytes)
-    flops = work.causal_flops if work.kind in ("attention", "matmul", "grouped", "conv") else 0.0
-    return bound_s(rates, flops, nbytes, dtype)
 
 
 def work_s(

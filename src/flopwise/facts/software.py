@@ -251,11 +251,6 @@ def engine(name: str) -> Engine:
     return _named(_engines(), "engine", name)
 
 
-def optimizer_names() -> list[str]:
-    """Names of all optimizers."""
-    return list(_optimizers()[0])
-
-
 def stack_names() -> list[str]:
     """Names of all training stacks."""
     return list(_stacks()[0])

@@ -14,10 +14,10 @@ from flopwise.ops.tensors import parameters
 from flopwise.search.serving import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
-from flopwise.search.training_option import memory_band
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import estimate as served
 from flopwise.training.estimate import estimate as trained
+from flopwise.training.memory import memory_band
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand

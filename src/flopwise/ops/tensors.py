@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Layer, Linear, Model, Norm, Table, Weight
+from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Norm, Table, Weight
 from flopwise.ops.types import Floats, Ints
 
 
@@ -74,15 +74,6 @@ def item_active_parameters(item: Item) -> int:
     if isinstance(item, Table) and not item.counted_active:
         return 0
     return item_parameters(item)
-
-
-def layer_parameters(layer: Layer) -> int:
-    """Elements of one layer's tensors.
-
-    Source: sum of `item_parameters`.
-    Assumes: nothing further.
-    """
-    return sum(item_parameters(item) for item in layer.items)
 
 
 def tensor_groups(model: Model) -> list[TensorGroup]:

@@ -16,7 +16,6 @@ from flopwise.facts.architecture import (
     Convolution,
     Experts,
     Item,
-    Layer,
     Linear,
     Norm,
     Pointwise,
@@ -41,7 +40,6 @@ __all__ = [
     "backward_works",
     "cached_elems_per_token",
     "item_work",
-    "layer_works",
     "seen_tokens",
 ]
 
@@ -321,12 +319,3 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
         counted = counted + (blocks + 1) ** 2 * state / query
     single = (query == 1) * 1.0  # decoding takes one step of the recurrence, in no block
     return scan, single * products * state + (1.0 - single) * counted
-
-
-def layer_works(layer: Layer, shape: Shape, split: Split) -> list[Work]:
-    """The works of a layer's items in the order in which they run, forward.
-
-    Source: `item_work`. Assumes: as there.
-    """
-    works = (item_work(item, shape, split) for item in layer.items)
-    return [work for work in works if work is not None]

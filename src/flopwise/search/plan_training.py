@@ -21,11 +21,12 @@ from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
 from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
-from flopwise.search.training_option import TrainingOption, conditions, memory_band, reliability
+from flopwise.search.training_option import TrainingOption, conditions, reliability
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.layout import Layout, Lora
+from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds

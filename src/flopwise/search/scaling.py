@@ -12,7 +12,7 @@ from flopwise.facts.software import stack
 from flopwise.search.space import Limits, powers_of_two
 from flopwise.search.training import fastest
 from flopwise.training.layout import COLUMNS, Layout, Recipe
-from flopwise.training.memory import peak_bytes
+from flopwise.training.memory import confident_capacity_bytes, peak_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import Inner, step_parts, step_table
 from flopwise.training.table import MemoryTable
@@ -120,7 +120,8 @@ def comparison(
             continue
         timed = _timed(model, here, cluster, *plans)
         capacity = cluster.accelerator.hbm_bytes
-        picked = {name: _best(timed, name, capacity) for name in dict.fromkeys((*timed.names, "hybrid"))}
+        sure = confident_capacity_bytes(here, capacity)
+        picked = {name: _best(timed, name, sure) for name in dict.fromkeys((*timed.names, "hybrid"))}
         if reference is None and timed.memory[picked["hybrid"]] <= capacity:
             reference = _point("hybrid", count, here, timed, picked["hybrid"], capacity, None, {})
             ideal = {n: float(v[picked["hybrid"]]) * count / batch for n, v in timed.lines.items()}
@@ -219,7 +220,7 @@ def _timed(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, names
 
 
 def _best(timed: _Timed, strategy: str, capacity: float) -> int:
-    """The fastest candidate of `strategy` (hybrid: of all) that fits, else the one that needs the least memory."""
+    """The fastest candidate of `strategy` (hybrid: of all) below `capacity`, else that of the least memory."""
     mine = np.array([strategy in ("hybrid", name) for name in timed.names])
     fits = mine & (timed.memory <= capacity)
     if fits.any():

@@ -39,7 +39,7 @@ from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import recipe_passes, step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import allocated_and_states, reported_bytes, tensor_bytes
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.stages import FULL
 from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
 from flopwise.training.table import MemoryTable
@@ -331,7 +331,11 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
 def fastest(
     model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
 ) -> tuple[Layout, int, int] | None:
-    """(layout, layouts, those that fit): the fastest that fits, else the one that needs least; None without layouts."""
+    """The layout of the least step time among those that fit with a probability of `FITS_WITH`, and how it was found.
+
+    Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
+    number of layouts and how many of them are so sure to fit, or None if there is no layout.
+    """
     job = searched(
         model,
         recipe,
@@ -345,7 +349,7 @@ def fastest(
     )
     if not job.space.size:
         return None
-    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    capacity = _confident_tensor_bytes(job, built)
     held = job.allocated_bytes
     fitting = sum(int((m <= capacity).sum()) for m in held)
     if fitting:
@@ -359,12 +363,18 @@ def fastest(
     return layout, job.space.size, fitting
 
 
+def _confident_tensor_bytes(job: Searched, built: Cluster) -> float:
+    """The most bytes of tensors that are sure enough to fit a device of the cluster."""
+    most = confident_capacity_bytes(job.recipe, built.accelerator.hbm_bytes)
+    return tensor_bytes(most, job.software, built.accelerator.kind)
+
+
 def with_fewer_again(job: Searched, layout: Layout, built: Cluster) -> Layout:
-    """`layout`, with full recompute of as few blocks as still fit: never slower, as less is computed again."""
+    """`layout`, with full recompute of as few blocks as surely fit: never slower, as less is computed again."""
     if int(layout.recompute) != FULL:
         return layout
     table = MemoryTable(job.model, job.recipe)
-    capacity = tensor_bytes(built.accelerator.hbm_bytes, job.software, built.accelerator.kind)
+    capacity = _confident_tensor_bytes(job, built)
     for blocks in range(1, -(-job.model.stacks[0].num_layers // (int(layout.pp) * int(layout.interleave)))):
         fewer = replace(layout, recompute_first=blocks)
         if allocated_and_states(table, fewer)[0] <= capacity:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import ErrorBand
 from flopwise.facts.reliability import spot_record
 from flopwise.options import said
 from flopwise.search.defaults import recipes
@@ -18,6 +18,7 @@ from flopwise.search.training import Searched, Timed
 from flopwise.training.estimate import TrainJob
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.memory import memory_band
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code
 
@@ -147,11 +148,6 @@ class TrainingOption(Option):
             "tokens_per_s_per_gpu": rate / gpus,
             "gpu_hours": float(self.seconds[row]) / 3600 * gpus,
         }
-
-
-def memory_band(recipe: Recipe) -> ErrorBand:
-    """The error band of the memory of a training step."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
 
 
 def reliability(workload: Resolved) -> Reliability:

@@ -29,17 +29,6 @@ def checkpoint_bytes(table: MemoryTable) -> float:
     return stored + others * of_ends.others
 
 
-def young_interval_s(stall_s: Floats, mtbf_s: Floats) -> Floats:
-    """Work between checkpoints that loses least, to first order, in s; broadcasts.
-
-    sqrt(2 stall mtbf).
-
-    Source: Young 1974 (doi:10.1145/361147.361115).
-    Assumes: the stall is short against the time between failures.
-    """
-    return np.sqrt(2.0 * stall_s * mtbf_s)
-
-
 def daly_interval_s(stall_s: Floats, mtbf_s: Floats) -> Floats:
     """Work between checkpoints that loses least, in s; broadcasts.
 

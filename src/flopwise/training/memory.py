@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import BARE_KINDS, CONTEXT
 from flopwise.facts.software import Stack as Software
@@ -125,6 +126,23 @@ def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Fl
 def peak_bytes(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Floats:
     """`step_memory(...).total_bytes` alone. Source and assumptions: as there."""
     return reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind)
+
+
+FITS_WITH = 0.9
+"""Probability to fit that a layout must reach where nobody names one: running out of memory costs more than time."""
+
+
+def memory_band(recipe: Recipe) -> ErrorBand:
+    """The measured error band of a training step's memory. Source: data/intervals.json. Assumes: as `ErrorBand`."""
+    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
+
+
+def confident_capacity_bytes(recipe: Recipe, capacity_bytes: float) -> float:
+    """The most that an estimate may come to on a device of `capacity_bytes` so that it fits with `FITS_WITH`.
+
+    Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
+    """
+    return capacity_bytes / memory_band(recipe).quantile(FITS_WITH)
 
 
 def host_bytes(table: MemoryTable, layout: Layout) -> Floats:

@@ -29,7 +29,7 @@ from lossless import (
 from flopwise.facts.models import model_from_config
 from flopwise.facts.software import stack
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.schedules import schedule_code
 from flopwise.training.storage import Reads
 
@@ -71,6 +71,14 @@ def test_compute() -> None:
     assert found["backward"] == exactly(BATCH * (LAYERS * BACKWARD + EMBEDDING + HEAD_BACKWARD))
     idle = {"tensor_parallel", "context_parallel", "expert_parallel", "pipeline_bubble", "pipeline_p2p"}
     assert all(found[name] == 0.0 for name in idle | {"data_parallel", "recompute", "launch", "stage_imbalance"})
+
+
+def test_two_sequences_at_a_time() -> None:
+    """Half as many micro-batches of twice the tokens; weights of norms are read half as often."""
+    found = lines(job(micro_batch=2))
+    layers = LAYERS * (2 * FORWARD - LIGHT * 2 * NORM_WEIGHT)
+    ends = 2 * (EMBEDDING + HEAD_FORWARD) - LIGHT * NORM_WEIGHT
+    assert found["forward"] == exactly(BATCH / 2 * (layers + ends))
 
 
 def test_gradients_added_in_a_kernel_of_their_own() -> None:
@@ -232,6 +240,16 @@ def test_gradient_all_reduce() -> None:
     assert slowed == exactly(fast / LAYERS + contention * fast * (1 - 1 / LAYERS))
 
 
+def test_gradients_of_experts() -> None:
+    """Ranks with the same experts, dp / ep of them, reduce those; all reduce the rest (Megatron-LM)."""
+    dp, ep = 8, 4
+    found = lines(mixture_job(cluster=machine(node=1, network=SLOW), dp=dp, ep=ep))
+    dense = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KV + 2 * WIDTH + WIDTH * EXPERTS) + WIDTH + 2 * VOCAB * WIDTH
+    experts = LAYERS * EXPERTS * 3 * WIDTH * EXPERT_FFN / ep
+    message = (2 * (dp - 1) / dp * dense + 2 * (1 / 2) * experts) * BF16 / SLOW
+    assert found["data_parallel"] == exactly(message - MEGATRON.dp_overlap * found["backward"] / (BATCH / dp))
+
+
 def test_gradients_of_other_widths() -> None:
     """FSDP reduces the fp32 gradients that it keeps; bf16 ones take half as long."""
     dp = 8
@@ -359,6 +377,55 @@ def test_weights_in_host_memory() -> None:
     up = PARAMS / 8 * 2 / PCIE
     assert found["offload"] == exactly(max(0.0, up - plain["forward"]) + max(0.0, up - plain["backward"]))
     assert up > plain["forward"]
+
+
+def test_activations_in_host_memory() -> None:
+    """All but two layers' go down in the forward pass and come back in the backward one, beside computing.
+
+    Transformer Engine, CPU offloading: each byte is read and written once on the device as well.
+    """
+    layer = SEQ * (2 * (6 * WIDTH + 2 * KV + 3 * FFN) + 4 * HEADS)  # as in test_golden_memory.py
+    moved = (LAYERS - 2) * layer
+    found = lines(job(offload_activations=True))
+    forward, backward = passes_s(1)
+    shown = max(0.0, moved / PCIE - forward) + max(0.0, moved / PCIE - backward)
+    assert shown > 0
+    assert found["offload"] == exactly(BATCH * (shown + 2 * moved / HBM))
+
+
+def test_eight_bit_products() -> None:
+    """Products at the fp8 rate; inputs quantised, and every operand and result cast in a share of a pass.
+
+    Transformer Engine user guide: operands are cast in both directions; the share is the stack's.
+    """
+    found = lines(job({"precision": "fp8"}))
+    peak = H100.peak["fp8"]
+    passes = MEGATRON.cast_passes * (2 + 1)
+    layer = 2 * SEQ * MATRICES / peak
+    for inputs, outputs in ((WIDTH, WIDTH + 2 * KV), (WIDTH, WIDTH), (WIDTH, 2 * FFN), (FFN, WIDTH)):
+        layer += SEQ * inputs * (2 + 1) / HBM + passes * (SEQ * inputs + inputs * outputs + SEQ * outputs) / HBM
+    plain = lines(job())["forward"]
+    assert found["forward"] == exactly(plain + BATCH * LAYERS * (layer - PRODUCTS))
+
+
+def test_four_bit_base() -> None:
+    """QLoRA, section 3: each product first reads its packed weight (4 bits, scales left out), writes 16 bits."""
+    lora = {base: {"lora": Lora(rank=16, base=base)} for base in ("bf16", "nf4")}
+    plain, packed = (lines(job(recipe)) for recipe in lora.values())
+    unpacking = BATCH * LAYERS * MATRICES * (4 / 8 + 2 * 2) / HBM
+    for name in ("forward", "backward"):  # backward there are gradients of inputs alone
+        assert packed[name] - plain[name] == pytest.approx(unpacking, rel=1e-6)
+
+
+def test_tokens_sent_in_eight_bits() -> None:
+    """DeepSeek-V3 report, section 3.3.3: dispatched in 8 bits, combined in 16: three quarters of the bytes."""
+    name = "hai-llm"
+    assert stack(name).fp8_dispatch
+    wide, narrow = (
+        lines(mixture_job({"stack": name, "precision": precision}, dp=8, ep=8))["expert_parallel"]
+        for precision in ("bf16", "fp8")
+    )
+    assert narrow == exactly(wide * (1 + 2) / (2 + 2))
 
 
 def test_reading_the_data() -> None:
