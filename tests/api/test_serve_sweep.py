@@ -7,8 +7,9 @@ import pytest
 
 from flopwise import cli
 from flopwise.api.serve import serve
-from flopwise.api.serve_sweep import SATURATED_FRAC, serve_sweep
+from flopwise.api.serve_sweep import serve_sweep
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.serving.load_curve import SATURATED_FRAC
 
 HOW: dict[str, Any] = {"gpu": "h100", "input_tokens": 512, "output_tokens": 128}
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flopwise.cost.attention import decode_attention_s, prefill_attention_s
 
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, p2p_s
-from flopwise.cost.kernels import grouped_matmul_s, matmul_s, pointwise_s
+from flopwise.cost.kernels import decode_attention_s, grouped_matmul_s, matmul_s, pointwise_s, prefill_attention_s
 from flopwise.facts.catalog import load_facts
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)

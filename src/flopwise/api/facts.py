@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import MissingFactError, SpecError, UnknownNameError
+from flopwise.errors import UnknownNameError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Resolution, load_facts
 from flopwise.facts.offers import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from flopwise.facts.architecture import Model
-    from flopwise.ops.flops import Operation
-    from flopwise.ops.tensors import TensorGroup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Operations of one forward and backward pass over `batch` sequences of `seq` tokens."""
-
-    batch: int
-    seq: int
-    forward_flops: float  # attention in full, as PyTorch's counter reports it
-    backward_flops: float
-    causal_forward_flops: float  # only what masks and windows let through
-    operations: tuple[Operation, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """What is known of one model; None where it is not."""
-
-    model: Model
-    parameters: int | None
-    active_parameters: int | None
-    groups: tuple[TensorGroup, ...]
-    counts: Counts | None
+    from flopwise.ops.model_card import ModelCard
 
 
 def gpu(name: str, *, facts: Path | str | None = None) -> Resolution:
@@ -131,52 +105,7 @@ def model(
         MissingFactError: a shape is given and the model's operations are not known.
     """
     from flopwise.facts.models import load_model
+    from flopwise.ops.model_card import ModelCard
 
     found = load_model(spec, facts_folder=facts, assume_family=assume_family, offline=offline)
-    return _card(found, batch, seq)
-
-
-def _card(found: Model, batch: int | None, seq: int | None) -> ModelCard:
-    from flopwise.ops import tensors
-
-    counts = None
-    if batch is not None or seq is not None:
-        counts = _counts(found, batch or 1, _length(found, seq))
-    return ModelCard(
-        model=found,
-        parameters=_known(tensors.parameters, found),
-        active_parameters=_known(tensors.active_parameters, found),
-        groups=tuple(tensors.tensor_groups(found)) if found.stacks else (),
-        counts=counts,
-    )
-
-
-def _known(count: Callable[[Model], int], found: Model) -> int | None:
-    """The count, or None where nobody wrote down what it needs."""
-    try:
-        return count(found)
-    except MissingFactError:
-        return None
-
-
-def _length(found: Model, seq: int | None) -> int:
-    """Tokens of a sequence: as given, else the model's own (a vision tower has a fixed number)."""
-    fixed = found.stacks[0].tokens_per_sample if found.stacks else 1
-    if fixed is not None:
-        return fixed
-    if seq is None:
-        raise SpecError(f"{found.name} needs --seq, the tokens of a sequence, beside --batch")
-    return seq
-
-
-def _counts(found: Model, batch: int, seq: int) -> Counts:
-    from flopwise.ops import flops
-
-    return Counts(
-        batch=batch,
-        seq=seq,
-        forward_flops=float(flops.forward_flops(found, batch, seq)),
-        backward_flops=float(flops.backward_flops(found, batch, seq)),
-        causal_forward_flops=float(flops.causal_forward_flops(found, batch, seq)),
-        operations=tuple(flops.operations(found, batch, seq)),
-    )
+    return ModelCard.of(found, batch, seq)

@@ -41,7 +41,7 @@ def roofline(
         SpecError: neither work nor model is given, or both, or a value cannot be.
         MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
     """
-    from flopwise.cost.roofline import RooflineWork, pass_of_model, roofline_answer
+    from flopwise.cost.roofline import RooflineWork, roofline_answer
     from flopwise.training.spec import DataSpec
 
     (machines,) = take(keywords, machines or MachineSpec())
@@ -55,7 +55,7 @@ def roofline(
     if model is not None:
         found = source.model(model)
         tokens = DataSpec(seq=seq).seq_len(found) if found.stacks else 0
-        work = pass_of_model(found, batch, tokens, training=training)
+        work = RooflineWork.of_pass(found, batch, tokens, training=training)
     elif flops is None and bytes is None:
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     else:

@@ -50,7 +50,9 @@ def advise(
     from flopwise.facts.formats import weight_format
     from flopwise.facts.software import engine as engine_row
     from flopwise.ops.degrees import check_expert_parallel
-    from flopwise.shapes import answer, decoding, training
+    from flopwise.shapes.answer import shape_answer
+    from flopwise.shapes.decoding import DecodeClock
+    from flopwise.shapes.training import TrainingClock
     from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
@@ -71,8 +73,8 @@ def advise(
         check_expert_parallel(found, ep or 1)
         spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
         recipe = spec.recipe(data.seq_len(found), sequences)
-        return answer.training_shapes(
-            training.TrainingClock(
+        return shape_answer(
+            TrainingClock(
                 model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload
             )
         )
@@ -80,8 +82,8 @@ def advise(
         raise MissingFactError(
             f"{found.name} does not generate tokens: there is no decoding to advise on; --task train"
         )
-    return answer.decoding_shapes(
-        decoding.DecodeClock(
+    return shape_answer(
+        DecodeClock(
             model=found, cluster=cluster, weights=weight_format(weights or "bf16").name, kv_dtype=kv_dtype or "bf16",
             engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=data.seq_len(found),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts, facility_joules
@@ -24,6 +25,44 @@ class RooflineWork:
     samples: int | None = None
     partial: bool = False
     assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def of_pass(cls, model: Model, batch: int, tokens: int, *, training: bool) -> Self:
+        """One pass of a model over `batch` samples, of `tokens` where it has layers; forward, or a training step.
+
+        Source: the layers, operation by operation; without layers the published FLOP of a sample.
+        Assumes: a training step moves thrice the bytes of a forward pass; without layers, weights of 2 bytes move.
+        Raises: MissingFactError: neither layers nor published figures are known.
+        """
+        passes = "training step" if training else "forward pass"
+        if model.stacks:
+            nbytes = sum(float(o.bytes) for o in operations(model, batch, tokens))
+            flops = float(causal_forward_flops(model, batch, tokens))
+            what = f"{passes} of {model.name} over {batch:,} x {tokens:,} tokens"
+            if not training:
+                return cls(flops=flops, nbytes=nbytes, what=what, samples=batch)
+            flops += float(backward_flops(model, batch, tokens))
+            notes = ("operations moved thrice the bytes of the forward pass",)
+            return cls(flops=flops, nbytes=3 * nbytes, what=what, samples=batch, assumptions=notes)
+        published = model.published
+        if published is None:
+            raise MissingFactError(f"{model.name}: neither layers nor published figures are known")
+        flops_each = published.training_flops_per_sample if training else published.forward_flops_per_sample
+        if flops_each is None:
+            raise MissingFactError(
+                f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes"
+            )
+        nbytes = (published.sample_bytes or 0.0) * batch + (published.parameters or 0) * 2.0 * (3 if training else 1)
+        known = f"bytes: samples of {published.sample} and weights of 2 bytes; activations are not known and left out"
+        unknown = f"{model.name}: the size of a sample is not known; only weights are moved"
+        return cls(
+            flops=flops_each * batch,
+            nbytes=nbytes,
+            what=f"{passes} of {model.name} over {batch:,} samples ({published.sample})",
+            samples=batch,
+            partial=True,
+            assumptions=(known, unknown) if published.sample_bytes is None else (known,),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,44 +102,6 @@ class RooflineAnswer:
     samples_per_s_at_most: float | None
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
-
-
-def pass_of_model(model: Model, batch: int, tokens: int, *, training: bool) -> RooflineWork:
-    """One pass of a model over `batch` samples, of `tokens` where it has layers; forward, or a training step.
-
-    Source: the layers, operation by operation; without layers the published FLOP of a sample.
-    Assumes: a training step moves thrice the bytes of a forward pass; without layers, weights of 2 bytes move.
-    Raises: MissingFactError: neither layers nor published figures are known.
-    """
-    passes = "training step" if training else "forward pass"
-    if model.stacks:
-        nbytes = sum(float(o.bytes) for o in operations(model, batch, tokens))
-        flops = float(causal_forward_flops(model, batch, tokens))
-        what = f"{passes} of {model.name} over {batch:,} x {tokens:,} tokens"
-        if not training:
-            return RooflineWork(flops=flops, nbytes=nbytes, what=what, samples=batch)
-        flops += float(backward_flops(model, batch, tokens))
-        notes = ("operations moved thrice the bytes of the forward pass",)
-        return RooflineWork(flops=flops, nbytes=3 * nbytes, what=what, samples=batch, assumptions=notes)
-    published = model.published
-    if published is None:
-        raise MissingFactError(f"{model.name}: neither layers nor published figures are known")
-    flops_each = published.training_flops_per_sample if training else published.forward_flops_per_sample
-    if flops_each is None:
-        raise MissingFactError(
-            f"{model.name}: nobody has written down the FLOP of its {passes}; give --flops and --bytes"
-        )
-    nbytes = (published.sample_bytes or 0.0) * batch + (published.parameters or 0) * 2.0 * (3 if training else 1)
-    known = f"bytes: samples of {published.sample} and weights of 2 bytes; activations are not known and left out"
-    unknown = f"{model.name}: the size of a sample is not known; only weights are moved"
-    return RooflineWork(
-        flops=flops_each * batch,
-        nbytes=nbytes,
-        what=f"{passes} of {model.name} over {batch:,} samples ({published.sample})",
-        samples=batch,
-        partial=True,
-        assumptions=(known, unknown) if published.sample_bytes is None else (known,),
-    )
 
 
 def roofline_answer(

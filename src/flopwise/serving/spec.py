@@ -214,11 +214,15 @@ class Scheduling(Spec):
         Raises:
             SpecError: both ways to say it are used, or they make no whole replicas.
         """
-        from flopwise.serving.sim.pools import prefill_instances
-
         if self.prefill_replicas and self.prefill_gpus:
             raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
-        return self.prefill_replicas + prefill_instances(replicas, self.prefill_gpus, gpus)
+        whole, rest = divmod(replicas * self.prefill_gpus, gpus)
+        if rest or self.prefill_gpus < 0:
+            raise SpecError(
+                f"{self.prefill_gpus} prefill GPUs beside each of {replicas:,} replicas do not make whole replicas of "
+                f"{gpus}: give a multiple, or --prefill-replicas"
+            )
+        return self.prefill_replicas + whole
 
 
 # fmt: off

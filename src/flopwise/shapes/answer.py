@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -72,52 +72,41 @@ class ShapeAnswer:
         return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
 
 
-def training_shapes(clock: TrainingClock) -> ShapeAnswer:
-    """The kernels of a micro-batch, and what to change in shapes, stack, attention, links and transfers.
+def shape_answer(clock: TrainingClock | DecodeClock) -> ShapeAnswer:
+    """The kernels of a pass, and what to change: each finding is a single change beside the model as it is.
 
     Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
+        MissingFactError: the device lacks a rate that the pass needs.
     """
-    recipe, case = clock.recipe, _case(clock)
-    stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
-    more = [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
-    more += _transfer_findings(case, clock)
-    settings = (
-        ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
-        ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}" + f", ep {clock.ep}" * (clock.ep > 1)),
-        ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
-    )
-    return _answer(case, more, stacks, settings)
-
-
-def decoding_shapes(clock: DecodeClock) -> ShapeAnswer:
-    """The kernels of a decoding step, and what to change in shapes and links."""
-    settings = (
-        ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
-        ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}"),
-        ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
-    )
-    case = _case(clock)
-    return _answer(case, _link_findings(case), (), settings)
-
-
-def _case(clock: TrainingClock | DecodeClock) -> Case:
     now_s = scalar(clock.pass_s())
-    return Case(clock, now_s, clock.kernels(now_s))
-
-
-def _answer(
-    case: Case, more: Iterable[Finding], stacks: tuple[StackTime, ...], settings: tuple[tuple[str, str], ...]
-) -> ShapeAnswer:
-    """The findings of the rules and `more`, each a single change beside the model as it is."""
-    findings = [*(finding for rule in RULES for finding in rule(case)), *more]
+    case = Case(clock, now_s, clock.kernels(now_s))
+    findings = [finding for rule in RULES for finding in rule(case)]
+    device = ("accelerator", f"{clock.cluster.accelerator.name}, tp {clock.tp}")
+    stacks: tuple[StackTime, ...] = ()
+    if isinstance(clock, TrainingClock):
+        recipe = clock.recipe
+        stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
+        findings += [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
+        findings += _transfer_findings(case, clock)
+        settings = (
+            ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
+            (device[0], device[1] + f", ep {clock.ep}" * (clock.ep > 1)),
+            ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
+        )
+    else:
+        findings += _link_findings(case)
+        settings = (
+            ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
+            device,
+            ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
+        )
     advice = (finding for finding in findings if isinstance(finding, Advice))
     return ShapeAnswer(
-        clock=case.clock,
-        pass_s=case.now_s,
+        clock=clock,
+        pass_s=now_s,
         operations=case.kernels,
         advice=tuple(sorted(advice, key=lambda a: (not a.needed, -a.gain_s))),
-        fine=tuple(f for f in findings if isinstance(f, Fine)),
+        fine=tuple(finding for finding in findings if isinstance(finding, Fine)),
         stacks=stacks,
         settings=settings,
     )

@@ -16,7 +16,7 @@ from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.assist import rounds
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.pools import prefill_instances, transfer
+from flopwise.serving.sim.request import Scheduling, transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import Trace, trace
 from flopwise.serving.techniques import Offload, Speculation, Techniques
@@ -126,9 +126,9 @@ def test_the_transfer_between_pools_is_that_of_the_estimate() -> None:
     ("replicas", "beside", "gpus", "whole"), [(1, 4, 4, 1), (3, 2, 2, 3), (4, 1, 2, 2), (2, 0, 4, 0)]
 )
 def test_prefill_devices_make_whole_replicas(replicas: int, beside: int, gpus: int, whole: int) -> None:
-    assert prefill_instances(replicas, beside, gpus) == whole
+    assert Scheduling(prefill_gpus=beside).prefill_pool(replicas, gpus) == whole
 
 
 def test_prefill_devices_that_make_none_are_refused() -> None:
     with pytest.raises(SpecError, match="whole replicas of 4"):
-        prefill_instances(1, 2, 4)
+        Scheduling(prefill_gpus=2).prefill_pool(1, 4)

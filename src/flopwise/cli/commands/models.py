@@ -13,7 +13,7 @@ from flopwise.cli import options
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.facts import Counts, ModelCard
+    from flopwise.ops.model_card import Counts, ModelCard
 
 
 @options.command(

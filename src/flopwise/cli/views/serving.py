@@ -14,7 +14,7 @@ from flopwise.cli.views.training import memory_document, memory_items
 
 if TYPE_CHECKING:
     from flopwise.api.serve import ServeAnswer
-    from flopwise.api.serve_sweep import ServeSweep, SweepPoint
+    from flopwise.api.serve_sweep import ServeSweep
     from flopwise.serving.result import Ranged
 
 AXES = {

@@ -10,13 +10,13 @@ from typing import Self
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache, made_by, merged, with_hits
 from flopwise.serving.sim.elastic import Elastic, elastic
 from flopwise.serving.sim.engine import Limits, Replica, replica
-from flopwise.serving.sim.pools import transfer
 from flopwise.serving.sim.result import Simulated
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
@@ -177,3 +177,17 @@ def simulation_request(
         transfer=transfer(job) if split else None,
         assumptions=assumptions,
     )
+
+
+def transfer(job: ServeJob) -> Transfer:
+    """The time of a cache between the pools as a straight line over its tokens.
+
+    Source: `flopwise.serving.disaggregated.moved_s` at one token and at the job's prompt.
+    Raises: SpecError: what joins the pools is not known.
+    """
+    most = max(job.input_tokens, 2)
+    one, whole = moved_s(job, 1), moved_s(job, most)
+    if not whole < float("inf"):
+        raise SpecError("what joins the two pools is not known; give --network or an --instance")
+    each = (whole - one) / (most - 1)
+    return Transfer(latency_s=max(one - each, 0.0), s_per_token=each)

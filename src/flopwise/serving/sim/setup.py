@@ -72,9 +72,12 @@ def setup(
     spare: int = 0,
     prefill_spare: int = 0,
 ) -> Setup:
-    """Check one simulation and lay it out; arguments as `flopwise.serving.sim.simulate.simulate`.
+    """Check one simulation and lay it out.
 
-    `spare`, `prefill_spare`: replicas that are off at first and may be started.
+    `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
+    order of the trace, whose times do not matter; where all are alike, users begin one after the other, as nothing else
+    would part them, unless they begin `together`. `prefill_replicas`: so many do nothing but prompts and hand them to
+    the `replicas`, over `transfer`. `spare`, `prefill_spare`: replicas that are off at first and may be started.
 
     Raises:
         SpecError: a number out of range, or costs too short for the limits; UnknownNameError: policy or balancer.

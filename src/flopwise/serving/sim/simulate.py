@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Limits
 from flopwise.serving.sim.reference_fleet import ReferenceFleet
 from flopwise.serving.sim.result import Outcome, ReplicaTotals, Simulated, Standing, Timeline
-from flopwise.serving.sim.setup import Setup, Transfer, setup
+from flopwise.serving.sim.setup import Setup, setup
 from flopwise.serving.sim.trace import PS, Column, Trace
 
 Engine = Literal["fast", "reference"]
@@ -78,35 +78,21 @@ def simulate(
     cost: StepCost,
     limits: Limits,
     *,
-    replicas: int = 1,
-    balancer: str = "round-robin",
-    policy: str = "fcfs",
-    users: int | None = None,
-    think_s: float = 0.0,
-    together: bool = False,
-    prefill_replicas: int = 0,
-    transfer: Transfer | None = None,
     engine: Engine = "fast",
     samples: int = 200,
     on_compile: Callable[[], None] | None = None,
+    **arrangement: Any,
 ) -> Simulated:
-    """Run a trace to its end.
+    """Run a trace to its end; `arrangement`: replicas and how requests reach them, the keywords of `setup`.
 
-    `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
-    order of the trace, whose times do not matter; where all are alike, users begin one after the other, as nothing else
-    would part them, unless they begin `together`. `prefill_replicas`: so many do nothing but prompts and hand them to
-    the `replicas`, over `transfer`. `samples`: of the timeline, at least; at most twice as many. `engine`: both give
-    the same result to the last bit.
+    `samples`: of the timeline, at least; at most twice as many. `engine`: both give the same result to the last bit.
 
     Raises:
         SpecError: a number out of range, or a run longer than the clock counts; UnknownNameError: policy or balancer.
     """
     if samples < 1:
         raise SpecError(f"{samples} samples; allowed: from 1")
-    plan = setup(
-        trace, cost, limits, replicas=replicas, balancer=balancer, policy=policy, users=users, think_s=think_s,
-        together=together, prefill_replicas=prefill_replicas, transfer=transfer,
-    )  # fmt: skip
+    plan = setup(trace, cost, limits, **arrangement)
     machines = fleet(plan, engine, on_compile)
     return collected(trace, plan, machines, sampled(machines, plan, samples))
 

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flopwise.api.batch import batch
-from flopwise.api.elasticity import autoscale, replica_start_s, vertical
 from flopwise.api.serve import serve
-from flopwise.api.simulate import simulate
+from flopwise.api.simulate import autoscale, batch, simulate, vertical
 from flopwise.facts.engine_support import support
 from flopwise.facts.storage import storage
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache
+from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.result import Slo
 
 MODEL, PARAMETERS = "Llama-3.1-8B", 8_030_261_248
