@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Kind:
 def quantity(
     metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, closed: bool = False
 ) -> Kind:
-    """A number above `low` (`closed`: or equal to it) up to `high`, with a unit as `reads` of `flopwise.units` has it."""
+    """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
 
     def parse(value: object, what: str) -> float:
         number = reads(value, what)
@@ -207,7 +207,7 @@ def option(
 
 
 def same(spec: type, named: str, *, default: Any = None, **changes: Any) -> Any:
-    """A field of a spec: what `spec` declares as `named`, but for `changes`: of its key, its heading, being repeated."""
+    """A field of a spec: what `spec` declares as `named`, with `changes`: another key, heading, or being repeated."""
     declared = replace(options_of(spec)[named], **changes)
     return field(default=() if declared.repeated and default is None else default, metadata={"option": declared})
 
@@ -234,16 +234,23 @@ class Spec:
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
 
 
-@cache
+_OPTIONS: dict[type, Mapping[str, Option]] = {}
+_DEFAULTS: dict[type, Mapping[str, Any]] = {}
+
+
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
-    return {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+    if spec not in _OPTIONS:
+        _OPTIONS[spec] = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+    return _OPTIONS[spec]
 
 
-@cache
 def defaults_of(spec: type) -> Mapping[str, Any]:
     """What holds when nobody says it, by the names of a spec's fields."""
-    return {f.name: None if f.default is MISSING else f.default for f in fields(spec)}
+    if spec not in _DEFAULTS:
+        needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
+        _DEFAULTS[spec] = {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
+    return _DEFAULTS[spec]
 
 
 def said(spec: Any) -> list[str]:
@@ -271,7 +278,7 @@ def take(keywords: Mapping[str, Any], *specs: Any) -> tuple[Any, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class FileFormat:
     """What a mapping of a file may say: options of `specs`, by their keys.
 
@@ -282,10 +289,17 @@ class FileFormat:
     sections: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Option]:
         """Every option that has a key, by it."""
         return {o.key: o for spec in self.specs for o in options_of(spec).values() if o.key}
+
+    @cached_property
+    def keys(self) -> dict[str, list[str]]:
+        """The keys of each section; those of the mapping itself under an empty name."""
+        top = dict.fromkeys(key.partition(".")[0] for key in (*self.order, *self.options))
+        within = {name: [k.partition(".")[2] for k in self.options if k.startswith(f"{name}.")] for name in top}
+        return {"": list(top), **within}
 
     def read(self, data: object, at: str = "") -> tuple[Any, ...]:
         """The specs with the values of a mapping, which stands `at` this place of a file ("workloads.3.").
@@ -301,32 +315,29 @@ class FileFormat:
 
     def _spec(self, spec: type, values: Mapping[str, Any], at: str) -> Any:
         named = {name: values[o.key] for name, o in options_of(spec).items() if o.key in values}
-        for f in fields(spec):
-            if f.default is MISSING and f.default_factory is MISSING and f.name not in named:
-                raise SpecError(f"{at.rstrip('.')}: needs `{f.name}`".removeprefix(": "))
+        for name, default in defaults_of(spec).items():
+            if default is NEEDED and name not in named:
+                raise SpecError(f"{at.rstrip('.')}: needs `{name}`".removeprefix(": "))
         return spec(**named)
 
     def _flat(self, data: object, at: str) -> Iterator[tuple[str, Any]]:
         """Keys, behind their section and a dot, and values as they are written."""
-        keys = self.options
-        top = list(dict.fromkeys(key.partition(".")[0] for key in (*self.order, *keys)))
         for key, value in _mapping(data, at).items():
-            if key not in top:
-                raise _unknown(key, top, at)
+            if key not in self.keys[""]:
+                raise _unknown(key, self.keys[""], at)
             if key not in self.sections:
                 yield key, value
                 continue
-            within = [k.partition(".")[2] for k in keys if k.startswith(f"{key}.")]
-            for part, inner in _mapping(value, f"{at}{key}.").items():
-                if part not in within:
-                    raise _unknown(part, within, f"{at}{key}.")
+            for part, inner in _mapping({} if value is None else value, f"{at}{key}.").items():
+                if part not in self.keys[key]:
+                    raise _unknown(part, self.keys[key], f"{at}{key}.")
                 yield f"{key}.{part}", inner
 
     def written(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A mapping that can be read, with its keys in order and without those that say what holds anyway."""
         defaults = {o.key: defaults_of(s)[n] for s in self.specs for n, o in options_of(s).items() if o.key}
         values = {k: v for k, v in self._flat(data, "") if v is not None and v != [] and v != defaults[k]}
-        top = [*self.order, *(key.partition(".")[0] for key in defaults)]
+        top = self.keys[""]
         found: dict[str, Any] = {}
         for key in sorted(defaults, key=lambda key: top.index(key.partition(".")[0])):
             if key in values:
@@ -343,8 +354,34 @@ class FileFormat:
         for key, declared in self.options.items():
             section, dot, part = key.rpartition(".")
             (properties[section]["properties"] if dot else properties)[part] = declared.schema
-        needed = [f.name for s in self.specs for f in fields(s) if f.default is f.default_factory is MISSING]
+        needed = [n for s in self.specs for n, default in defaults_of(s).items() if default is NEEDED]
         return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed}
+
+
+def record(spec: type) -> Kind:
+    """A mapping that says a spec."""
+    form = FileFormat((spec,))
+
+    def parse(value: object, what: str) -> Any:
+        return value if isinstance(value, spec) else form.read(value, f"{what}.")[0]
+
+    return Kind("", parse, "below", form.schema())
+
+
+def by_name(kind: Kind) -> Kind:
+    """A mapping from names to values of a kind."""
+
+    def parse(value: object, what: str) -> dict[str, Any]:
+        return {_key(name, what): kind.parse(held, f"{what}.{name}") for name, held in _mapping(value, what).items()}
+
+    schema = {"type": "object", "additionalProperties": dict(kind.schema)}
+    return Kind("", parse, f"{kind.words} by name", schema)
+
+
+def _key(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _expected("a name", value, what)
+    return value
 
 
 def _mapping(data: object, at: str) -> Mapping[Any, Any]:

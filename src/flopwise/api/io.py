@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.cost.machines import USUAL_NODE, MachineSpec
+from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.storage.spec import SampleSpec, StorageRequest

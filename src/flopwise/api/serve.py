@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.api.memory import MemoryAnswer, of_serving
 from flopwise.api.rules import token_rules
 from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
-from flopwise.cost.machines import MachineSpec
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.api.memory import MemoryAnswer, layout_text, of_training, recipe_text
 from flopwise.api.rules import step_rules
-from flopwise.cost.machines import MachineSpec
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import said, take

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -88,8 +88,8 @@ def _check(platform: Platform, facts: Facts) -> None:
     for number, placed in enumerate(platform.workloads):
         if placed.wanted is None:
             continue
-        wanted = msgspec.structs.replace(placed.wanted, source=msgspec.structs.replace(placed.wanted.source, name=None))
-        key = msgspec.json.encode(wanted)
+        wanted = placed.wanted.nameless
+        key = msgspec.json.encode(wanted, enc_hook=str)
         if key in seen:
             continue
         try:
@@ -150,7 +150,7 @@ def _asked(number: int, platform: Platform, places: _Places, asked: dict[Key, Se
         if wanted is None or not offers:
             continue
         mine = offers[0].instance if buys == [OWNED] else ""
-        key = msgspec.json.encode([wanted, places.key(placed), mine])
+        key = msgspec.json.encode([wanted, places.key(placed), mine], enc_hook=str)
         asked.setdefault(key, Search(wanted=wanted, facts=some, where=_where(number, platform)))
         keys.append(key)
     return keys
@@ -159,7 +159,7 @@ def _asked(number: int, platform: Platform, places: _Places, asked: dict[Key, Se
 def window_s(placed: Placed, platform: Platform) -> float:
     """Longest that one run may take: its share of the hours that the schedule has machines on, or of the month."""
     said = placed.job.hours is not None or placed.job.environment is not None
-    said = said or placed.environment in platform.fleet.environments
+    said = said or placed.environment in (platform.fleet.environments or {})
     hours = placed.hours_per_month if said else HOURS_PER_MONTH
     return hours / (placed.runs_per_month or 1.0) * HOUR_S
 
@@ -168,14 +168,13 @@ def searched_as(placed: Placed, platform: Platform, buys: list[str]) -> Resolved
     """The workload that is searched: bought as the fleet allows, each run within its window."""
     assert placed.wanted is not None
     wanted = placed.wanted
-    asked = wanted.source.constraints.purchase
-    buys = [p for p in buys if not asked or p == OWNED or p in asked]
-    limits = msgspec.structs.replace(wanted.source.constraints, purchase=buys)
-    changes: dict[str, Any] = {"source": msgspec.structs.replace(wanted.source, constraints=limits, name=None)}
-    if placed.ends:
-        longest = window_s(placed, platform)
-        changes["deadline_s"] = longest if wanted.deadline_s is None else min(longest, wanted.deadline_s)
-    return msgspec.structs.replace(wanted, **changes)
+    asked = wanted.limits.purchase
+    allowed = tuple(p for p in buys if not asked or p == OWNED or p in asked)
+    bought = wanted.nameless.limited(purchase=allowed or ("on_demand",))
+    if not placed.ends:
+        return bought
+    longest = window_s(placed, platform)
+    return replace(bought, deadline_s=longest if wanted.deadline_s is None else min(longest, wanted.deadline_s))
 
 
 def narrowed(wanted: Resolved, facts: Facts, *, whole: bool) -> Resolved | None:
@@ -184,22 +183,21 @@ def narrowed(wanted: Resolved, facts: Facts, *, whole: bool) -> Resolved | None:
     A constraint may name machines of one's own and rented ones alike. What is carried `whole` has no more machines of
     one's own than there are; others may have some of them.
     """
-    limits, offers = wanted.source.constraints, facts.offers
+    limits, offers = wanted.limits, facts.offers
     have: dict[str, Callable[[str], bool]] = {
         "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
         "regions": lambda name: any(o.serves(name) for o in offers),
         "instances": lambda name: any(o.instance.lower() == name.lower() for o in offers),
         "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
     }
-    kept = {field: [name for name in getattr(limits, field) if known(name)] for field, known in have.items()}
+    kept = {field: tuple(name for name in getattr(limits, field) if known(name)) for field, known in have.items()}
     if any(getattr(limits, field) and not names for field, names in kept.items()):
         return None
     own = [o for o in offers if isinstance(o, OwnOffer)]
     most = min([wanted.max_gpus, *(o.most * o.count for o in own if whole)])
     if most < wanted.min_gpus:
         return None
-    source = msgspec.structs.replace(wanted.source, constraints=msgspec.structs.replace(limits, **kept))
-    return msgspec.structs.replace(wanted, source=source, max_gpus=most)
+    return replace(wanted.limited(**kept), max_gpus=most)
 
 
 def purchases(placed: Placed) -> list[str]:

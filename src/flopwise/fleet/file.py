@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.fleet.hours import Schedule, schedule
 from flopwise.fleet.own import Machines, machines
-from flopwise.fleet.spec import API, HOSTABLE, INTERRUPTIBLE, OWNED, PURCHASES, RUNS, Fleet, Job, Quota, Spreads
+from flopwise.fleet.spec import (
+    API,
+    FLEET_FILE,
+    HOSTABLE,
+    INTERRUPTIBLE,
+    MOST_KINDS,
+    MOST_WORKLOADS,
+    OWNED,
+    PURCHASES,
+    RUNS,
+    Fleet,
+    Job,
+    Spreads,
+)
+from flopwise.options import kind_of
+from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
-from flopwise.search.workload_data import maybe, whole
-from flopwise.search.workload_file import document, kind_of, located, place, read_text
-from flopwise.units import parse_bytes, parse_count, parse_usd, parse_whole
+from flopwise.search.workload_file import document, place, read_text
 
-MOST_BYTES = 1e21
-"""Moved or kept in a month: all that the internet carries is less."""
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""
-MOST_SPREAD = 2.0
-"""A standard deviation of 200 %: one month in six at more than seven times the plan."""
-MOST_GROWTH = 1.0
-"""A month: twice as much each month is 4,096 times in a year; more is growth that no fleet follows."""
-
-PLANNED = ("data", "method", "routing", "traffic", "techniques", "targets", "optimizer", "checkpoints", "precision")
-OF_RUNS = ("min_gpus", "precision", "weight_formats", "kv_dtype", "engine", "stack", "schedule", "shard")
-"""Keys, and constraints, of what is planned: machines that people work on have no use for them."""
+FOR_DEVELOPERS = (
+    "objective", "simulate", "constraints.providers", "constraints.regions", "constraints.gpus",
+    "constraints.instances", "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
+    "constraints.inter_node_bandwidth", "constraints.network",
+)  # fmt: skip
+"""Keys of a workload that machines to work on have a use for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +46,6 @@ class Cap:
     most: int
     provider: str | None
     instance: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strays:
-    """How far drawn months stray: standard deviations of logarithms, and hours that an interruption costs.
-
-    The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
-    do; half an hour is lost since the last checkpoint, restart included.
-    """
-
-    demand: float = 0.15
-    spot_price: float = 0.20
-    list_price: float = 0.02
-    rework_hours: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +65,7 @@ class Rules:
     growth_per_month: float
     carbon_usd_per_kg: float
     max_price_age_days: float
-    strays: Strays = Strays()
+    strays: Spreads = Spreads()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +165,9 @@ def fleet_from(data: dict[str, Any], where: str = "fleet") -> Platform:
 
 
 def _resolved(data: dict[str, Any], node: Any, where: str) -> Platform:
-    try:
-        fleet = msgspec.convert(data, Fleet)
-    except msgspec.ValidationError as error:
-        raise SpecError(located(str(error), node, where, data, Fleet)) from None
     source = Source(where, node)
     try:
-        return replace(resolved(fleet), source=source)
+        return replace(resolved(FLEET_FILE.read(data)[0]), source=source)
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
@@ -190,6 +180,10 @@ def resolved(fleet: Fleet) -> Platform:
     Raises:
         SpecError: starts with the path of what is wrong.
     """
+    if not 1 <= len(fleet.workloads) <= MOST_WORKLOADS:
+        raise SpecError(f"workloads: {len(fleet.workloads):,} of them; allowed: 1 to {MOST_WORKLOADS:,}")
+    if len(fleet.own_machines) > MOST_KINDS:
+        raise SpecError(f"own_machines: {len(fleet.own_machines):,} kinds; allowed: up to {MOST_KINDS}")
     rules = _rules(fleet)
     names = dict[str, int]()
     for number, job in enumerate(fleet.workloads):
@@ -216,8 +210,7 @@ def _growth(fleet: Fleet, rules: Rules, names: dict[str, int], number: int) -> f
                 f"{where}: growth in a circle: {_circle(fleet, list(chain), at)}; one needs growth_per_month"
             )
     own = fleet.workloads[at].growth_per_month
-    where = f"workloads.{at}.growth_per_month"
-    return rules.growth_per_month if own is None else share(own, where, most=MOST_GROWTH)
+    return rules.growth_per_month if own is None else own
 
 
 def _circle(fleet: Fleet, chain: list[int], start: int) -> str:
@@ -226,26 +219,12 @@ def _circle(fleet: Fleet, chain: list[int], start: int) -> str:
     return " -> ".join(names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "...", names[-1]])
 
 
-def share(value: object, what: str, *, most: float = 1.0) -> float:
-    """A share: `0.4` or `40%`.
-
-    Raises:
-        SpecError: below 0 or above `most`.
-    """
-    text = str(value).strip()
-    found = parse_count(text[:-1], what) / 100 if text.endswith("%") else parse_count(value, what)
-    if not 0 <= found <= most:
-        raise SpecError(f"{what}: {text[:40]} is out of range; allowed: 0 to {most:g} (or percent)")
-    return found
-
-
 def _rules(fleet: Fleet) -> Rules:
     policies = fleet.policies
-    shares = {name: share(value, f"policies.providers.{name}") for name, value in policies.providers.items()}
+    shares, tolerance = policies.providers or {}, policies.share_tolerance
     for name in shares:
         if (twin := next(other for other in shares if other.lower() == name.lower())) != name:
             raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
-    tolerance = share(policies.share_tolerance, "policies.share_tolerance")
     total = sum(shares.values())
     if shares and abs(total - 1.0) > tolerance + 1e-9:
         raise SpecError(
@@ -256,65 +235,38 @@ def _rules(fleet: Fleet) -> Rules:
     if OWNED in ways and not fleet.own_machines:
         raise SpecError(f"policies.purchase: {OWNED} needs machines; say which under `own_machines`")
     ways += [OWNED] if fleet.own_machines and OWNED not in ways else []
-    budget = policies.budget_per_month
-    found = None if budget is None else parse_usd(budget, "policies.budget_per_month")
-    if found is not None and found <= 0:
-        raise SpecError(f"policies.budget_per_month: {found:g} is out of range; allowed: above 0")
-    backup = policies.backup
+    for number, quota in enumerate(policies.quotas):
+        if quota.provider is None and quota.instance is None:
+            raise SpecError(f"policies.quotas.{number}: a quota is of a provider, an instance type, or both")
     return Rules(
-        budget_per_month=found,
-        providers=shares,
+        budget_per_month=policies.budget_per_month,
+        providers=dict(shares),
         share_tolerance=tolerance,
-        regions=tuple(policies.regions),
+        regions=policies.regions,
         purchase=tuple(ways),
-        max_spot_share=share(policies.max_spot_share, "policies.max_spot_share"),
-        caps=tuple(_cap(quota, f"policies.quotas.{n}") for n, quota in enumerate(policies.quotas)),
-        backup_share=share(backup.share, "policies.backup.share"),
-        backup_on=backup.on,
-        backup_hours=_between(backup.hours, "policies.backup.hours", 0, 744),
-        growth_per_month=share(policies.growth_per_month, "policies.growth_per_month", most=MOST_GROWTH),
-        carbon_usd_per_kg=_between(policies.carbon_usd_per_kg, "policies.carbon_usd_per_kg", 0, 1e6),
-        max_price_age_days=_between(policies.max_price_age_days, "policies.max_price_age_days", 1, 36500),
-        strays=_strays(policies.scenarios),
+        max_spot_share=policies.max_spot_share,
+        caps=tuple(Cap(most=quota.most, provider=quota.provider, instance=quota.instance) for quota in policies.quotas),
+        backup_share=policies.backup.share,
+        backup_on=policies.backup.on,
+        backup_hours=policies.backup.hours,
+        growth_per_month=policies.growth_per_month,
+        carbon_usd_per_kg=policies.carbon_usd_per_kg,
+        max_price_age_days=policies.max_price_age_days,
+        strays=policies.scenarios,
     )
-
-
-def _strays(given: Spreads) -> Strays:
-    named = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
-    where = "policies.scenarios"
-    shares = {n: share(v, f"{where}.{n}", most=MOST_SPREAD) for n, v in named.items() if n != "rework_hours"}
-    if "rework_hours" in named:
-        shares["rework_hours"] = _between(named["rework_hours"], f"{where}.rework_hours", 0, 744)
-    return Strays(**shares)
-
-
-def _cap(quota: Quota, where: str) -> Cap:
-    if quota.provider is None and quota.instance is None:
-        raise SpecError(f"{where}: a quota is of a provider, an instance type, or both")
-    return Cap(most=parse_whole(quota.most, f"{where}.most", low=0), provider=quota.provider, instance=quota.instance)
-
-
-def _between(value: object, what: str, low: float, high: float) -> float:
-    found = parse_count(value, what)
-    if not low <= found <= high:
-        raise SpecError(f"{what}: {found:g} is out of range; allowed: {low:g} to {high:g}")
-    return found
 
 
 def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
     job, where = fleet.workloads[number], f"workloads.{number}"
     environment = job.environment or ("training" if job.task in {"pretrain", "finetune"} else "production")
-    hours = job.hours or fleet.environments.get(environment)
+    hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
     wanted, machines = _wanted(job, where), job.machines
     runs = None
     if job.task in RUNS:
-        runs = _between(1 if job.runs_per_month is None else job.runs_per_month, f"{where}.runs_per_month", 1e-3, 1e6)
+        runs = 1.0 if job.runs_per_month is None else job.runs_per_month
     elif job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
-    sizes = {name: getattr(job.volumes, name) for name in ("storage", "egress", "inter_zone")}
-    volumes = {name: _volume(v, f"{where}.volumes.{name}") for name, v in sizes.items()}
-    memory = None if machines is None or machines.memory is None else machines.memory
     return Placed(
         job=job,
         wanted=wanted,
@@ -324,23 +276,15 @@ def _placed(fleet: Fleet, rules: Rules, number: int, growth: float) -> Placed:
         interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
         purchase=_purchases(job, rules, where),
         growth_per_month=growth,
-        storage_bytes=volumes["storage"],
-        egress_bytes=volumes["egress"],
-        inter_zone_bytes=volumes["inter_zone"],
-        workstations=0 if machines is None else parse_whole(machines.count, f"{where}.machines.count", high=100_000),
-        gpus_each=1 if machines is None else parse_whole(machines.gpus_each, f"{where}.machines.gpus_each", high=64),
-        least_memory_bytes=None if memory is None else parse_bytes(memory, f"{where}.machines.memory"),
-        most_gpus=whole(job.constraints.max_gpus, f"{where}.constraints.max_gpus", 10**6),
-        most_usd_per_hour=maybe(job.constraints.max_usd_per_hour, parse_usd, f"{where}.constraints.max_usd_per_hour"),
+        storage_bytes=job.volumes.storage,
+        egress_bytes=job.volumes.egress,
+        inter_zone_bytes=job.volumes.inter_zone,
+        workstations=0 if machines is None else machines.count,
+        gpus_each=1 if machines is None else machines.gpus_each,
+        least_memory_bytes=None if machines is None else machines.memory,
+        most_gpus=job.constraints.max_gpus,
+        most_usd_per_hour=job.constraints.max_usd_per_hour,
     )
-
-
-def _volume(value: object, what: str) -> float:
-    """Bytes a month."""
-    found = 0.0 if value is None else parse_bytes(value, what)
-    if not 0 <= found <= MOST_BYTES:
-        raise SpecError(f"{what}: {value!s:.40} is out of range; allowed: 0 to {MOST_BYTES / 1e18:g} EB")
-    return found
 
 
 def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:
@@ -370,20 +314,19 @@ def _wanted(job: Job, where: str) -> Resolved | None:
             )
         if job.machines is None:
             raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
-        blank = Job(name=job.name, task=job.task)
-        given = [name for name in PLANNED if getattr(job, name) != getattr(blank, name)]
-        limits, kept = job.constraints, type(job.constraints)()
-        given += [f"constraints.{name}" for name in OF_RUNS if getattr(limits, name) != getattr(kept, name)]
-        if given:
-            raise SpecError(f"{where}.{given[0]}: has no meaning for a develop workload; leave it out")
+        stray = next((key for key in _keys(job.planned) if key not in FOR_DEVELOPERS), None)
+        if stray is not None:
+            raise SpecError(f"{where}.{stray}: has no meaning for a develop workload; leave it out")
         return None
     if job.machines is not None:
         raise SpecError(f"{where}.machines: only a develop workload names machines; constraints say what may be used")
     if job.model is None:
         raise SpecError(f"{where}: needs `model`")
-    try:
-        return resolve(job.workload())
-    except UnknownNameError:
-        raise
-    except SpecError as error:
-        raise SpecError(f"{where}.{error}") from None
+    return resolve(job.workload, f"{where}.")
+
+
+def _keys(planned: Mapping[str, Any]) -> list[str]:
+    """What a mapping says, section and key with a dot between; the name of the section for all but constraints."""
+    written = WORKLOAD_FILE.written(planned)
+    limits = written.pop("constraints", {})
+    return [*written, *(f"constraints.{key}" for key in limits)]

@@ -57,7 +57,7 @@ def measured(item: Carried, found: Way, facts: Facts) -> Measured | None:
     """The estimate of the way that was chosen; None for machines to work on, and for an API's."""
     if item.wanted is None or found.purchase == API:
         return None
-    model = load_model(item.wanted.source.model, facts_folder=facts.folder)
+    model = load_model(item.wanted.model, facts_folder=facts.folder)
     if item.placed.job.task in {"pretrain", "finetune"}:
         return _trained(item, found, facts, model)
     return _served(item, found, facts, model)

@@ -17,7 +17,7 @@ from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.spec import API
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Placed, Platform
@@ -133,7 +133,7 @@ class _Known:
             self.once(at, "instance", name, partial(self.facts.offers_for, instance=name))
         for at, name in _each(f"{path}.constraints.gpus", limits.gpus):
             self.once(at, "accelerator", name, partial(self.facts.accelerator, name))
-        for at, name in _each(f"{path}.machines.gpus", job.machines.gpus if job.machines else []):
+        for at, name in _each(f"{path}.machines.gpus", job.machines.gpus if job.machines else ()):
             self.once(at, "accelerator", name, partial(self.facts.accelerator, name))
         for at, name in _each(f"{path}.tags", job.tags):
             self.once(at, "tag", name, partial(self.tag, name))
@@ -161,7 +161,7 @@ class _Known:
             raise UnknownNameError("tag", name, held, hint)
 
 
-def _each(path: str, names: list[str]) -> Iterator[tuple[str, str]]:
+def _each(path: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     for number, name in enumerate(names):
         yield f"{path}.{number}", name
 

@@ -118,7 +118,7 @@ def _kind(chosen: Chosen, facts: Facts) -> tuple[str, str, int | None]:
         return size_of(told.parameters), told.pattern, told.parameters
     if wanted is None:
         return "machines", "machines to work on", None
-    count = int(parameters(load_model(wanted.source.model, facts_folder=facts.folder)))
+    count = int(parameters(load_model(wanted.model, facts_folder=facts.folder)))
     return size_of(count), "answered by an API", count
 
 

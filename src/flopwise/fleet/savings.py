@@ -211,10 +211,9 @@ def _ways_in(weights: str, held: Chosen, offers: Sequence[Offer], purchase: str,
     """The workload in a format on some machines; none where they do not hold it."""
     item = held.item
     assert item.wanted is not None
-    limits = msgspec.structs.replace(item.wanted.source.constraints, weight_formats=[weights], purchase=[purchase])
-    source = msgspec.structs.replace(item.wanted.source, constraints=limits)
     own = [offer.most * offer.count for offer in offers if isinstance(offer, OwnOffer) and not item.splittable]
-    asked = msgspec.structs.replace(item.wanted, source=source, max_gpus=min([item.wanted.max_gpus, *own]))
+    asked = item.wanted.limited(weight_formats=(weights,), purchase=(purchase,))
+    asked = replace(asked, max_gpus=min([asked.max_gpus, *own]))
     try:
         answer = plan(asked, replace(facts, offers=tuple(offers)), alone=False)
     except FlopwiseError:

@@ -97,7 +97,7 @@ def _one(asked: Search, kinds: int | None, shares: tuple[str, ...] = ()) -> Sear
     """One search; with only `kinds` of machines first, and with all where those do not do."""
     try:
         if kinds is not None:
-            buys = asked.wanted.source.constraints.purchase or ["on_demand"]
+            buys = asked.wanted.purchase
             fewer = _planned(asked, replace(asked.facts, offers=promising(asked.facts, kinds, buys, shares)))
             if fewer.plan is not None and fewer.plan.plans:
                 return replace(fewer, few=kinds)

@@ -84,7 +84,7 @@ def api_offers(placed: Placed, platform: Platform, folder: Path | None = None) -
     month = month_of_tokens(placed)
     if month is None:
         return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
-    name = load_model(wanted.source.model, facts_folder=folder).name
+    name = load_model(wanted.model, facts_folder=folder).name
     prices, kept, told = hosted_for(name, folder), list[ApiOffer](), dict[str, list[str]]()
     for price in prices:
         offer = _offer(price)

@@ -8,7 +8,7 @@ from flopwise.fleet.spec import OWNED
 from flopwise.fleet.way import Way, way
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import forbidden
-from flopwise.units import format_bytes
+from flopwise.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,13 +41,13 @@ def why_none(placed: Placed, facts: Facts, buys: Sequence[str]) -> list[str]:
         if priced is not None and (name := _ruling(placed, offer, priced, gpus)) is not None:
             fell[name] = fell.get(name, 0) + 1
     if fell:
-        given = {name: _said(name, getattr(placed.job.constraints, name)) for name in fell}
+        given = {name: _said(name, placed.job.planned["constraints"][name]) for name in fell}
         return [f"{count} offers that would do: not within {given[name]}" for name, count in fell.items()]
     most = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers)
     asked = f"{placed.gpus_each} accelerator{'s' if placed.gpus_each > 1 else ''}"
     machines = placed.job.machines
     if machines is not None and machines.memory is not None:
-        asked += f" of {machines.memory!s:.40}"
+        asked += f" of {format_rate(machines.memory, 'B')}"
     if machines is not None and machines.gpus:
         asked += f" ({' or '.join(machines.gpus)})"
     return [f"no machine on offer has {asked} and a known price; the largest accelerator has {format_bytes(most)}"]

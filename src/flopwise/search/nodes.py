@@ -58,7 +58,7 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
     """
     _check_names(workload, facts, alone=alone)
     limits = workload.limits
-    purchases = limits.purchase or ("on_demand",)
+    purchases = workload.purchase
     gpus = {facts.accelerator(name).name for name in limits.gpus}
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:

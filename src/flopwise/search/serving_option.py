@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Latency, Resolved
+    from flopwise.search.spec import Latency
+    from flopwise.search.workload import Resolved
 
 DEGREES = ("tp", "pp", "ep", "dp")
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
@@ -238,7 +238,7 @@ def front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[int
 
 def _other_targets(workload: Resolved) -> dict[str, Resolved]:
     """For each latency with a front, the workload without its own target."""
-    return {name: replace(workload, **{name: None}) for name in ("ttft", "tpot")}
+    return {"ttft": replace(workload, ttft=None), "tpot": replace(workload, tpot=None)}
 
 
 def _front(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,8 @@ def moved(workload: Resolved) -> Iterator[tuple[str, Latency, Latency | None, Re
         if held.percentile in WEAKER:
             others.append(Latency(WEAKER[held.percentile], held.seconds))
         for other in (*others, None):
-            yield name, held, other, replace(workload, **{name: other})
+            changed: dict[str, Any] = {name: other}
+            yield name, held, other, replace(workload, **changed)
 
 
 def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[TargetCost]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flopwise import options
-from flopwise.cost.machines import MachineSpec
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FileFormat, Kind, Spec, option, same

@@ -17,7 +17,7 @@ from flopwise.search.rank import Floats, Index, Odds, Option
 from flopwise.search.training import Searched, Timed
 from flopwise.training.estimate import TrainJob
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
+from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
 from flopwise.training.memory import memory_band
 from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code

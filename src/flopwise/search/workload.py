@@ -44,6 +44,7 @@ class Resolved:
     training: TrainingSpec
     conditions: RunConditionsSpec
     limits: ConstraintsSpec
+    purchase: tuple[str, ...]  # ways to buy machines
     confidence: float
     tokens: float | None  # that the run goes through, padding included
     requests_per_s: float | None
@@ -70,12 +71,13 @@ class Resolved:
         """The inference engine: the one that is named, or the usual one."""
         return self.limits.engine or DEFAULT_ENGINE
 
-    def limited(self, **limits: tuple[str, ...]) -> Resolved:
-        """The workload with other constraints."""
-        lists = {name: list(values) for name, values in limits.items()}
+    def limited(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
+        """The workload with other constraints, and other ways to buy machines where any are given."""
+        lists = {name: list(values) for name, values in limits.items()} | ({"purchase": [*purchase]} if purchase else {})
         return replace(
             self,
             limits=replace(self.limits, **limits),
+            purchase=purchase or self.purchase,
             written=WORKLOAD_FILE.written(merged_onto(self.written, {"constraints": lists})),
         )
 
@@ -165,6 +167,7 @@ def _resolved(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
         training=training,
         conditions=values[RunConditionsSpec],
         limits=limits,
+        purchase=limits.purchase or ("on_demand",),
         confidence=targets.confidence,
         tokens=tokens,
         requests_per_s=flow.requests_per_s,

@@ -82,7 +82,12 @@ def resolved(data: Mapping[str, Any], node: yaml.Node | None, where: str) -> Res
 def located(error: SpecError, node: yaml.Node | None, where: str) -> SpecError:
     """A complaint that starts with a key's place in the document, with file and line in front."""
     path = str(error).split(":", 1)[0]
-    return SpecError(f"{where}: {error}" if node is None else f"{where}:{_line(node, path.split('.'))}: {error}")
+    return SpecError(f"{place(node, where, path.split('.'))}: {error}")
+
+
+def place(node: yaml.Node | None, where: str, path: list[str]) -> str:
+    """File and line of a key, or just what was read where there are no lines."""
+    return where if node is None else f"{where}:{_line(node, path)}"
 
 
 def document(text: str, where: str) -> tuple[yaml.Node | None, Any]:

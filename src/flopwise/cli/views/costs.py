@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import Screen, heading, pairs, table
-from flopwise.cli.views.parts import bullets
 
 if TYPE_CHECKING:
     from flopwise.api.own_prices import OwnPrice

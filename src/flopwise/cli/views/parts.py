@@ -68,9 +68,9 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
 
 def assumption_list(assumptions: Iterable[str]) -> str:
     """What was assumed, one a line; values that stand in for others, in one line together."""
-    from flopwise.cost.rates import folded
+    from flopwise.cost.rates import fold_assumptions
 
-    lines = list(folded(dict.fromkeys(assumptions)))
+    lines = fold_assumptions(dict.fromkeys(assumptions))
     return bullets("Assumptions", lines) if lines else ""
 
 

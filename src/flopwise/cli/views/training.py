@@ -91,7 +91,7 @@ def document(answer: TrainAnswer) -> dict[str, Any]:
 
     estimate, job = answer.estimate, answer.estimate.job
     degrees = picked(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
-    layout = {name: int(value) for name, value in degrees.items()}
+    layout: dict[str, Any] = {name: int(value) for name, value in degrees.items()}
     layout |= {"recompute_first": job.layout.recompute_first, "stage_layers": list(job.layout.stage_layers)}
     return {
         "model": job.model.name,

@@ -144,7 +144,6 @@ def simulation_request(
         SpecError: a value that cannot be; InfeasibleError: weights and one request do not fit.
         MissingFactError: a fact that the answer needs is not known.
     """
-    scheduling.check()
     model, window = job.model, job.model.max_position
     if not generates(model) or model.kind == "encoder-decoder":
         raise SpecError(
