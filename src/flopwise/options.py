@@ -107,6 +107,8 @@ def _names(value: object, what: str) -> tuple[str, ...]:
 def _path(value: object, what: str) -> Path:
     if not isinstance(value, str | Path):
         raise _expected("the path of a file", value, what)
+    if "\0" in str(value):
+        raise SpecError(f"{what}: {str(value)[:60]!r} is no path")
     return Path(value)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.options import take
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -50,15 +51,13 @@ def own_prices(
     gpu: str | None = None,
     *,
     utilisation: float = 0.6,
-    colocation: bool = False,
-    usd_per_kwh: float | None = None,
-    pue: float | None = None,
-    years: float | None = None,
     facts: str | Path | None = None,
+    **keywords: Any,
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
-    `colocation`: in rented rooms, else in a building of one's own; the other figures replace those of the site.
+    Further keywords are options of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as
+    usual of a building of one's own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
@@ -66,11 +65,14 @@ def own_prices(
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.hardware_prices import hardware_price, hardware_prices
+    from flopwise.fleet.own import site
+    from flopwise.fleet.spec import SiteFigures
 
     if not 0 < utilisation <= 1:
         raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")
     known = load_facts(facts)
-    site = _site(colocation, {"usd_per_kwh": usd_per_kwh, "pue": pue, "years": years})
+    (figures,) = take(keywords, SiteFigures())
+    rooms = site(figures, "site")
     names = list(dict.fromkeys(price.accelerator for price in hardware_prices(known.folder)))
     if gpu is not None:
         asked = known.accelerator(gpu).name
@@ -82,15 +84,8 @@ def own_prices(
     for name in names:
         price = hardware_price(name, known.folder)
         assert price is not None
-        found.append(_row(known.accelerators[name], price, site, utilisation, known))
+        found.append(_row(known.accelerators[name], price, rooms, utilisation, known))
     return sorted(found, key=lambda row: row.usd_per_gpu_hour)
-
-
-def _site(colocation: bool, said: dict[str, float | None]) -> Site:
-    from flopwise.fleet.onprem import COLOCATED, Site
-
-    changes: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    return replace(COLOCATED if colocation else Site(), **changes)
 
 
 def _row(device: Accelerator, price: HardwarePrice, site: Site, utilisation: float, known: Facts) -> OwnPrice:

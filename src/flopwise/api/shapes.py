@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -58,10 +59,10 @@ def advise(
     if task not in DEFAULT_BATCH:
         raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(DEFAULT_BATCH)}")
     of_training = {"precision": precision, "stack": stack, "attention": attention, "ep": ep, "offload": offload or None}
-    of_serving = {"weights": weights, "kv-dtype": kv_dtype, "engine": engine}
+    of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
     for name, value in (of_serving if task == "train" else of_training).items():
         if value is not None:
-            raise SpecError(f"--{name} does not go with --task {task}")
+            raise OptionError(name, f"does not go with --task {task}")
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")

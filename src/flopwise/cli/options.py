@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,7 +12,7 @@ import click
 from flopwise import options
 from flopwise.cli.render import Screen, screen, write
 from flopwise.errors import SpecError
-from flopwise.options import Kind, Option, name
+from flopwise.options import FLAG, Kind, Option, OptionError, name
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]  # generic in the types only
@@ -34,6 +35,20 @@ class Value(_ParamType):
         return self.kind.parse(value, spelling(param))
 
 
+class Written(Value):
+    """A value that goes into a file: it is checked, and quantities with units stay as people write them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check the value; SpecError says what is allowed."""
+        parsed = super().convert(value, param, ctx)
+        if self.kind.words != "quantity" and not self.kind.words.startswith("quantity or"):
+            return str(parsed) if isinstance(parsed, Path) else parsed
+        if self.kind.metavar in ("n", "share", "x"):
+            return parsed
+        percentile, equals, time = str(value).partition("=")
+        return {percentile.strip(): time.strip()} if equals and self.kind.metavar == "time" else str(value).strip()
+
+
 class Flag(click.Option):
     """A flag of the command line, with the option that it was made from."""
 
@@ -51,11 +66,12 @@ def spelling(param: click.Parameter | None) -> str:
 
 
 def flag(
-    field: str, declared: Option, default: Any = None, *, required: bool = False
+    field: str, declared: Option, default: Any = None, *, required: bool = False, written: bool = False
 ) -> Callable[[Function], Function]:
-    """The flag of an option, whose value is the parameter `field` of the command."""
+    """The flag of an option, whose value is the parameter `field` of the command; `written`: as a file would say it."""
     kind = declared.kind
-    given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": Value(kind), "multiple": declared.repeated}
+    value = Written(kind) if written else Value(kind)
+    given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
     return click.option(
         *declared.flags,
         field,
@@ -90,17 +106,19 @@ def add(
     return flag(field or longest.lstrip("-").replace("-", "_"), declared, default, required=required)
 
 
-def declared(spec: type, names: str = "", *, without: str = "", **changes: Any) -> Callable[[Function], Function]:
+def declared(
+    spec: type, names: str = "", *, without: str = "", written: bool = False, **changes: Any
+) -> Callable[[Function], Function]:
     """The flags of a spec, in the order of its fields: those of `names`, or all but those `without`.
 
-    `changes` are of the declarations: another section ...
+    `written`: with values as a file would say them. `changes` are of the declarations: another section ...
     """
     found, defaults = options.options_of(spec), options.defaults_of(spec)
     chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
 
     def decorate(function: Function) -> Function:
         for one in reversed(chosen):
-            function = flag(one, replace(found[one], **changes), defaults[one])(function)
+            function = flag(one, replace(found[one], **changes), defaults[one], written=written)(function)
         return function
 
     return decorate
@@ -140,6 +158,14 @@ class Command(click.Command):
                 args[place + 1 : place + 1] = ["--lora"]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; options that do not go together are named as they are spelled."""
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            named = next((spelling(p) for p in self.params if p.name == error.name), error.name)
+            raise SpecError(f"{named}: {error.reason}") from None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a heading first, then those of each heading."""
         for section, found in by_section(self.get_params(ctx)).items():
@@ -170,9 +196,14 @@ def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Comma
     return click.command(title, cls=Command, examples=examples)
 
 
-def argument(title: str, *, required: bool = True) -> Callable[[Function], Function]:
-    """An argument that names something."""
-    return click.argument(title, type=Value(name(title)), required=required)
+def argument(
+    title: str, kind: Kind | None = None, *, required: bool = True, **changes: Any
+) -> Callable[[Function], Function]:
+    """An argument, a name where no other kind is given; `changes` are of click's."""
+    return click.argument(title, type=Value(kind or name(title)), required=required, **changes)
+
+
+explained = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)
 
 
 def given(context: click.Context) -> dict[str, str]:
@@ -180,6 +211,23 @@ def given(context: click.Context) -> dict[str, str]:
     source = click.core.ParameterSource.COMMANDLINE
     params = [p for p in context.command.params if isinstance(p, Flag)]
     return {p.name: max(p.opts, key=len) for p in params if p.name and context.get_parameter_source(p.name) == source}
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Refuse options, by the names of their parameters, that the command line says.
+
+    Raises:
+        SpecError: names them, and says `why`.
+    """
+    said = given(click.get_current_context())
+    if strays := sorted(said[name] for name in names if name in said):
+        raise usage_error(f"{', '.join(strays)}: {why}")
+
+
+def values(parameters: Mapping[str, Any], *specs: type) -> dict[str, Any]:
+    """The parameters that have a value; with `specs` those of their fields alone."""
+    wanted = {field for spec in specs for field in options.defaults_of(spec)} if specs else parameters
+    return {name: parameters[name] for name in parameters if name in wanted and parameters[name] is not None}
 
 
 def usage_error(message: str) -> SpecError:

@@ -72,6 +72,18 @@ class SourceSpec(Spec):
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec(Spec):
+    """Which accelerators of a list."""
+
+    kind: str | None = option(
+        "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
+        "Only this kind of device; of instances `cpu` are those without another.",
+    )
+# fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSpec(Spec):
     """Storage that is read from: its kind, or what it was measured to deliver."""
 

@@ -13,6 +13,14 @@ from flopwise.options import Spec, option
 class SharedSpec(Spec):
     """Options that several subjects share; each takes those that it has a use for."""
 
+    gpus: int | None = option(
+        "--gpus", options.DEGREE,
+        "Number of accelerators (default: one; of a service those of one replica, for storage a whole node).",
+    )
+    batch: int | None = option("--batch", options.BATCH, "Sequences, or samples, of one pass.")
+    efficiency: float | None = option(
+        "--efficiency", options.FRACTION, "Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).",
+    )
     tp: int | None = option("--tp", options.DEGREE, "Tensor-parallel degree.", section="Layout")
     pp: int | None = option("--pp", options.DEGREE, "Pipeline stages.", section="Layout")
     ep: int | None = option(

@@ -18,6 +18,7 @@ from flopwise.search.spec import (
     TargetsSpec,
     TrafficSpec,
     WorkloadSpec,
+    keys_of,
     means_something,
 )
 from flopwise.search.workload_traffic import Arriving, arriving
@@ -73,7 +74,9 @@ class Resolved:
 
     def limited(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""
-        lists = {name: list(values) for name, values in limits.items()} | ({"purchase": [*purchase]} if purchase else {})
+        lists = {name: list(values) for name, values in limits.items()} | (
+            {"purchase": [*purchase]} if purchase else {}
+        )
         return replace(
             self,
             limits=replace(self.limits, **limits),
@@ -94,9 +97,12 @@ def schema() -> dict[str, Any]:
 
 
 def merged_onto(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with `changes` laid over it, section by section."""
-    merged = dict(data)
-    for key, value in changes.items():
+    """`data` with `changes` laid over it, section by section; an option of several keys goes where its task has it."""
+    merged, task = dict(data), str(changes.get("task", data.get("task")))
+    for name, said in changes.items():
+        places = keys_of(name)
+        section, _, part = next((key for key in places if means_something(key, task)), name).rpartition(".")
+        key, value = (section, {part: said}) if len(places) > 1 and section else (name, said)
         below = merged.get(key)
         merged[key] = {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
@@ -197,7 +203,15 @@ def _sample_tokens(data: DataSpec) -> float | None:
     return None if documents is None else documents.mean
 
 
-def method_of(lora: int | None, targets: tuple[str, ...], *, qlora: bool) -> dict[str, Any]:
-    """Adapters as files say them; nothing where there are none."""
-    kind: dict[str, Any] = {"kind": "qlora" if qlora else "lora"} if qlora or lora is not None else {}
-    return kind | ({} if lora is None else {"rank": lora}) | ({"targets": list(targets)} if targets else {})
+def as_in_file(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their names as the mapping that a file would say; one of several keys stays under its name."""
+    lora, adapters = named.get("lora"), named.get("qlora") or "lora" in named
+    found: dict[str, Any] = {"method": {"kind": "qlora" if named.get("qlora") else "lora"}} if adapters else {}
+    if lora is not None:
+        found["method"]["rank"] = lora
+    for name, value in named.items():
+        if name not in ("lora", "qlora"):
+            places = keys_of(name)
+            section, dot, part = (places[0] if len(places) == 1 else name).rpartition(".")
+            (found.setdefault(section, {}) if dot else found)[part] = [*value] if isinstance(value, tuple) else value
+    return found

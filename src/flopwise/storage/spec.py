@@ -7,6 +7,7 @@ from functools import partial
 
 from flopwise import options
 from flopwise.facts.spec import StorageSpec
+from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
@@ -35,8 +36,8 @@ class SampleSpec(Spec):
     token_bytes: float | None = same(
         ReadsSpec, "token_bytes", section="Samples and how fast they are worked on",
     )
-    efficiency: float | None = _sample(
-        "--efficiency", options.FRACTION, "Achieved share of the datasheet's rates: 0.4, 40% (default: estimated).",
+    efficiency: float | None = same(
+        SharedSpec, "efficiency", section="Samples and how fast they are worked on",
     )
     achieved_flops_per_s: float | None = _sample(
         "--achieved", options.FLOPS, "FLOP/s that one accelerator achieves: 35TFLOP/s.",
