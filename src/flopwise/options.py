@@ -61,7 +61,7 @@ def whole(low: int = 1, high: int = 10**9) -> Kind:
     return Kind("n", parse, "quantity", {"type": ["number", "string"]})
 
 
-def name(metavar: str) -> Kind:
+def name(metavar: str, longest: int = 200) -> Kind:
     """A name of something known: it is looked up by the function that uses it."""
 
     def parse(value: object, what: str) -> str:
@@ -70,9 +70,11 @@ def name(metavar: str) -> Kind:
         text = value.strip()
         if not text or "\0" in text:
             raise SpecError(f"{what}: {value[:60]!r} is no name")
+        if len(text) > longest:
+            raise SpecError(f"{what}: expected text of a length up to {longest}, not of {len(text):,}")
         return text
 
-    return Kind(metavar, parse)
+    return Kind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
 
 
 def choice(*allowed: str) -> Kind:
@@ -230,9 +232,10 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Read the values that are said; SpecError for one that cannot be."""
+        defaults = defaults_of(type(self))
         for name, declared in options_of(type(self)).items():
             value = getattr(self, name)
-            if value is not None and value != ():
+            if value is not None and value is not defaults[name]:
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
 
 
@@ -382,7 +385,7 @@ def by_name(kind: Kind) -> Kind:
 
 def _key(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise _expected("a name", value, what)
+        raise SpecError(f"{what}: keys are text, not {kind_of(value)} (given: {str(value)[:60]!r})")
     return value
 
 

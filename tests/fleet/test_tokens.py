@@ -19,7 +19,8 @@ from flopwise.fleet.allocate import Choice, Demand, allocate
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.candidates import Carried, carried, scaled
-from flopwise.fleet.file import Cap, Strays, fleet_from
+from flopwise.fleet.file import Cap, fleet_from
+from flopwise.fleet.spec import Spreads
 from flopwise.fleet.scenarios import Z90
 from flopwise.fleet.tokens import month_of_tokens
 
@@ -179,7 +180,7 @@ def test_drawn_months_of_an_api_follow_demand_without_steps(facts: Facts) -> Non
     """Demand and prices are lognormal, and so is their product: its percentiles are known."""
     drawn = assess(fleet(HELP | {"purchase": ["api"]}), facts, scenarios=20_000).scenarios
     assert drawn is not None
-    spread = math.hypot(Strays().demand, Strays().list_price)
+    spread = math.hypot(Spreads().demand, Spreads().list_price)
     assert drawn.p90 / drawn.p10 == pytest.approx(math.exp(2 * Z90 * spread), rel=0.02)
 
 

@@ -6,7 +6,7 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.search.workload import schema
 from flopwise.search.workload_file import load_workload, parse_workload, workload_from
-from flopwise.training.spec import batch_of_tokens
+from flopwise.training.spec import divisible_batch
 
 GOOD = """\
 name: chat
@@ -50,7 +50,7 @@ def test_batch_from_tokens() -> None:
         {"model": "7B", "task": "pretrain", "data": {"tokens": "1T", "seq_len": 4096, "global_batch_tokens": "4M"}}
     )
     assert (resolved.global_batch, resolved.global_batch_tokens) == (None, 4e6)
-    assert batch_of_tokens(4e6, 4096) == 1024  # 977 would leave ranks nothing to share
+    assert divisible_batch(4e6 / 4096) == 1024  # 977 would leave ranks nothing to share
 
 
 @pytest.mark.parametrize(

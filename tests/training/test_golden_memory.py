@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lossless import FFN, HEADS, KV, LAYERS, MATRICES, MODEL, NORMS, PARAMS, VOCAB, WIDTH, job
-from test_golden_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
+from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
 
 from flopwise.facts.software import stack
 from flopwise.training.checkpoint import checkpoint_bytes

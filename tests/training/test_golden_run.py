@@ -25,7 +25,7 @@ from lossless import (
     lines,
     machine,
 )
-from test_golden_step import ATTENTION, BATCH, EMBEDDING, FORWARD, LIGHT, LOSS, MEGATRON, SEQ
+from test_golden_training_step import ATTENTION, BATCH, EMBEDDING, FORWARD, LIGHT, LOSS, MEGATRON, SEQ
 
 from flopwise.training.checkpoint import daly_interval_s
 from flopwise.training.estimate import TrainEstimate, estimate

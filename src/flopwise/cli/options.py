@@ -71,17 +71,19 @@ def flag(
     """The flag of an option, whose value is the parameter `field` of the command; `written`: as a file would say it."""
     kind = declared.kind
     value = Written(kind) if written else Value(kind)
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)  # as the help shows it
     given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
     return click.option(
         *declared.flags,
         field,
         cls=Flag,
         declared=declared,
-        default=default if not declared.repeated or default else None,
-        show_default=not isinstance(default, bool) and default not in (None, ()),
+        default=None if default is options.NEEDED or default == () else default,
+        show_default=not isinstance(default, bool) and default not in (None, (), options.NEEDED),
         required=required,
         metavar=declared.metavar or (f"[{kind.metavar}]" if kind.choices else None),
-        help=declared.help,
+        help=declared.help + (" May be given several times." if declared.repeated else ""),
         **given,
     )
 
@@ -200,7 +202,7 @@ def argument(
     title: str, kind: Kind | None = None, *, required: bool = True, **changes: Any
 ) -> Callable[[Function], Function]:
     """An argument, a name where no other kind is given; `changes` are of click's."""
-    return click.argument(title, type=Value(kind or name(title)), required=required, **changes)
+    return click.argument(title, type=Value(kind or name(title, 4096)), required=required, **changes)
 
 
 explained = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)

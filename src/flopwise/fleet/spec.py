@@ -34,7 +34,7 @@ MOST_MACHINES = 100_000
 MOST_WORKLOADS, MOST_KINDS = 2000, 100
 """Of a fleet: workloads, and kinds of machines of its own."""
 
-_PURCHASE, _NAME, _TEXT = options.choice(*PURCHASES), options.name("name"), options.name("text")
+_PURCHASE, _NAME, _TEXT = options.choice(*PURCHASES), options.name("name"), options.name("text", 5000)
 _GROWTH = options.quantity("share", units.parse_share, high=MOST_GROWTH, closed=True)
 _SPREAD = options.quantity("share", units.parse_share, high=2.0, closed=True)
 _VOLUME = options.quantity("bytes", units.parse_bytes, high=1e21, closed=True)  # all that the internet carries is less

@@ -63,16 +63,22 @@ LATENCY = Kind(
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec(Spec):
-    """What is planned, and how it is ranked."""
+    """What is planned."""
 
     model: str = option(
-        "", options.name("model"), "A catalog name, a hub id, a folder, a config.json, or a size such as 7B.",
+        "", options.name("model", 4096), "A catalog name, a hub id, a folder, a config.json, or a size such as 7B.",
         default=options.NEEDED, key="model",
     )
     task: str = option(
         "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key="task",
     )
     name: str | None = option("", options.name("name"), "As results call it.", key="name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingSpec(Spec):
+    """Which ways of running a workload are looked at, and how they are ranked."""
+
     objective: str = option(
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key="objective",
     )
@@ -204,7 +210,7 @@ SECTIONS = {
 }
 WORKLOAD_FILE = FileFormat(
     specs=(
-        WorkloadSpec, DataSpec, AdaptersSpec, TrainingSpec, TrafficSpec, TechniqueRequest, TargetsSpec,
+        WorkloadSpec, RankingSpec, DataSpec, AdaptersSpec, TrainingSpec, TrafficSpec, TechniqueRequest, TargetsSpec,
         ConstraintsSpec, RunConditionsSpec,
     ),
     sections=SECTIONS,

@@ -15,6 +15,7 @@ from flopwise.search.spec import (
     AdaptersSpec,
     ConstraintsSpec,
     Latency,
+    RankingSpec,
     TargetsSpec,
     TrafficSpec,
     WorkloadSpec,
@@ -137,7 +138,8 @@ def _key(name: str) -> str:
 
 
 def _resolved(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
-    spec, data, limits, targets = (values[kind] for kind in (WorkloadSpec, DataSpec, ConstraintsSpec, TargetsSpec))
+    spec, ranking, data = values[WorkloadSpec], values[RankingSpec], values[DataSpec]
+    limits, targets = values[ConstraintsSpec], values[TargetsSpec]
     adapters, techniques = values[AdaptersSpec], values[TechniqueRequest]
     training = replace(
         values[TrainingSpec],
@@ -166,9 +168,9 @@ def _resolved(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
         model=spec.model,
         task=spec.task,
         name=spec.name,
-        objective=spec.objective,
-        simulate=spec.simulate,
-        one_precision=spec.one_precision,
+        objective=ranking.objective,
+        simulate=ranking.simulate,
+        one_precision=ranking.one_precision,
         data=data,
         training=training,
         conditions=values[RunConditionsSpec],

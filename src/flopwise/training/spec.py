@@ -276,7 +276,7 @@ class TrainingSpec(Spec):
     )
     offload: tuple[str, ...] = _layout(
         "--offload", options.choice("optimizer", "parameters", "activations"),
-        "Keep these in host memory; may be given several times.", repeated=True,
+        "Keep these in host memory.", repeated=True,
     )
     # fmt: on
 

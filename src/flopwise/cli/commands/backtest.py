@@ -31,7 +31,7 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 )
 @options.argument("kind")
 @options.argument("file", FILE)
-@add("--by", name("column"), "Split by this column of the file; repeatable.", repeated=True)
+@add("--by", name("column"), "Split by this column of the file.", repeated=True)
 @declared(SourceSpec, "facts")
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.

@@ -14,9 +14,9 @@ from flopwise.cli.progress import Progress
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import CHANGE, COUNT, USD_OR_ZERO, Kind, choice, name, options_of, whole
-from flopwise.search.spec import ConstraintsSpec, TargetsSpec, WorkloadSpec
+from flopwise.search.spec import ConstraintsSpec, RankingSpec, TargetsSpec
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
 from flopwise.training.spec import TrainingSpec
 
 ADAPTERS, LATENCIES, PLACES = "lora qlora lora_targets", "ttft tpot latency", "providers regions gpus instances"
@@ -50,7 +50,7 @@ def _prices(value: object, what: str) -> tuple[float, ...]:
 
 
 def _pretrain_tokens(value: object, what: str) -> float | None:
-    return None if str(value).lower() == "auto" else COUNT.parse(value, what)  # type: ignore[no-any-return]  # a number
+    return None if str(value).lower() == "auto" else COUNT.parse(value, what)
 
 
 @options.command(
@@ -73,7 +73,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @add(
     "--way",
     choice("api", "open", "finetune", "pretrain"),
-    "Only this way; may be given several times.",
+    "Only this way.",
     field="ways",
     repeated=True,
 )
@@ -111,7 +111,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @declared(ConstraintsSpec, PLACES, written=True)
 @declared(ConstraintsSpec, "purchase")
 @add("--train-purchase", PURCHASE, "As --purchase, for what trains.", repeated=True, section="Where it may run")
-@declared(WorkloadSpec, "simulate")
+@declared(RankingSpec, "simulate")
 @declared(SourceSpec, "assume_family facts")
 def command(
     *,
@@ -137,7 +137,8 @@ def command(
     from flopwise.cli.views import costs as view
     from flopwise.search.workload import as_in_file
 
-    volume, prompt, answer = _traffic(tokens_per_month, input_tokens, output_tokens)
+    means = (None if length is None else mean_tokens(length) for length in (input_tokens, output_tokens))
+    volume, prompt, answer = _traffic(tokens_per_month, *means)
     traffic = MonthlyTraffic(
         tokens_per_month=volume, input_tokens=prompt, output_tokens=answer, growth_frac=growth_frac, peak=peak or 1.0
     )

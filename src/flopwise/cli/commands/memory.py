@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from flopwise.cli import options
 from flopwise.cli.options import add, declared
@@ -49,7 +49,7 @@ def command(*, explain: bool, **given: Any) -> None:
     parts.write_answer(answer, training.memory_document, training.memory_lines, explained=explain)
 
 
-def question(*, model: str, task: str, **given: Any) -> Any:
+def question(*, model: str, task: Literal["train", "serve"], **given: Any) -> Any:
     """The answer to the parameters of this command."""
     from flopwise.api.memory import memory
 

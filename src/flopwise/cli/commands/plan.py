@@ -28,8 +28,8 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if one.flags and (one.key or field in ("lora", "qlora")):
                 found.setdefault(one.flags, (field, spec))
     for field, spec in reversed(found.values()):
-        written = {"repeated": True} if field == "engine" else {}
-        function = declared(spec, field, written=True, **written)(function)
+        repeated = field == "engine" or options_of(spec)[field].repeated
+        function = declared(spec, field, written=True, repeated=repeated)(function)
     return function
 
 

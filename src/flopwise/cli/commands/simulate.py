@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.options import add, declared
 from flopwise.cli.progress import Progress, announce_compilation
+from flopwise.cli.render import Screen
 from flopwise.cli.views import simulation as view
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -97,6 +99,8 @@ def command(**given: Any) -> None:
     cache = ResponseCacheSpec(**options.values(given, ResponseCacheSpec)).cache()
     attain = {} if given["attain"] is None else {"attain": given["attain"]}
     found: Any
+    document: Callable[[Any], dict[str, Any]]
+    lines: Callable[[Any, Screen], Iterator[str]]
     if rule is not None:
         from flopwise.api.simulate import autoscale
 
