@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo plans test test-all fuzz house mutants lint types imports bench clean help
+.PHONY: setup dev oracle demo plans test test-all fuzz house accuracy mutants lint types imports bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -97,6 +97,10 @@ fuzz: dev ## property tests on inputs drawn at random, ROUNDS times over (20); w
 
 mutants: dev ## seed wrong formulas and list those that no test notices
 	$(BIN)/python -P tests/mutants/run.py
+
+accuracy: dev ## predict benchmarks/truth again: the intervals, then benchmarks/accuracy/REPORT.md
+	$(BIN)/python benchmarks/accuracy/fit_intervals.py --write
+	$(BIN)/python benchmarks/accuracy/report.py
 
 bench: dev ## measure against the targets; writes benchmarks/REPORT.md
 	$(BIN)/python -P benchmarks/bench.py

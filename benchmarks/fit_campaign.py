@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.backtests.gpu_hours import CAMPAIGN, campaign_frac, predict_row
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
 
 Array = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,12 +33,12 @@ LEFT_OUT = ROOT / "benchmarks" / "accuracy" / "gpu_hours_left_out.csv"
 def shares(file: Path) -> tuple[list[str], list[str], Array]:
     """Names, sources and (hours of the steps / published hours) of all rows that can be predicted."""
     facts, names, sources, found = load_facts(), [], [], []
-    for row in read_rows(file, ()):
+    for row in measurements(KINDS["gpu-hours"], file):
         one = predict_row(row, facts)
         if one.predicted and one.measured:
             names.append(one.id)
             sources.append(row["source"])
-            found.append(one.predicted * campaign_frac() / one.measured)
+            found.append(one.predicted * campaign_frac(facts.calibration) / one.measured)
     return names, sources, np.array(found)
 
 

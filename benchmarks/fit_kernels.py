@@ -4,7 +4,8 @@
     python benchmarks/fit_kernels.py KERNELS.csv --fit           refit, report, write data/calibration
     python benchmarks/fit_kernels.py KERNELS.csv --leave-out H100-SXM-80GB   refit without a GPU, report on it alone
     python benchmarks/fit_kernels.py KERNELS.csv --leave-out all             the same for each GPU in turn
-    python benchmarks/fit_kernels.py --page                      write docs/calibration.md
+
+The page of all values, docs/calibration.md, is written by docs/generate.py.
 
 The loss is the mean of |log(predicted / measured)|, smoothed near zero, plus a pull of every family's value towards the
 value that all families share, so that a family with few rows stays near the others.
@@ -13,24 +14,25 @@ value that all families share, so that a family with few rows stays near the oth
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fit_parameters import FAMILIES, FIXED, KNOBS, Knob
 from flopwise.backtests.kernels import Predictor
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.cost.rates import families
-from flopwise.facts.calibration import Calibration, Parameter, calibration_page, load_calibration
+from flopwise.facts.calibration import Calibration, Parameter, read_parameters
 from flopwise.facts.catalog import Facts, load_facts
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "src" / "flopwise" / "data" / "calibration"
 PULL = 0.02  # weight of (log value - log shared value) ** 2, per family, times the number of rows of an average family
-Row = dict[str, str]
+Row = Mapping[str, str]
 Key = tuple[str, str]
 
 
@@ -71,7 +73,7 @@ class Fit:
 
     def __init__(self, rows: list[Row], facts: Facts, values: dict[Key, float], absent: frozenset[str]) -> None:
         self.rows, self.facts, self.values, self.absent = rows, facts, values, absent
-        self.measured = [float(r["measured_time_us"]) * 1e-6 for r in rows]
+        self.measured = [float(r["seconds"]) for r in rows]
         self.current = self.predictions(values, range(len(rows)))
 
     def predictions(self, values: dict[Key, float], which: Iterable[int]) -> dict[int, float]:
@@ -136,7 +138,7 @@ KEYS = knob_keys(KNOBS)
 def shipped_values() -> dict[Key, float]:
     values = {key: knob.start for key, knob in KEYS.items()}
     try:
-        shipped = {(p.name, p.scope): p.value for p in load_calibration().parameters}
+        shipped = {(p.name, p.scope): p.value for p in read_parameters(DATA)}
     except Exception:  # noqa: BLE001 - a first fit has nothing shipped
         shipped = {}
     return values | {key: min(max(shipped[key], KEYS[key].low), KEYS[key].high) for key in values if key in shipped}
@@ -148,7 +150,7 @@ def errors(rows: list[Row], facts: Facts, calibration: Calibration) -> list[tupl
     for row, prediction in found:
         if prediction.predicted is None:
             print(f"skipped {row['id']}: {prediction.skipped}")
-    return [(r, p.predicted / (float(r["measured_time_us"]) * 1e-6) - 1) for r, p in found if p.predicted is not None]
+    return [(r, p.predicted / float(r["seconds"]) - 1) for r, p in found if p.predicted is not None]
 
 
 def report(found: list[tuple[Row, float]], by: Sequence[tuple[str, ...]]) -> None:
@@ -201,7 +203,7 @@ def leave_out(rows: list[Row], facts: Facts, gpu: str, starts: int) -> list[tupl
 
 
 SIZES = (1.6, 1.25, 1.1, 1.3, 1.1, 1.03)
-BY = (("op",), ("gpu",), ("op", "dtype"), ("op", "gpu"), ("framework",), ("op", "framework"))
+BY = (("op",), ("gpu",), ("op", "dtype"), ("op", "gpu"), ("library",), ("op", "library"))
 
 
 def write(calibration: Calibration) -> None:
@@ -223,12 +225,10 @@ def main() -> None:
     parser.add_argument("--seed", action="store_true", help="start from the starting values, not the shipped ones")
     parser.add_argument("--starts", type=int, default=1, help="descents; all but the first from shaken values")
     parser.add_argument("--leave-out", metavar="GPU")
-    parser.add_argument("--page", action="store_true")
     parser.add_argument("--date", default="2026-11-21")
     arguments = parser.parse_args()
     if arguments.file is not None:
-        with arguments.file.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+        rows = measurements(KINDS["kernels"], arguments.file)
         facts = load_facts()
         if arguments.leave_out:
             gpus = sorted({r["gpu"] for r in rows}) if arguments.leave_out == "all" else [arguments.leave_out]
@@ -239,10 +239,7 @@ def main() -> None:
                 values = fitted(rows, facts, start, frozenset(), arguments.starts)
                 said = f"{len(rows)} published kernels and collectives (aiconfigurator, vidur)"
                 write(as_calibration(values, said, arguments.date))
-                load_calibration.cache_clear()
-            report(errors(rows, facts, load_calibration()), BY)
-    if arguments.page:
-        (ROOT / "docs" / "calibration.md").write_text(calibration_page(load_calibration()), encoding="utf-8")
+            report(errors(rows, facts, Calibration(tuple(read_parameters(DATA)))), BY)
 
 
 if __name__ == "__main__":

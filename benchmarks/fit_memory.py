@@ -1,4 +1,4 @@
-"""Refit the few fitted constants of data/stacks.csv and data the band of the memory backtest, leaving one source out.
+"""Refit the few fitted constants of data/stacks.json and data the band of the memory backtest, leaving one source out.
 
     python benchmarks/fit_memory.py training_memory.csv
 
@@ -9,7 +9,6 @@ The rest follows from the software.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import statistics
 import sys
@@ -19,9 +18,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flopwise.backtests import memory
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.errors import FlopwiseError
-from flopwise.facts import software
-from flopwise.facts.catalog import load_facts
+from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.software import TrainingStack
 
 Constants: TypeAlias = tuple[float, float, float]
 NAMES = ("loss_bytes of eager stacks", "loss_bytes of compiled stacks", "fragmentation_frac")
@@ -30,12 +31,14 @@ EAGER = ("hf-trainer", "litgpt", "fsdp-eager", "torchtune-eager", "torchtune-202
 COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
 
 
-def set_constants(constants: Constants) -> None:
-    """Put the constants into the loaded rows."""
-    rows, _ = software._stacks()  # noqa: SLF001 - a fit changes what is cached
-    for name, row in rows.items():
+def with_constants(facts: Facts, constants: Constants) -> Facts:
+    """The facts with these constants in the rows of stacks."""
+
+    def moved(name: str, row: TrainingStack) -> TrainingStack:
         loss = constants[0] if name in EAGER else constants[1] if name in COMPILED else row.loss_bytes
-        rows[name] = replace(row, loss_bytes=loss, fragmentation_frac=constants[2])
+        return replace(row, loss_bytes=loss, fragmentation_frac=constants[2])
+
+    return facts.replaced(stacks={name: moved(name, row) for name, row in facts.stacks.items()})
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -51,19 +54,18 @@ def score(errors: list[float]) -> float:
 
 def main() -> None:
     facts = load_facts()
-    with Path(sys.argv[1]).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = measurements(KINDS["memory"], Path(sys.argv[1]))
     errors: dict[Constants, dict[str, list[float]]] = {}
     for constants in itertools.product(*GRID):
-        set_constants(constants)
+        moved = with_constants(facts, constants)
         by_source: dict[str, list[float]] = defaultdict(list)
         for row in rows:
             try:
-                found = memory.predict_row(row, facts).error
+                found = memory.predict_row(row, moved).error
             except FlopwiseError:
                 continue
             if found is not None:
-                by_source[row["source_key"]].append(found)
+                by_source[row["study"]].append(found)
         errors[constants] = by_source
 
     def best(without: str = "") -> Constants:

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from fit_serving_knobs import KNOBS
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.run import measurements
 from flopwise.backtests.serving import STREAM, measured_quantities, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
-from flopwise.facts.architecture import Experts
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Engine, engine, engine_names
 from flopwise.serving.assisted import request_work
 from flopwise.serving.estimate import ServeJob, check, job_memory, runner, steady_state
@@ -79,10 +79,10 @@ class Figure:
 def runs(file: Path) -> list[Run]:
     """All rows that can be predicted."""
     facts, found = load_facts(), []
-    for row in read_rows(file, ()):
+    for row in measurements(KINDS["serving"], file):
         measured = measured_quantities(row)
         try:
-            job, place = row_job(row, facts)
+            job, replicas = row_job(row, facts)
             check(job)
             memory = job_memory(job)
             machine = runner(job)
@@ -92,9 +92,8 @@ def runs(file: Path) -> list[Run]:
             continue
         if _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
-        mixture = any(isinstance(i, Experts) for k in job.model.stacks[0].kinds for i in k.items)
         found.append(
-            Run(row["id"], row["source"], row["mode"], mixture, job, memory, machine, place.replicas, measured)
+            Run(row["id"], row["study"], row["mode"], job.model.has_experts, job, memory, machine, replicas, measured)
         )
     return found
 

@@ -24,12 +24,14 @@ from typing import Any
 import numpy as np
 
 from fit_training_knobs import KNOBS
-from flopwise.backtests.training import measured_tokens_per_s, row_job
+from flopwise.backtests.kinds import KINDS
+from flopwise.backtests.prediction import number
+from flopwise.backtests.run import measurements
+from flopwise.backtests.training import row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.calibration import load_calibration
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.rows import read_rows
 from flopwise.facts.software import Stack, stack, stack_names
 from flopwise.training.estimate import TrainJob, single_parts, single_table
 from robust_fit import STEP, Array, Knob, descended, even_weights, solved, told, write_cells
@@ -55,15 +57,14 @@ class Run:
 def runs(file: Path) -> list[Run]:
     """All runs of a file that can be predicted."""
     facts, found = load_facts(), []
-    for row in read_rows(file, ()):
-        measured = measured_tokens_per_s(row)
+    for row in measurements(KINDS["training"], file):
+        measured = number(row, "tokens_per_s_per_gpu")
         try:
             job = row_job(row, facts)
         except FlopwiseError:
             continue
         if measured:
-            experts = any(type(i).__name__ == "Experts" for k in job.model.stacks[0].kinds for i in k.items)
-            found.append(Run(row["id"], row["source_key"], job, measured, experts))
+            found.append(Run(row["id"], row["study"], job, measured, job.model.has_experts))
     return found
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from flopwise.facts.software import stack, stack_names
+from flopwise.facts.catalog import load_facts
 from robust_fit import Knob
+
+STACKS = load_facts().stacks
 
 
 def _stacks(*, fused: bool) -> tuple[str, ...]:
-    return tuple(n for n in stack_names() if (stack(n).activations == "fused") == fused)
+    return tuple(n for n, row in STACKS.items() if (row.activations == "fused") == fused)
 
 
 def _kernel(name: str) -> tuple[str, ...]:
-    return tuple(n for n in stack_names() if stack(n).attention_kernel == name)
+    return tuple(n for n, row in STACKS.items() if row.attention_kernel == name)
 
 
 OLD = ("megatron-2021", "megatron-deepspeed")
 FUSED = tuple(n for n in _stacks(fused=True) if n != "unsloth")
 EAGER = (*_stacks(fused=False), "unsloth")
 ENGINE, TORCH = _kernel("cudnn"), (*_kernel("fa1"), *_kernel("fa2"))
-OVERLAPPED = tuple(n for n in stack_names() if stack(n).dp_overlap > 0)
+OVERLAPPED = tuple(n for n, row in STACKS.items() if row.dp_overlap > 0)
 
 KNOBS = (
     Knob("train_joules_per_flop", ("ampere",), 0.95e-12, 0.3e-12, 3e-12, 0.3, column=False),
@@ -59,7 +61,7 @@ KNOBS = (
     Knob("tp_overlap", ("fsdp-compile-async-tp",), 0.5, 0.02, 0.95),
     Knob("ep_overlap", ("megatron-te", "in-house", "hai-llm"), 0.3, 0.02, 0.95),
     Knob("ep_overlap", ("megatron-2026",), 0.5, 0.02, 0.95),
-    Knob("routing_s", tuple(stack_names()), 5e-3, 5e-4, 2e-2),
+    Knob("routing_s", tuple(STACKS), 5e-3, 5e-4, 2e-2),
     Knob("dp_overlap", OVERLAPPED, 0.8, 0.1, 1.0),
     Knob("message_frac", ("deepspeed-zero3",), 0.5, 0.02, 1.0, 1.0),
 )

@@ -35,7 +35,7 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")
 import torch
 
-from measured_rows import MEMORY_COLUMNS, SCRIPT, TRAINING_COLUMNS, Case, Measured, memory_rows, training_row
+from measured_rows import SCRIPT, Case, Measured, memory_rows, training_row
 from small_transformers import Shape, Transformer
 
 
@@ -249,10 +249,10 @@ def measured(case: Case, device: Device, quiet: Quiet | None, *, warmup: int, re
     )
 
 
-def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    """One table."""
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """One table; of no rows, an empty file."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -260,9 +260,8 @@ def write_csv(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) 
 def write_all(out: Path, done: list[Measured], skipped: list[str], device: Device, gpu: str, date: str) -> None:
     """The four files; called after every case, so that an interrupted run leaves what it has."""
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "training.csv", TRAINING_COLUMNS, [training_row(m, gpu, date) for m in done])
-    rows = [row for m in done for row in memory_rows(m, gpu, date, device.kind)]
-    write_csv(out / "memory.csv", MEMORY_COLUMNS, rows)
+    write_csv(out / "training.csv", [training_row(m, gpu, date) for m in done])
+    write_csv(out / "memory.csv", [row for m in done for row in memory_rows(m, gpu, date)])
     shapes = {m.case.shape.name: m.case.shape for m in done}
     lines = [{"name": s.name, "source": SCRIPT, "date": date, "config": s.config} for s in shapes.values()]
     (out / "models.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -6,12 +6,14 @@ its prior, so that one that only a left-out group knows goes back there. All con
 
 from __future__ import annotations
 
-import csv
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,18 +42,25 @@ def prior(knobs: Sequence[Knob]) -> Array:
     return np.log([k.prior for k in knobs])
 
 
-def write_cells(table: Path, cells: Iterable[tuple[str, Collection[str], str]]) -> None:
-    """Write (column, names of rows, text) into a CSV table whose rows are told apart by `name`."""
-    with table.open(encoding="utf-8", newline="") as source:
-        rows = list(csv.DictReader(source))
-    for column, names, text in cells:
-        for row in rows:
-            if row["name"] in names:
-                row[column] = text
-    with table.open("w", encoding="utf-8", newline="") as target:
-        writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def write_fitted(table: Path, values: Iterable[tuple[str, Collection[str], float]], source: str) -> None:
+    """Write (column, names of records, value) into the `fitted` sections of a JSON table, with `source` and today.
+
+    A record that is like another says only what differs from it, before and after.
+    """
+    records: dict[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+    whole: dict[str, dict[str, Any]] = {}
+    for name, record in records.items():
+        whole[name] = whole.get(record.get("like", ""), {}) | record.get("fitted", {})
+    for column, names, value in values:
+        for name in names:
+            whole[name] = whole[name] | {"source": source, "date": f"{datetime.now(UTC):%Y-%m-%d}", column: value}
+    for name, record in records.items():
+        above = whole.get(record.get("like", ""), {})
+        own = {k: v for k, v in whole[name].items() if k in ("source", "date") or above.get(k) != v}
+        record.pop("fitted", None)
+        if own.keys() - {"source", "date"}:
+            record["fitted"] = own
+    table.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def loss(knobs: Sequence[Knob], errors: Array, weight: Array, point: Array) -> float:

@@ -12,9 +12,9 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
+from flopwise.search.layout_search import LayoutSearch, layout_search, node_table, steps_s, timed_layouts
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.space import CHUNK, Family
-from flopwise.search.training import Searched, node_table, searched, steps_s, timed
 from flopwise.training.layout import Recipe
 from flopwise.training.memory import allocated_and_states
 from flopwise.training.step import StepTable
@@ -53,11 +53,13 @@ def speeds() -> list[Speed]:
     keep_freed_memory()
     found, eight = [], node()
     for name, seq, batch in CASES:
-        model, recipe = load_model(name), Recipe(seq_len=seq, global_batch=batch, stack="megatron-te")
+        model, facts = load_model(name), load_facts()
+        row, adamw = facts.stack("megatron-te"), facts.optimizer("adamw")
+        recipe = Recipe(seq_len=seq, global_batch=batch, stack=row, optimizer=adamw)
 
-        def search(most: int = MAX_GPUS, model: Model = model, recipe: Recipe = recipe) -> Searched:
-            job = searched(model, recipe, most=most, least=8)
-            timed(job, eight, 1e12, {})
+        def search(most: int = MAX_GPUS, model: Model = model, recipe: Recipe = recipe) -> LayoutSearch:
+            job = layout_search(model, recipe, most=most, least=8)
+            timed_layouts(job, eight, 1e12, {})
             return job
 
         job = search(64)  # warm
@@ -71,7 +73,7 @@ def speeds() -> list[Speed]:
         pieces = [family.take(part) for family in job.space.families for part in family.chunks(CHUNK)]
 
         def every(
-            job: Searched = job, table: MemoryTable = table, steps: StepTable = steps, pieces: list[Family] = pieces
+            job: LayoutSearch = job, table: MemoryTable = table, steps: StepTable = steps, pieces: list[Family] = pieces
         ) -> None:
             for piece in pieces:
                 allocated_and_states(table, job.space.columns(piece))

@@ -16,7 +16,6 @@ import numpy as np
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elastic import Elastic, elastic
@@ -57,8 +56,10 @@ HELD = ("Poisson", "overloaded", "all at once", "4 replicas, round-robin")
 
 def deployment() -> Replica:
     """Llama-3.1-8B on an H100, as vLLM runs it."""
-    machine = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
-    job = ServeJob(model=load_model("Llama-3.1-8B"), cluster=machine, input_tokens=500, output_tokens=200)
+    facts = load_facts()
+    machine, engine = cluster(facts.accelerator("H100-SXM-80"), gpus_per_node=8), facts.engine("vllm")
+    model = facts.model("Llama-3.1-8B")
+    job = ServeJob(model=model, cluster=machine, engine=engine, input_tokens=500, output_tokens=200)
     return replica(job)
 
 

@@ -133,7 +133,7 @@ def _bills() -> Iterator[str]:
         then_usd, now_usd = (
             count * price.usd_per_month
             for o in (replace(offer, on_demand_usd_per_hour=each), offer)
-            if (price := effective(o, "on_demand", hours)) is not None
+            if (price := effective(o, "on_demand", hours, load_facts())) is not None
         )
         yield f"| {count} x {instance}, {told} | ${each:.3f}/h | ${then_usd:,.0f} | ${now:.3f}/h | ${now_usd:,.0f} |"
 

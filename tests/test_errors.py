@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from importlib import resources
-
 import pytest
 
+from flopwise.data import DATA
 from flopwise.errors import UnknownNameError, fold, nearest_names
-from flopwise.facts.formats import weight_format
-from flopwise.facts.models import load_model, model_names
-from flopwise.facts.software import engine, optimizer, stack
+from flopwise.facts.formats import CHECKPOINT_FORMATS, GGUF_FORMATS
+from flopwise.facts.models import load_model
+from flopwise.facts.reliability import FAILURES
+from flopwise.facts.software import ENGINES, OPTIMIZERS, STACKS
+from flopwise.facts.storage import STORAGE
+from named import FACTS
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_no_more_than_asked_for() -> None:
 
 def test_models_that_fold_alike_are_told_apart() -> None:
     alike: dict[str, list[str]] = {}
-    for name in model_names():
+    for name in FACTS.models.names:
         alike.setdefault(fold(name), []).append(name)
     pairs = [names for names in alike.values() if len(names) > 1]
     assert ["OPT-1.3b", "OPT-13b"] in [sorted(p) for p in pairs]
@@ -50,16 +51,17 @@ def test_models_that_fold_alike_are_told_apart() -> None:
 
 
 def test_folded_tables_hold_no_two_names_that_fold_alike() -> None:
-    data = json.loads(resources.files("flopwise").joinpath("data/formats.json").read_text(encoding="utf-8"))
-    assert all(weight_format(n).name == n for n in data["weights"])
-    assert all(weight_format(f"gguf {n}").name == n for n in data["gguf"])  # F16 and MXFP4 alone are checkpoint formats
-    assert len({fold(n) for n in data["gguf"]}) == len(data["gguf"])
-    owners: dict[str, str] = {}
-    for name, row in data["weights"].items():
-        for spelling in (name, *row["aliases"]):
-            assert owners.setdefault(fold(spelling), name) == name, spelling
-    for file, find in (("optimizers.csv", optimizer), ("stacks.csv", stack), ("engines.csv", engine)):
-        text = resources.files("flopwise").joinpath(f"data/{file}").read_text(encoding="utf-8")
-        names = [line.split(",")[0] for line in text.splitlines()[1:] if line and not line.startswith("#")]
-        assert len({fold(n) for n in names}) == len(names)
-        assert all(find(n).name == n for n in names)
+    for table in (CHECKPOINT_FORMATS, GGUF_FORMATS, OPTIMIZERS, STACKS, ENGINES, STORAGE, FAILURES):
+        owners: dict[str, str] = {}
+        for row in table.overlaid({}, DATA / table.file).values():
+            for spelling in (row.name, *row.aliases):
+                assert owners.setdefault(fold(spelling), row.name) == row.name, spelling
+    assert all(
+        FACTS.weight_format(n).name == n for (n,) in CHECKPOINT_FORMATS.overlaid({}, DATA / CHECKPOINT_FORMATS.file)
+    )
+    mixtures = [name for (name,) in GGUF_FORMATS.overlaid({}, DATA / GGUF_FORMATS.file)]
+    assert all(FACTS.weight_format(f"gguf {name}").name == name for name in mixtures)  # F16 alone is a checkpoint's
+    for rows, find in (
+        (FACTS.optimizers, FACTS.optimizer), (FACTS.stacks, FACTS.stack), (FACTS.engines, FACTS.engine),
+    ):  # fmt: skip
+        assert all(find(name).name == name for name in rows)

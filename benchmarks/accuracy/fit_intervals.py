@@ -1,13 +1,13 @@
 """Fit the error bands in data/intervals.json to measurements.
 
-    python benchmarks/accuracy/fit_intervals.py FOLDER            report what the bands would be and how they cover
-    python benchmarks/accuracy/fit_intervals.py FOLDER --write    write them
+    python benchmarks/accuracy/fit_intervals.py            report what the bands would be and how they cover
+    python benchmarks/accuracy/fit_intervals.py --write    write them
 
 A band is the 10, 50 and 90 % quantile of measured / predicted in one class of predictions. A row weighs one over the
 square root of its source's rows in the class, so that a source with many rows does not decide alone. Bands are judged
 on sources that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind
 is set so that 80 % of what was left out lies inside. Where constants were fitted to the rows themselves, a row counts
-with its error under constants that have not seen its source.
+with its error under constants that have not seen its source; rows that are younger than the fit were never seen.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rows import Case, backtests, cases, unseen_errors
+from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
 TARGET = 0.8
 FLOOR = {"weights": 0.003, "memory": 0.05}
@@ -51,20 +50,14 @@ class Band(NamedTuple):
     high: float
 
 
-def points(folder: Path) -> dict[str, list[Point]]:
-    """All measurements by kind."""
-    return {done.kind.name: points_of(cases(done)) for done in backtests(folder)}
-
-
 def points_of(held: Sequence[Case]) -> list[Point]:
     """The measurements of cases that were predicted; by constants that have not seen their source, where there are."""
     found = []
     unseen = unseen_errors(held[0].kind) if held else {}
     for case in held:
         band, ratio = case.prediction.band, case.ratio
-        key = case.prediction.id, case.prediction.quantity
-        if key in unseen:
-            ratio = 1.0 / (1.0 + unseen[key])
+        if case.key in unseen:
+            ratio = 1.0 / (1.0 + unseen[case.key])
         if band is not None and ratio is not None:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
             found.append(
@@ -159,13 +152,11 @@ def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> float:
 def main() -> None:
     """Fit, report, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     out: dict[str, dict[str, float | int]] = {}
-    for kind, held in points(given.folder).items():
-        if not held:
-            continue
+    for kind in KINDS:
+        held = points_of(cases(kind))
         floor = FLOOR.get(kind, OTHER_FLOOR)
         folds = left_out(held, floor)
         factor = factor_for(folds)
@@ -192,7 +183,7 @@ def main() -> None:
     if given.write:
         document = {
             "source": "quantiles of measured / predicted in backtests, sources left out in turn (benchmarks/accuracy)",
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": TRUTH_DATE,
             "bands": out,
         }
         DATA.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -1,9 +1,8 @@
 """Write benchmarks/accuracy/REPORT.md: how far predictions are from published measurements.
 
-    python benchmarks/accuracy/report.py FOLDER [-o FILE]
+    python benchmarks/accuracy/report.py [-o FILE]
 
-FOLDER holds measurement files by the names in rows.py. Nothing in the report depends on the machine or the day, so two
-runs on the same measurements write the same file.
+Nothing in the report depends on the machine or the day, so two runs on the same tree write the same file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import thumb
 from fit_intervals import FLOOR, OTHER_FLOOR, factor_for, left_out, points_of, unseen_coverage
-from rows import FILES, MIXTURE_SHARE, Case, backtests, cases, unseen_errors
+from rows import KINDS, MIXTURE_SHARE, Case, cases, unseen_errors
 
 from flopwise.backtests.prediction import number
 from flopwise.backtests.summary import reasons, summarize, worst
@@ -30,7 +29,7 @@ def _column(name: str) -> Key:
 
 
 def _mixture(case: Case) -> str:
-    total, active = number(case.row, "params_total_b"), number(case.row, "params_active_b")
+    total, active = number(case.row, "params"), number(case.row, "active_params")
     if case.kind == "serving":
         band = case.prediction.band
         asked = (band.asked or band.name) if band else ""
@@ -63,27 +62,27 @@ UNSEEN = {
 }
 """How the errors of constants that have not seen a row's source were found."""
 VIEWS: dict[str, dict[str, Key]] = {
-    "weights": {"kind": _column("kind")},
-    "memory": {"source": lambda c: c.source, "method": _column("method"), "what was read": _column("memory_kind")},
+    "weights": {"form": _column("form")},
+    "memory": {"source": lambda c: c.source, "method": _column("method"), "what was read": _column("reading")},
     "kernels": {"operation": _column("op"), "GPU": _column("gpu")},
     "training": {
         "source": lambda c: c.source,
         "model": _mixture,
         "precision": _column("precision"),
         "GPU": _column("gpu"),
-        "stack": _column("stack"),
+        "software": _column("software"),
         "task": _column("task"),
         "quality": _column("quality"),
     },
     "gpu-hours": {"GPU": _column("gpu")},
-    "io": {"workload": _column("workload"), "GPU": _column("accelerator")},
+    "io": {"workload": _column("workload"), "GPU": _column("gpu")},
     "serving": {
         "source": lambda c: c.source,
         "mode": _column("mode"),
         "load": _load,
         "engine": _column("engine"),
         "model": _mixture,
-        "weights": _column("precision_weights"),
+        "weights": _column("weights"),
         "GPU": _column("gpu"),
     },
 }
@@ -121,6 +120,19 @@ def figures(held: Sequence[Case]) -> tuple[object, ...]:
         percent(s.p90_abs_error),
         percent(s.bias, signed=True),
         percent(s.coverage),
+    )
+
+
+ERRORS = ("median", "90 %", "bias")
+
+
+def error_figures(errors: Sequence[float]) -> tuple[str, str, str]:
+    """Median and 90th percentile of the absolute errors, and the signed median."""
+    size = np.abs(errors)
+    return (
+        percent(float(np.median(size))),
+        percent(float(np.quantile(size, 0.9))),
+        percent(float(np.median(errors)), signed=True),
     )
 
 
@@ -164,70 +176,65 @@ def coverage(kinds: dict[str, list[Case]]) -> str:
     return table(("kind", "rows", "sources", "spread multiplied by", "inside, sources left out"), rows)
 
 
-def unseen_section(held: list[Case]) -> Iterator[str]:
-    """Errors by source of constants that have seen it, and of constants that have not."""
-    kind = held[0].kind
-    unseen = unseen_errors(kind)
-    if not unseen:
+def left_out_groups(case: Case) -> Iterator[tuple[str, ...]]:
+    """The groups of a case in the table of sources left out: serving by mode and quantity, the others by source."""
+    if case.kind == "serving":
+        yield case.prediction.quantity, case.row["mode"]
         return
-    groups: dict[str, list[Case]] = defaultdict(list)
-    for case in held:
-        key = case.prediction.id, case.prediction.quantity
-        if case.prediction.error is not None and key in unseen:
-            for name in ("all", f"all {_mixture(case)}" if kind == "training" else "", case.source):
-                if name:
-                    groups[name].append(case)
-    rows = []
-    for name, members in sorted(groups.items(), key=lambda item: (not item[0].startswith("all"), item[0])):
-        told = []
-        for errors in (
-            [c.prediction.error or 0.0 for c in members],
-            [unseen[c.prediction.id, c.prediction.quantity] for c in members],
-        ):
-            size = np.abs(errors)
-            told += [percent(float(np.median(size))), percent(float(np.quantile(size, 0.9)))]
-            told.append(percent(float(np.median(errors)), signed=True))
-        rows.append((name, len(members), *told))
-    yield "### Sources left out"
+    yield ("all",)
+    if case.kind == "training":
+        yield (f"all {_mixture(case)}",)
+    yield (case.source,)
+
+
+def left_out_section(kind: str, scored: Sequence[Case]) -> Iterator[str]:
+    """Errors of constants that have seen a source, of constants that have not, and of sources younger than the fit."""
+    left_out = {what: errors for what in ("source", "GPU") if (errors := unseen_errors(kind, what))}
+    groups: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    younger: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    known = {case.source for case in scored if case.key in left_out["source"]}
+    for case in scored:
+        for group in left_out_groups(case):
+            if case.key in left_out["source"]:
+                groups[group].append(case)
+            elif case.source not in known:
+                younger[group].append(case)
+    if kind != "serving":
+        left_out.pop("GPU", None)
+    label = ("quantity", "mode") if kind == "serving" else ("source",)
+    order = sorted(groups.items(), key=lambda item: (not item[0][0].startswith("all"), item[0]))
+    yield "### Sources and GPUs left out" if kind == "serving" else "### Sources left out"
     yield UNSEEN[kind]
-    yield table(("source", "rows", "median", "90 %", "bias", "left out: median", "90 %", "bias"), rows)
-    yield UNMET[kind]
-
-
-def modes_section(held: list[Case]) -> Iterator[str]:
-    """Errors of serving by quantity and mode: plain, with each source and with each GPU left out."""
-    unseen = [unseen_errors("serving", what) for what in ("source", "GPU")]
-    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for case in held:
-        if case.prediction.error is not None and (case.prediction.id, case.prediction.quantity) in unseen[0]:
-            groups[case.prediction.quantity, case.row["mode"]].append(case)
-    rows = []
-    for (quantity, mode), members in sorted(groups.items()):
-        told = []
-        keys = [(c.prediction.id, c.prediction.quantity) for c in members]
-        for errors in ([c.prediction.error or 0.0 for c in members], *([u[k] for k in keys] for u in unseen)):
-            size = np.abs(errors)
-            told += [percent(float(np.median(size))), percent(float(np.quantile(size, 0.9)))]
-        rows.append((mode, quantity, len(members), *told))
-    yield "### Sources and GPUs left out"
-    yield UNSEEN["serving"]
     yield table(
-        (
-            "mode",
-            "quantity",
-            "rows",
-            "median",
-            "90 %",
-            *(f"{w} out: {q}" for w in ("source", "GPU") for q in ("median", "90 %")),
-        ),
-        rows,
+        (*label, "rows", *ERRORS, *(f"{what} out: {figure}" for what in left_out for figure in ERRORS)),
+        [
+            (
+                *group,
+                len(members),
+                *error_figures([c.prediction.error or 0.0 for c in members]),
+                *(f for errors in left_out.values() for f in error_figures([errors[c.key] for c in members])),
+            )
+            for group, members in order
+        ],
     )
-    yield UNMET["serving"]
+    if younger:
+        yield "### Sources younger than the fit"
+        yield "No constant has seen a row of these sources."
+        yield table(
+            (*label, "rows", *ERRORS),
+            [
+                (*group, len(members), *error_figures([c.prediction.error or 0.0 for c in members]))
+                for group, members in sorted(
+                    younger.items(), key=lambda item: (not item[0][0].startswith("all"), item[0])
+                )
+            ],
+        )
+    yield UNMET[kind]
 
 
 def section(kind: str, held: list[Case]) -> Iterator[str]:
     """Everything about one kind."""
-    yield f"## {kind} ({FILES[kind]})"
+    yield f"## {kind} (benchmarks/truth/{kind}.csv)"
     for view, key in VIEWS[kind].items():
         rows = []
         for name, own in quantities(held).items():
@@ -237,8 +244,8 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
             rows += [(group, name, *figures(members)) for group, members in sorted(groups.items())]
         yield f"### By {view}"
         yield table((view, "quantity", *HEADERS), rows)
-    if kind in UNSEEN and held:
-        yield from modes_section(held) if kind == "serving" else unseen_section(held)
+    if kind in UNSEEN:
+        yield from left_out_section(kind, [c for c in held if c.prediction.error is not None])
     yield "### Farthest off"
     far = worst([c.prediction for c in held], WORST)
     yield table(
@@ -257,10 +264,10 @@ def section(kind: str, held: list[Case]) -> Iterator[str]:
 
 
 HEAD = """\
-Predictions against published measurements, made by `python benchmarks/accuracy/report.py FOLDER`. No measured figure
-enters its own prediction (tests/backtest holds that), and no rule knows a row or a source. Errors are predicted /
-measured - 1: the median and the 90th percentile of their absolute values, and the median with its sign as the bias. The
-interval is the one that every estimate prints; it should hold 80 %."""
+Predictions against the published measurements in [benchmarks/truth](../truth/README.md), made by `make accuracy`. No
+measured figure enters its own prediction (tests/backtests holds that), and no rule knows a row or a source. Errors are
+predicted / measured - 1: the median and the 90th percentile of their absolute values, and the median with its sign as
+the bias. The interval is the one that every estimate prints; it should hold 80 %."""
 JUDGED = """\
 Intervals are quantiles of measured / predicted by class (`fit_intervals.py`), of training and GPU-hours under constants
 that have not seen a row's source. Judged on sources left out in turn:"""
@@ -270,7 +277,8 @@ each GPU from the others), the few memory constants to the memory file (`benchma
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 22 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
-messages and documented engine behaviour add up to."""
+messages and documented engine behaviour add up to. The files have grown since: the constants have not seen the rows
+that were added on 2026-11-22 (51 of memory, 20 of kernels, 76 of training, 336 of serving)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
@@ -286,7 +294,10 @@ What keeps serving rows off, and why no constant mends it:
 - Community runs: models larger than the card's memory, iGPUs that may have run on the CPU.
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
-- Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.""",
+- Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.
+- Sources younger than the fit, not worked on yet: some hundred ShareGPT prompts sent at once to vLLM 0.5 (their answers
+  differ in length, so the batch drains, and only their mean is read), RTX 3090 at 220 W on PCIe, MI300X with the
+  software of 2024, DeepSeek-V4 far beyond its memory, split pools (skipped), OpenVINO and Neuron (no such engine).""",
     "training": """\
 What keeps training rows off, and why no constant mends it:
 
@@ -298,6 +309,8 @@ What keeps training rows off, and why no constant mends it:
 - torchao's runs without compile (+20 %): neither the card nor the micro-batch is published.
 - DeepSpeed ZeRO 3 on 384 and more GPUs: one source knows how slow its gathers are; left out, they are too fast.
 - MI300X, RTX 4090 and power-limited B200: one source each; left out, families stand in for one another.
+- Sources younger than the fit, not worked on yet: consumer cards at lowered power, Gaudi, Trainium; nothing was fitted
+  on these devices.
 - NeMo fine-tuning: attention stays within SQuAD's documents, whose lengths are those of the paper; what is left is full
   fine-tuning of Llama 2 7B (+13 %) and, without published interleaving, of 13B in four stages.""",
     "gpu-hours": """\
@@ -309,9 +322,9 @@ trillion tokens, times 14.8): those are met within 5 %, before that share is tak
 }
 
 
-def report(folder: Path) -> str:
+def report() -> str:
     """The whole report."""
-    kinds = {done.kind.name: cases(done) for done in backtests(folder)}
+    kinds = {kind: cases(kind) for kind in KINDS}
     parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED]
     for kind, held in kinds.items():
         parts.extend(section(kind, held))
@@ -321,10 +334,9 @@ def report(folder: Path) -> str:
 def main() -> None:
     """Write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "REPORT.md")
     given = parser.parse_args()
-    given.output.write_text(report(given.folder), encoding="utf-8")
+    given.output.write_text(report(), encoding="utf-8")
 
 
 if __name__ == "__main__":

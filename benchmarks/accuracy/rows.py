@@ -1,9 +1,8 @@
-"""What the accuracy scripts share: the files of a folder of measurements, their backtests, classes and sources."""
+"""What the accuracy scripts share: predictions for benchmarks/truth, and errors of constants on unseen sources."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,18 +10,13 @@ import numpy as np
 
 from flopwise.api.backtest import backtest
 from flopwise.backtests.prediction import Prediction
-from flopwise.backtests.run import Backtest, Row
+from flopwise.backtests.run import Row
 
-FILES = {
-    "weights": "weights_memory.csv",
-    "memory": "training_memory.csv",
-    "kernels": "kernels.csv",
-    "training": "training_throughput.csv",
-    "gpu-hours": "training_gpu_hours.csv",
-    "serving": "serving.csv",
-    "io": "io_dlio.csv",
-}
-"""The file of each kind in a folder of measurements."""
+TRUTH = Path(__file__).resolve().parents[1] / "truth"
+TRUTH_DATE = "2026-11-22"
+"""Day of the newest rows in it."""
+KINDS = ("weights", "memory", "kernels", "training", "gpu-hours", "serving", "io")
+"""The kinds of measurements in the order of the report; each has a file of that name."""
 LEFT_OUT = {
     "training": "training_left_out.csv",
     "gpu-hours": "gpu_hours_left_out.csv",
@@ -42,6 +36,11 @@ class Case:
     row: Row
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Row and quantity."""
+        return self.prediction.id, self.prediction.quantity
+
+    @property
     def ratio(self) -> float | None:
         """Measured / predicted, or None."""
         p = self.prediction
@@ -52,7 +51,7 @@ class Case:
     @property
     def source(self) -> str:
         """Where the row is from; a kernel's device stands for its source, as all have one publisher."""
-        names = ("gpu",) if self.kind == "kernels" else ("source_key", "source")
+        names = ("gpu",) if self.kind == "kernels" else ("study", "source")
         return next((self.row[n] for n in names if self.row.get(n)), "")
 
 
@@ -67,13 +66,7 @@ def unseen_errors(kind: str, what: str = "source") -> dict[tuple[str, str], floa
     return {(row["id"], row.get("quantity", "")): float(row[column]) for row in rows if column in row}
 
 
-def backtests(folder: Path) -> Iterator[Backtest]:
-    """A backtest of every file that the folder has."""
-    for kind, name in FILES.items():
-        if (folder / name).is_file():
-            yield backtest(kind, folder / name)
-
-
-def cases(done: Backtest) -> list[Case]:
-    """All predictions of one backtest with their rows."""
-    return [Case(done.kind.name, p, r) for p, r in zip(done.predictions, done.rows, strict=True)]
+def cases(kind: str) -> list[Case]:
+    """All predictions for the measurements of a kind, with their rows."""
+    done = backtest(kind, TRUTH / f"{kind}.csv")
+    return [Case(kind, p, r) for p, r in zip(done.predictions, done.rows, strict=True)]

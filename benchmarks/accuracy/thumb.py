@@ -21,7 +21,6 @@ from flopwise.backtests.serving import row_job
 from flopwise.cost.rates import precision
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.formats import cache_elem_bytes
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.tensors import active_parameters, parameters
 from flopwise.serving.estimate import estimate
@@ -48,33 +47,32 @@ def raw(case: Case) -> Raw | None:
 def _training(case: Case) -> Raw | None:
     """One model-FLOPs utilisation for each GPU and precision: 6N and causal attention a token."""
     row = case.row
-    active, layers, width, seq = (number(row, c) for c in ("params_active_b", "n_layers", "d_model", "seq_len"))
+    active, layers, width, seq = (number(row, c) for c in ("active_params", "num_layers", "hidden", "seq_len"))
     gpu = load_facts().accelerator(row["gpu"])
     peak = gpu.peak.get(precision(row["precision"]).peak)
     if not (active and layers and width and seq and peak):
         return None
     passes = 4 if row.get("task") in {"lora", "qlora"} else 6
-    return (gpu.name, row["precision"]), peak / (passes * active * 1e9 + passes * layers * width * seq)
+    return (gpu.name, row["precision"]), peak / (passes * active + passes * layers * width * seq)
 
 
 def _gpu_hours(case: Case) -> Raw | None:
     """6ND at one utilisation."""
-    active, tokens = number(case.row, "active_params_b"), number(case.row, "tokens_b")
+    active, tokens = number(case.row, "active_params"), number(case.row, "tokens")
     peak = load_facts().accelerator(case.row["gpu"]).peak.get("bf16")
-    return None if not (active and tokens and peak) else ((), 6e18 * active * tokens / peak / 3600)
+    return None if not (active and tokens and peak) else ((), 6.0 * active * tokens / peak / 3600)
 
 
 def _memory(case: Case) -> Raw | None:
     """16 bytes a trained parameter and 2 a frozen one (0.5 in 4 bits), over the GPUs, nothing else; no constant."""
     row = case.row
-    size = (number(row, "params_b") or 0.0) * 1e9
-    trained = (number(row, "trainable_params_m") or 0.0) * 1e6
+    size, trained = number(row, "params") or 0.0, number(row, "trainable_params") or 0.0
     if not size:
         return None
     if row.get("method") in {"full", "pretrain"}:
-        return ("none",), size * MIXED_PRECISION_BYTES / whole(row, "n_gpus", 1)
-    frozen = 0.5 if row.get("base_weight_quant") else 2.0
-    return ("none",), (size * frozen + trained * MIXED_PRECISION_BYTES) / whole(row, "n_gpus", 1)
+        return ("none",), size * MIXED_PRECISION_BYTES / whole(row, "gpus", 1)
+    frozen = 0.5 if row.get("base") else 2.0
+    return ("none",), (size * frozen + trained * MIXED_PRECISION_BYTES) / whole(row, "gpus", 1)
 
 
 def _weights(case: Case) -> Raw | None:
@@ -86,25 +84,25 @@ def _weights(case: Case) -> Raw | None:
 
 def _kernels(case: Case) -> Raw | None:
     """Roofline at datasheet rates with one achieved fraction for each operation."""
-    bound = number(case.row, "roofline_us")
-    return None if bound is None else ((case.row["op"],), bound / 1e6)
+    bound = number(case.row, "roofline_s")
+    return None if bound is None else ((case.row["op"],), bound)
 
 
 @lru_cache(maxsize=4096)
 def _roofline(cells: tuple[tuple[str, str], ...]) -> dict[str, float]:
     """Bytes over bandwidth and FLOP over peak: a token, a prompt, and both together at what memory holds."""
-    job, place = row_job(dict(cells), load_facts())
+    job, replicas = row_job(dict(cells), load_facts())
     gpus = int(job.layout.num_gpus)
     found = estimate(job)
     chip, active = job.cluster.accelerator, active_parameters(job.model)
-    bits = next((b for key, b in BITS.items() if job.weights.lower().startswith(key)), 16.0)
+    bits = next((b for key, b in BITS.items() if job.weights.name.lower().startswith(key)), 16.0)
     context = job.input_tokens + job.output_tokens // 2
-    cached = float(kv_cache_bytes(job.model, context, 1, cache_elem_bytes(job.kv_dtype))) * found.concurrency
+    cached = float(kv_cache_bytes(job.model, context, 1, job.kv_dtype.elem_bytes)) * found.concurrency
     token_s = (active * bits / 8 + cached) / (chip.hbm_bytes_per_s * gpus)
     prompt_s = 2.0 * active * job.input_tokens / (chip.peak.get("bf16", chip.peak.get("fp16", 0.0)) * gpus)
     prompts = float(job.concurrency or 1) if job.static else 1.0
     rate = found.concurrency / (token_s + prompt_s * found.concurrency / job.output_tokens)
-    return {"tpot_s": token_s, "ttft_s": prompt_s * prompts, "output_tokens_per_s": rate * place.replicas}
+    return {"tpot_s": token_s, "ttft_s": prompt_s * prompts, "output_tokens_per_s": rate * replicas}
 
 
 def _serving(case: Case) -> Raw | None:
@@ -116,7 +114,7 @@ def _serving(case: Case) -> Raw | None:
 def _io(case: Case) -> Raw | None:
     """Bytes a FLOP at the datasheet's 16-bit rate; no constant."""
     facts = load_facts()
-    work, peak = row_workload(case.row, facts), facts.accelerator(case.row["accelerator"]).peak
+    work, peak = row_workload(case.row, facts), facts.accelerator(case.row["gpu"]).peak
     record = number(case.row, "record_bytes")
     return None if record is None else (("none",), record * (peak.get("bf16") or peak["fp16"]) / work.flops_per_sample)
 

@@ -15,7 +15,6 @@ import numpy as np
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import families, lent, precision
-from flopwise.facts.calibration import load_calibration
 from flopwise.provenance import Figure, assumption, calibration, derived, fact, given
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Device:
         if name not in self._known:
             chip = self.chip
             scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
-            row = (chip.calibration or load_calibration()).find(name, scopes)
+            row = chip.calibration.find(name, scopes)
             other = f"measured on {row.scope}, none on {scopes[0]}; " if lent(row.scope, scopes) else ""
             self._known[name] = calibration(
                 name,
@@ -143,9 +142,7 @@ class Device:
             peak = fact("network per device", level.bytes_per_s, "B/s", source=source, date=offer.price_date)
         else:
             peak = assumption("network per device", level.bytes_per_s, "B/s", "given, or the usual: no offer says it")
-        row = (chip.calibration or load_calibration()).find(
-            "link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any")
-        )
+        row = chip.calibration.find("link_frac", (level.kind, level.kind.rstrip("0123456789"), "network", "any"))
         fraction = calibration(
             "link_frac",
             level.frac,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flopwise.api.own_prices import own_prices
+from flopwise.api.prices import own_prices
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 
 

@@ -37,7 +37,7 @@ def test_probe_measure_and_predict_end_to_end(tmp_path: Path) -> None:
     told = _run(
         "measure_training.py", "--tiny", "--device", "cpu", "--gpu", "this machine", "--only",
         "256-b2-s128-fp32-flash-keep",
-        "--warmup", "1", "--repeats", "3", "--budget-s", "6", "--busy", "--out", str(tmp_path),
+        "--warmup", "1", "--repeats", "3", "--budget-s", "90", "--busy", "--out", str(tmp_path),
     )  # fmt: skip
     assert "skipped" in told
     chip = load_facts(tmp_path).accelerator("this machine")
@@ -75,7 +75,7 @@ def test_the_profiler_counts_what_is_alive(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_committed_measurements_are_whole_and_predicted(folder: Path) -> None:
     raw = json.loads((folder / "raw.json").read_text(encoding="utf-8"))
-    for kind, column in (("training", "measured_value"), ("memory", "peak_memory_gb_per_gpu")):
+    for kind, column in (("training", "tokens_per_s_per_gpu"), ("memory", "peak_bytes")):
         with (folder / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         assert len(rows) >= len(raw["measured"]) > 0

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from flopwise.backtests import memory, weights
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import optimizer, stack_names
+from flopwise.backtests.columns import SOFTWARE, our_columns
+from flopwise.training.layout import TARGET_SETS
+from named import FACTS
 
-FACTS = load_facts()
-ROW = {
+PRINTED = {  # a row with the columns of published tables
     "id": "x", "source": "torchtune README", "source_key": "torchtune", "year": "2025", "model": "Llama3.2-3B",
     "params_b": "3.2", "method": "full", "trainable_params_m": "", "gpu": "A100", "n_gpus": "1", "param_dtype": "bf16",
     "base_weight_quant": "", "optimizer": "AdamW", "micro_batch": "2", "seq_len": "4096",
@@ -40,9 +42,13 @@ PUBLISHED = [  # peaks that their sources print
 ]  # fmt: skip
 
 
+def _row(changes: dict[str, str] | None = None) -> Mapping[str, str]:
+    return our_columns("memory", PRINTED | (changes or {}))
+
+
 @pytest.mark.parametrize("changes", PUBLISHED)
 def test_published_peaks_are_met(changes: dict[str, str]) -> None:
-    found = memory.predict_row(ROW | changes, FACTS)
+    found = memory.predict_row(_row(changes), FACTS)
     assert found.skipped is None
     assert found.error == pytest.approx(0, abs=0.15)
     assert found.low is not None
@@ -52,22 +58,22 @@ def test_published_peaks_are_met(changes: dict[str, str]) -> None:
 
 
 def test_measured_columns_are_no_input() -> None:
-    one = memory.predict_row(ROW, FACTS)
-    other = memory.predict_row(ROW | {"peak_memory_gb_per_gpu": "99", "speed_reported": "1"}, FACTS)
+    one = memory.predict_row(_row(), FACTS)
+    other = memory.predict_row(_row({"peak_memory_gb_per_gpu": "99", "speed_reported": "1"}), FACTS)
     assert one.predicted == other.predicted
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"memory_unit": "buckets"}, "neither gb nor gib"),
+        ({"memory_unit": "buckets"}, "allowed: gb, gib"),
         ({"model": "no such model at all"}, "unknown"),
         ({"memory_kind": "capacity limit (largest that fits)"}, "capacity limit"),
         ({"method": "lora", "base_weight_quant": "q99"}, "unknown weight format"),
     ],
 )
 def test_what_cannot_be_predicted_is_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:
-    found = memory.predict_row(ROW | changes, FACTS)
+    found = memory.predict_row(_row(changes), FACTS)
     assert found.predicted is None
     assert reason in (found.skipped or "").lower()
 
@@ -83,27 +89,66 @@ def test_what_cannot_be_predicted_is_skipped_with_a_reason(changes: dict[str, st
     ],
 )
 def test_published_sizes_are_met(model: str, form: str, published: int) -> None:
-    row = {"id": "w", "model": model, "format": form, "bytes": str(published)}
+    row = {"id": "w", "model": model, "format": form, "stored_bytes": str(published)}
     found = weights.predict_row(row, FACTS)
     assert found.error == pytest.approx(0, abs=0.002)
 
 
 def test_a_size_of_an_unknown_format_is_skipped() -> None:
-    found = weights.predict_row({"id": "w", "model": "Llama-3.1-8B", "format": "Q99", "bytes": "1"}, FACTS)
+    found = weights.predict_row({"id": "w", "model": "Llama-3.1-8B", "format": "Q99"}, FACTS)
     assert "format" in (found.skipped or "")
 
 
 @pytest.mark.parametrize(
     ("printed", "meant"),
     [
-        ("adamw bf16", "adamw"), ("pagedadamw8bit + optimizer_in_bwd", "paged-adamw-8bit"), ("adafactor", "adafactor"),
-        ("sgd with momentum", "sgd-momentum"), ("adamw-8bit", "adamw-8bit"), ("muon", "muon"),
+        ("AdamW bf16", "adamw"), ("PagedAdamW8bit + optimizer_in_bwd", "paged-adamw-8bit"), ("adafactor", "adafactor"),
+        ("SGD with momentum", "sgd-momentum"), ("adamw-8bit", "adamw-8bit"), ("muon", "muon"), ("", "adamw"),
     ],
 )  # fmt: skip
 def test_printed_optimizers_are_rows_of_the_table(printed: str, meant: str) -> None:
-    assert memory.row_optimizer(printed) == meant
-    assert optimizer(meant).name == meant
+    assert _row({"optimizer": printed})["optimizer"] == meant
+    assert FACTS.optimizer(meant).name == meant
 
 
 def test_every_software_word_is_a_stack() -> None:
-    assert {name for _, name in memory.STACK_WORDS} <= set(stack_names())
+    assert {name for _, name in SOFTWARE} <= set(FACTS.stacks)
+
+
+@pytest.mark.parametrize(
+    ("notes", "rank", "targets"),
+    [
+        ("rank 8 on q,v", "8", "q v"), ("LoRA on Q and V only, rank 64", "64", "q v"), ("rank 32 q,v", "32", "q v"),
+        ("rank=8 on q,k,v; accumulation 16", "8", "q k v"), ("rank=8, all linear layers", "8", "all-linear"),
+        ("rank 64 on q k v up down gate", "64", "q k v up down gate"), ("LoRA plus a trainable head", "", ""),
+    ],
+)  # fmt: skip
+def test_adapters_are_as_stated(notes: str, rank: str, targets: str) -> None:
+    row = _row({"method": "lora", "notes": notes})
+    assert (row["lora_rank"], row["lora_targets"]) == (rank, targets)
+    lora = memory.row_recipe(row, memory.row_model(row, FACTS), memory.row_layout(row), FACTS).lora
+    assert lora is not None
+    if rank:
+        assert (lora.rank, lora.targets) == (int(rank), TARGET_SETS.get(targets) or tuple(targets.split()))
+
+
+def test_a_layout_is_read_from_the_words_for_it() -> None:
+    row = _row(
+        {"n_gpus": "64", "parallelism": "dp4 tp8 pp2 cp1 fsdp2(zero3)", "offload": "CPU offload of params/optimizer"}
+    )
+    layout = memory.row_layout(row)
+    assert (layout.dp, layout.tp, layout.pp, layout.zero, layout.sequence_parallel) == (4, 8, 2, 3, True)
+    assert (layout.offload_optimizer, layout.offload_parameters, layout.offload_activations) == (True, True, False)
+    assert not memory.row_layout(_row({"offload": "paged optimizer can spill to CPU"})).offload_optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "reading"),
+    [
+        ("torch max reserved (torchtitan log)", "reserved"), ("nvidia-smi style, first stage", "device"),
+        ("nvidia-smi or torch (not stated)", "not stated"), ("torch peak active", "active"), ("torch peak", "peak"),
+        ("capacity limit (largest that fits)", "capacity"), ("", ""),
+    ],
+)  # fmt: skip
+def test_what_a_peak_counts(kind: str, reading: str) -> None:
+    assert _row({"memory_kind": kind})["reading"] == reading

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from flopwise.backtests.columns import our_columns
 from flopwise.backtests.names import model_spellings, named_model
-from flopwise.backtests.serving import measured_quantities, row_job
-from flopwise.backtests.serving_cells import (
-    row_cache_dtype,
+from flopwise.backtests.serving import (
+    measured_quantities,
+    row_cache_format,
     row_device,
+    row_engine,
     row_format,
+    row_job,
+    row_layout,
     row_lengths,
-    row_place,
-    row_requests,
 )
-from flopwise.backtests.serving_engines import row_engine
-from flopwise.errors import UnknownNameError
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import engine
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.formats import BF16
+from named import FACTS
+
+
+def _printed(**cells: str) -> Mapping[str, str]:
+    """A row with the columns of published tables, in ours."""
+    return our_columns("serving", {"n_gpus": "1", **cells})
 
 
 @pytest.mark.parametrize(
@@ -31,33 +39,33 @@ from flopwise.facts.software import engine
         ({"engine": "TensorRT-LLM", "engine_version": "0.6.1"}, "tensorrt-llm-2023"),
         ({"engine": "TensorRT-LLM", "engine_version": "0.17 (TRT engine)"}, "tensorrt-llm-v0"),
         ({"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}, "tensorrt-llm"),
-        ({"engine": "vllm", "notes": "db-dump/2024-04-27"}, "vllm-v0"),
+        ({"engine": "vllm", "date": "2024-04-27"}, "vllm-v0"),
         ({"engine": "Deepspeed"}, "deepspeed-inference"),
         ({"engine": "ollama"}, "llama.cpp"),
         ({"engine": "Deepspeed-MII"}, "deepspeed-mii"),
     ],
 )
 def test_engines(cells: dict[str, str], name: str) -> None:
-    assert row_engine(cells).name == name
+    assert row_engine(cells, FACTS).name == name
 
 
 @pytest.mark.parametrize(
-    ("year", "model_type", "notes", "name"),
+    ("year", "model_type", "date", "name"),
     [
         (2020, "llama", "", "vllm-v0"),  # what is measured on old devices is of their time
         (2024, "llama", "", "vllm-v0"),
         (2025, "llama", "", "vllm"),
         (2020, "qwen3_5_text", "", "vllm"),  # unless the model is younger
-        (2020, "llama", "source_file=2026-04-06.csv", "vllm"),  # or the measurement says its date
+        (2020, "llama", "2026-04-06", "vllm"),  # or the measurement says its date
     ],
 )
-def test_generations_without_a_version(year: int, model_type: str, notes: str, name: str) -> None:
-    cells = {"engine": "vllm", "notes": notes}
-    assert row_engine(cells, device_year=year, model_type=model_type).name == name
+def test_generations_without_a_version(year: int, model_type: str, date: str, name: str) -> None:
+    cells = {"engine": "vllm", "date": date}
+    assert row_engine(cells, FACTS, device_year=year, model_type=model_type).name == name
 
 
 def test_dies_are_devices() -> None:
-    facts = load_facts()
+    facts = FACTS
     whole, die = facts.accelerator("MI250"), row_device({"gpu": "MI250"}, facts).accelerator
     assert die.name == "MI250-GCD"
     assert (2 * die.hbm_bytes_per_s, 2 * die.peak["bf16"]) == (whole.hbm_bytes_per_s, whole.peak["bf16"])
@@ -65,23 +73,25 @@ def test_dies_are_devices() -> None:
 
 
 def test_drawn_lengths_have_a_mean() -> None:
-    cells = {"input_len": "1000", "output_len": "200", "notes": "draws lengths uniformly in 80-100% of nominal"}
-    assert row_lengths(cells) == (900, 180)
-    assert row_lengths({"input_len": "1000", "output_len": "200"}) == (1000, 200)
+    cells = {"input_len": "1000", "output_len": "200"}
+    assert row_lengths(_printed(**cells, notes="draws lengths uniformly in 80-100% of nominal")) == (900, 180)
+    assert row_lengths(_printed(**cells, length_spread="uniform 0.8-1.0")) == (900, 180)
+    assert row_lengths(_printed(**cells, length_spread="not stated: uniform by default")) == (1000, 200)
+    assert row_lengths(_printed(**cells)) == (1000, 200)
 
 
 def test_llama_bench_works_through_prompts_in_pieces_of_its_batch() -> None:
     cells = {
         "engine": "llama.cpp", "mode": "fixed_batch", "batch": "16", "model": "Llama-2-7b-hf", "gpu": "H100-SXM-80GB",
-        "input_len": "128", "output_len": "128", "n_gpus": "1", "precision_weights": "fp16",
+        "input_tokens": "128", "output_tokens": "128", "gpus": "1", "weights": "fp16",
     }  # fmt: skip
-    job, _ = row_job(cells, load_facts())
+    job, _ = row_job(cells, FACTS)
     assert (job.concurrency, job.prefill_tokens) == (1, 16)
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:
     with pytest.raises(UnknownNameError):
-        row_engine({"engine": "hamsterwheel (v2)"})
+        row_engine({"engine": "hamsterwheel (v2)"}, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -99,41 +109,47 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
     ],
 )
 def test_formats(cells: dict[str, str], software: str, name: str) -> None:
-    assert row_format(cells, engine(software)) == name
+    assert row_format(_printed(**cells), FACTS.engine(software), FACTS).name == name
 
 
 def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
-    trt, vllm = engine("tensorrt-llm"), engine("vllm")
-    assert row_cache_dtype({"precision_kv": "fp16"}, trt, "fp8") == "bf16"
-    assert row_cache_dtype({"precision_kv": "auto"}, vllm, "fp8") == "bf16"
-    assert row_cache_dtype({}, trt, "fp8") == "fp8"
-    assert row_cache_dtype({}, trt, "bf16") == "bf16"
+    trt, vllm, fp8 = FACTS.engine("tensorrt-llm"), FACTS.engine("vllm"), FACTS.weight_format("fp8")
+    assert row_cache_format(_printed(precision_kv="fp16"), trt, fp8, FACTS).name == "bf16"
+    assert row_cache_format(_printed(precision_kv="auto"), vllm, fp8, FACTS).name == "bf16"
+    assert row_cache_format({}, trt, fp8, FACTS).name == "fp8"
+    assert row_cache_format({}, trt, BF16, FACTS).name == "bf16"
+
+
+def _layout(cells: Mapping[str, str], model: str, software: str = "vllm") -> tuple[int, ...]:
+    """tp, pp, ep, dp and replicas."""
+    layout, replicas = row_layout(cells, named_model(model, FACTS), FACTS.engine(software))
+    return (*(int(degree) for degree in (layout.tp, layout.pp, layout.ep, layout.dp)), replicas)
 
 
 @pytest.mark.parametrize(
-    ("cells", "place"),
+    ("cells", "layout"),
     [
-        ({"n_gpus": "8", "tp": "4", "pp": "2"}, (4, 2, 1, 1, 1)),
-        ({"n_gpus": "8", "tp": "2"}, (2, 1, 1, 1, 4)),
-        ({"n_gpus": "4"}, (4, 1, 1, 1, 1)),
-        ({"n_gpus": "4", "pp": "4"}, (1, 4, 1, 1, 1)),
-        ({"n_gpus": "4", "tp": "1", "dp": "4", "ep": "4"}, (1, 1, 1, 1, 4)),
+        ({"gpus": "8", "tp": "4", "pp": "2"}, (4, 2, 1, 1, 1)),
+        ({"gpus": "8", "tp": "2"}, (2, 1, 1, 1, 4)),
+        ({"gpus": "4"}, (4, 1, 1, 1, 1)),
+        ({"gpus": "4", "pp": "4"}, (1, 4, 1, 1, 1)),
+        ({"gpus": "4", "tp": "1", "dp": "4", "ep": "4"}, (1, 1, 1, 1, 4)),
     ],
 )
-def test_layouts_of_a_dense_model(cells: dict[str, str], place: tuple[int, ...]) -> None:
-    assert tuple(row_place(cells, named_model("Llama-3.1-8B", load_facts()), engine("vllm"))) == place
+def test_layouts_of_a_dense_model(cells: dict[str, str], layout: tuple[int, ...]) -> None:
+    assert _layout(cells, "Llama-3.1-8B") == layout
 
 
 def test_attention_replicas_of_a_mixture_share_its_experts() -> None:
-    model = named_model("Mixtral-8x7B", load_facts())
-    cells = {"n_gpus": "4", "tp": "1", "dp": "4.0", "ep": "4"}
-    assert tuple(row_place(cells, model, engine("vllm"))) == (1, 1, 4, 4, 1)
-    assert tuple(row_place({"n_gpus": "4", "tp": "4", "ep": "0"}, model, engine("vllm"))) == (4, 1, 1, 1, 1)
+    assert _layout({"gpus": "4", "tp": "1", "dp": "4.0", "ep": "4"}, "Mixtral-8x7B") == (1, 1, 4, 4, 1)
+    assert _layout({"gpus": "4", "tp": "4", "ep": "0"}, "Mixtral-8x7B") == (4, 1, 1, 1, 1)
+    stated = _printed(n_gpus="4", tp="4", notes="attention-DP enabled; EP size not stated")
+    assert _layout(stated, "Mixtral-8x7B") == (1, 1, 1, 4, 1)
+    assert _layout(stated, "Llama-3.1-8B") == (4, 1, 1, 1, 1)
 
 
 def test_llama_cpp_splits_by_layers() -> None:
-    model = named_model("Llama-3.1-8B", load_facts())
-    assert tuple(row_place({"n_gpus": "4"}, model, engine("llama.cpp"))) == (1, 4, 1, 1, 1)
+    assert _layout({"gpus": "4"}, "Llama-3.1-8B", "llama.cpp") == (1, 4, 1, 1, 1)
 
 
 def test_spellings_of_models() -> None:
@@ -144,41 +160,50 @@ def test_spellings_of_models() -> None:
 
 
 def test_throughput_is_of_output_tokens_and_of_all_gpus() -> None:
-    assert measured_quantities({"output_tokens_per_s_total": "90", "output_tokens_per_s_per_gpu": "1"}) == {
-        "output_tokens_per_s": 90
-    }
-    assert measured_quantities({"output_tokens_per_s_per_gpu": "25", "n_gpus": "4"}) == {"output_tokens_per_s": 100}
-    both = {"total_tokens_per_s": "400", "input_len": "300", "output_len": "100"}
-    assert measured_quantities(both) == {"output_tokens_per_s": 100}
-    assert measured_quantities({"requests_per_s": "2", "output_len": "100"}) == {"output_tokens_per_s": 200}
-    assert measured_quantities({"ttft_ms_p50": "70", "itl_ms_mean": "8"}) == {"ttft_s": 0.07, "tpot_s": 0.008}
+    def measured(**cells: str) -> dict[str, float]:
+        return measured_quantities(_printed(**cells))
+
+    assert measured(output_tokens_per_s_total="90", output_tokens_per_s_per_gpu="1") == {"output_tokens_per_s": 90}
+    assert measured(output_tokens_per_s_per_gpu="25", n_gpus="4") == {"output_tokens_per_s": 100}
+    assert measured(total_tokens_per_s="400", input_len="300", output_len="100") == {"output_tokens_per_s": 100}
+    assert measured(requests_per_s="2", output_len="100") == {"output_tokens_per_s": 200}
+    assert measured(ttft_ms_p50="70", itl_ms_mean="8") == {"ttft_s": 0.07, "tpot_s": 0.008}
 
 
 def test_modes_set_what_is_in_flight() -> None:
-    base = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "n_gpus": "1", "tp": "1"}
-    base |= {"input_len": "100", "output_len": "50", "concurrency": "7", "batch": "5", "request_rate": "3"}
-    facts = load_facts()
+    base = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "gpus": "1", "tp": "1"}
+    base |= {"input_tokens": "100", "output_tokens": "50", "concurrency": "7", "batch": "5", "arrivals_per_s": "3"}
+    facts = FACTS
     jobs = {m: row_job(base | {"mode": m}, facts)[0] for m in ("fixed_batch", "serving_concurrency", "serving_qps")}
     assert (jobs["fixed_batch"].concurrency, jobs["fixed_batch"].static) == (5, True)
     assert (jobs["serving_concurrency"].concurrency, jobs["serving_concurrency"].static) == (7, False)
     assert (jobs["serving_qps"].concurrency, jobs["serving_qps"].arrivals_per_s) == (None, 3)
     offline = row_job(base | {"mode": "offline_max_throughput"}, facts)[0]
     assert (offline.concurrency, offline.arrivals_per_s) == (None, None)
-    replicas = row_job(base | {"mode": "serving_concurrency", "n_gpus": "4"}, facts)
-    assert (replicas[0].concurrency, replicas[1].replicas) == (2, 4)
+    job, replicas = row_job(base | {"mode": "serving_concurrency", "gpus": "4"}, facts)
+    assert (job.concurrency, replicas) == (2, 4)
+    with pytest.raises(SpecError, match="prefill_replicas"):
+        row_job(base | {"mode": "serving_concurrency", "prefill_replicas": "1", "decode_replicas": "3"}, facts)
 
 
 @pytest.mark.parametrize(
-    ("notes", "sent"),
+    ("cells", "requests"),
     [
-        ("500 requests; numbers are rounded", 500),
-        ("200 ShareGPT prompts; hardware printed", 200),
-        ("c=32 looks noisy (400 prompts caps concurrency at 400)", 400),
-        ("1,000 requests", 1000),
-        ("num_requests 1000-30000", None),
-        ("1000-3000 requests at high rate", None),
-        ("", None),
+        ({"notes": "500 requests; numbers are rounded"}, "500"),
+        ({"notes": "200 ShareGPT prompts; hardware printed"}, "200"),
+        ({"notes": "c=32 looks noisy (400 prompts caps concurrency at 400)"}, "400"),
+        ({"notes": "1,000 requests"}, "1000"),
+        ({"notes": "num_requests 1000-30000"}, ""),
+        ({"notes": "1000-3000 requests at high rate"}, ""),
+        ({"num_requests": "320", "notes": "3 requests"}, "320"),
+        ({"num_requests": "1000-30000"}, "1000-30000"),
+        ({}, ""),
     ],
 )
-def test_notes_say_how_many_requests_were_sent(notes: str, sent: int | None) -> None:
-    assert row_requests({"notes": notes}) == sent
+def test_how_many_requests_were_sent(cells: dict[str, str], requests: str) -> None:
+    assert _printed(**cells)["requests"] == requests
+
+
+def test_the_date_of_a_run_is_in_its_notes() -> None:
+    assert _printed(notes="db-dump/2024-04-27")["date"] == "2024-04-27"
+    assert _printed(notes="source_file=2026-04-06.csv; speculation not recorded")["date"] == "2026-04-06"

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from flopwise.backtests.gpu_hours import campaign_frac, early, noted_degrees, predict_row
-from flopwise.backtests.training import noted_stack
-from flopwise.facts.catalog import load_facts
-
-FACTS = load_facts()
+from flopwise.backtests.columns import our_columns
+from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
+from flopwise.backtests.training import row_job, row_stack
+from named import FACTS
 
 
 @pytest.mark.parametrize(
@@ -27,32 +26,73 @@ FACTS = load_facts()
     ],
 )
 def test_the_year_tells_the_generation_of_kernels(software: str, year: str, found: str) -> None:
-    assert noted_stack({"stack": software, "year": year}) == found
+    assert row_stack({"software": software, "year": year}) == found
 
 
-def test_runs_before_flash_attention_are_told_by_their_report_or_their_precision() -> None:
-    assert early({"source": "Luccioni et al. 2022 (arXiv:2211.02001)", "precision": "bf16"})
-    assert not early({"source": "LLaMA paper (arXiv:2302.13971)", "precision": "bf16"})
-    assert not early({"source": "Pythia paper (arXiv:2304.01373)", "precision": "fp16"})
-    assert early({"source": "a logbook", "precision": "fp16"})
-    assert not early({"source": "a model card", "precision": "bf16"})
+@pytest.mark.parametrize(
+    ("software", "notes", "found"),
+    [
+        ("fsdp-eager", "FSDP eager", "fsdp-eager"),
+        ("fsdp-eager", "float8+compile; batch size not stated", "fsdp-compile"),
+        ("torchtune-eager", "+packed; cumulative flags", "torchtune-eager"),
+        ("torchtune-eager", "+chunked CE; cumulative flags", "torchtune-compile"),
+        ("fsdp-compile", "rowwise async TP; torch.compile", "fsdp-compile-async-tp"),
+        ("fsdp-compile", "2D+AsyncTP + compile", "fsdp-compile-async-tp"),
+        ("fsdp-compile", "vanilla TP", "fsdp-compile"),
+    ],
+)
+def test_remarks_on_single_runs_say_what_compiles_and_overlaps(software: str, notes: str, found: str) -> None:
+    assert row_stack(our_columns("training", {"stack": software, "notes": notes})) == found
+
+
+def test_runs_before_flash_attention_are_known_by_their_report_or_their_precision() -> None:
+    def early(**cells: str) -> bool:
+        return before_flash_attention(our_columns("gpu-hours", {"n_gpus": "1", **cells}))
+
+    assert early(source="Luccioni et al. 2022 (arXiv:2211.02001)", precision="bf16")
+    assert not early(source="LLaMA paper (arXiv:2302.13971)", precision="bf16")
+    assert not early(source="Pythia paper (arXiv:2304.01373)", precision="fp16")
+    assert early(source="a logbook", precision="fp16")
+    assert not early(source="a model card", precision="bf16")
 
 
 def test_degrees_are_read_as_printed() -> None:
-    assert noted_degrees({"source": "384 A100 (TP8 PP4 DP12 + ZeRO)"}) == (("tp", 8), ("pp", 4), ("dp", 12))
-    assert noted_degrees({"notes": "PP2 DP192"}) == (("pp", 2), ("dp", 192))
-    assert noted_degrees({"notes": "rounded 1.3M; https://x/http2"}) == ()
+    def degrees(**cells: str) -> tuple[tuple[str, int], ...]:
+        return row_degrees(our_columns("gpu-hours", {"n_gpus": "1", **cells}))
+
+    assert degrees(source="384 A100 (TP8 PP4 DP12 + ZeRO)") == (("tp", 8), ("pp", 4), ("dp", 12))
+    assert degrees(notes="PP2 DP192") == (("pp", 2), ("dp", 192))
+    assert degrees(notes="rounded 1.3M; https://x/http2") == ()
+
+
+def test_a_run_is_read_from_the_columns_of_published_tables() -> None:
+    printed = {
+        "model": "MPT-7b", "gpu": "A100-SXM-80GB", "n_gpus": "64", "tp": "4", "pp": "2", "interleave_vpp": "2",
+        "zero_stage_or_fsdp": "zero1", "micro_batch": "2", "global_batch_seqs": "256", "seq_len": "2048",
+        "activation_recompute": "selective", "flash_attention": "false", "precision": "bf16", "stack": "megatron-2021",
+        "n_layers": "32", "d_model": "4096", "n_heads": "32", "d_ff": "16384", "vocab": "50368", "gated_mlp": "false",
+        "task": "pretrain", "measured_metric": "step_time_s", "measured_value": "4.0",
+        "notes": "8x HDR IB; every 2nd layer",
+    }  # fmt: skip
+    row = our_columns("training", printed)
+    assert float(row["tokens_per_s_per_gpu"]) == 256 * 2048 / 4.0 / 64
+    job = row_job(row, FACTS)
+    layout, recipe = job.layout, job.recipe
+    assert (layout.dp, layout.tp, layout.pp, layout.zero, layout.interleave) == (8, 4, 2, 1, 2)
+    assert (layout.micro_batch, layout.recompute, recipe.selective) == (2, 1, "alternate")
+    assert (recipe.global_batch, recipe.stack.name, recipe.attention) == (256, "megatron-2021", "eager")
+    assert row["node_bytes_per_s"] == "200000000000"  # eight links of 200 Gbit/s
 
 
 def _hours(**cells: Any) -> float:
     row = {"id": "x", "model": "Falcon-7B", "gpu": "A100-SXM-80GB", "n_gpus": "64", "tokens_b": "100"}
-    found = predict_row(row | {"precision": "bf16"} | cells, FACTS)
-    assert found.predicted is not None, found.skipped
-    return found.predicted
+    prediction = predict_row(our_columns("gpu-hours", row | {"precision": "bf16"} | cells), FACTS)
+    assert prediction.predicted is not None, prediction.skipped
+    return prediction.predicted
 
 
 def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() -> None:
-    assert 0 < campaign_frac() < 1
+    assert 0 < campaign_frac(FACTS.calibration) < 1
     assert _hours(source="arXiv:2205.00001") > 1.2 * _hours(source="arXiv:2305.00001")
     assert _hours(tokens_b="200") == pytest.approx(2 * _hours())
 

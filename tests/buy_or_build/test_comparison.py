@@ -12,7 +12,7 @@ import pytest
 
 import flopwise
 from flopwise.api.buy_or_build import compare
-from flopwise.api.prices import stale_ways
+from flopwise.api.prices import stale_notes
 from flopwise.buy_or_build.alternatives import CostComparison, MonthlyTraffic
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 
@@ -89,6 +89,16 @@ def test_every_figure_has_ends_and_lies_between_them(found: CostComparison) -> N
         assert cross.tokens_per_month_high is None or cross.tokens_per_month <= cross.tokens_per_month_high
 
 
+@pytest.mark.parametrize(("times", "cheapest"), [(0.1, "API as given"), (100.0, "open weights")])
+def test_a_price_far_beyond_both_ends_settles_the_verdict(times: float, cheapest: str) -> None:
+    """Own machines cost thousands of USD at either end of their errors; the API a hundred, or a hundred thousand."""
+    verdict = compare(
+        "Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=VOLUME), ways=["api", "open"], constraints=AWS,
+        api_prices=[(0.15 * times, 0.60 * times)], simulate=False,
+    ).verdict  # fmt: skip
+    assert (verdict.cheapest, verdict.chance, verdict.settled) == (cheapest, 1.0, True)
+
+
 def test_the_verdict_turns_where_it_says(found: CostComparison) -> None:
     """The API's price of the verdict, given back, makes both ways cost the same."""
     made = found.verdict
@@ -151,8 +161,8 @@ def test_it_is_a_document(found: CostComparison) -> None:
 
 
 def test_old_prices_are_named(found: CostComparison) -> None:
-    assert not stale_ways(found, day=dt.date(2026, 1, 1))
-    told = stale_ways(found, day=dt.date(2030, 1, 1))
+    assert not stale_notes(found.priced(), day=dt.date(2026, 1, 1))
+    told = stale_notes(found.priced(), day=dt.date(2030, 1, 1))
     assert all("days old" in note and "flopwise prices" in note for note in told)
     whole = [part.price_date for way in found.ways for part in (way.training, way.serving) if part is not None]
     assert 1 <= len(told) <= len([day for day in whole if day]), "a price of one's own has no age"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flopwise.buy_or_build.rentable import RentableUnits, cumulative_usd, monthly_volumes, unit_of
@@ -81,6 +81,7 @@ capacities = st.floats(10.0, 1e5)
     months=st.integers(1, 36),
     api=st.floats(0.01, 50.0),
 )
+@example(rows=[(1.0, 125.0)], upfront=0.0, upkeep=1.0, months=1, api=0.01)
 def test_the_break_even_volume_is_the_first_of_a_scan(
     rows: list[tuple[float, float]], upfront: float, upkeep: float, months: int, api: float
 ) -> None:
@@ -97,7 +98,8 @@ def test_the_break_even_volume_is_the_first_of_a_scan(
         return
     assume(found < 1e12)
     scale = upfront + months * api * found
-    assert excess(np.array([found * (1 + 1e-9)]))[0] <= 1e-7 * scale
+    at = excess(found * np.array([1 - 1e-9, 1 + 1e-9]))  # on either side: the next token may need another machine
+    assert at.min() <= 1e-7 * scale
     below = np.linspace(0.0, found * (1 - 1e-6), 4001)[1:]
     assert (excess(below) > -1e-7 * scale).all()
 

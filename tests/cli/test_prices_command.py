@@ -13,8 +13,6 @@ import pytest
 
 from flopwise import cli
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.hardware_prices import hardware_prices
-from flopwise.facts.hosted_prices import hosted_prices
 
 FILE = """\
 instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot
@@ -132,8 +130,8 @@ def test_ages_are_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["stale"] > 0 for row in made["providers"])
     book = {row["provider"]: row for row in made["book"]}
     assert set(book) == {"hosted models", "storage and traffic", "machines to buy", "spot interruptions"}
-    assert book["hosted models"]["offers"] == len(hosted_prices())
-    assert book["machines to buy"]["oldest"] == min(price.date for price in hardware_prices())
+    assert book["hosted models"]["offers"] == len(load_facts().hosted_prices)
+    assert book["machines to buy"]["oldest"] == min(price.date for price in load_facts().hardware_prices)
 
 
 def test_a_plan_on_old_prices_says_so_beside_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

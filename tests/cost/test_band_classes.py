@@ -6,16 +6,17 @@ import pytest
 
 from flopwise.cost.intervals import error_band
 from flopwise.errors import MissingFactError
+from named import FACTS
 
 
 def test_a_class_without_a_band_takes_the_one_above_and_remembers_what_was_asked() -> None:
-    band = error_band("kernels.gemm.no-such-class")
+    band = error_band("kernels.gemm.no-such-class", FACTS.calibration)
     assert (band.name, band.asked) == ("kernels.gemm", "kernels.gemm.no-such-class")
     wide = band.wider(2.0, "a guess")
     assert (wide.asked, wide.spread) == (band.asked, 2.0)
     assert wide.low < band.low < band.median < band.high < wide.high
     with pytest.raises(MissingFactError, match="astrology"):
-        error_band("astrology")
+        error_band("astrology", FACTS.calibration)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,13 @@ def test_a_class_without_a_band_takes_the_one_above_and_remembers_what_was_asked
     ],
 )
 def test_every_class_that_estimates_ask_for_has_a_band(name: str) -> None:
-    band = error_band(name)
+    band = error_band(name, FACTS.calibration)
     assert 0 < band.low < band.median < band.high
     assert band.rows > 0
 
 
 def test_intervals_and_odds_end_where_physics_does() -> None:
-    band = error_band("serving.ttft")
+    band = error_band("serving.ttft", FACTS.calibration)
     low, high = band.interval(1.0)
     cut = band.interval(1.0, floor=0.9)
     assert low < 0.9

@@ -10,7 +10,8 @@ from flopwise.cost.rates import Rates, rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.samples import Convolution, convolutions, sample, samples
+from flopwise.facts.samples import ConvolutionLayer
+from named import FACTS
 
 NETWORKS = ("ResNet-18", "ResNet-50", "ResNet-101", "CosmoFlow (MLPerf HPC)", "U-Net 3D (MLPerf KiTS19)")
 
@@ -19,8 +20,8 @@ def _rates(name: str) -> Rates:
     return rates(load_facts().accelerator(name))
 
 
-def _layers(name: str) -> tuple[Convolution, ...]:
-    found = convolutions(name)
+def _layers(name: str) -> tuple[ConvolutionLayer, ...]:
+    found = FACTS.convolutions(name)
     assert found is not None
     return found
 
@@ -72,11 +73,11 @@ def test_tf32_runs_in_fp32_where_there_is_none() -> None:
 
 
 def test_rows_of_samples_name_models_and_stored_records_are_smaller() -> None:
-    assert {"cosmoflow", "deepcam", "resnet50", "unet3d", "tiramisu", "bert"} <= samples().keys()
-    for row in samples().values():
+    assert {"cosmoflow", "deepcam", "resnet50", "unet3d", "tiramisu", "bert"} <= FACTS.samples.keys()
+    for row in FACTS.samples.values():
         model = load_model(row.model, offline=True)
         assert model.name == row.model
         assert row.record_bytes is None or row.record_bytes <= row.sample_bytes
         assert bool(model.stacks) == (row.tokens is not None)
-    assert sample("Cosmo-Flow") is sample("cosmoflow")
-    assert sample("") is None
+    assert FACTS.sample("Cosmo-Flow") is FACTS.sample("cosmoflow")
+    assert FACTS.sample("") is None

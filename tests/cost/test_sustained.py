@@ -12,10 +12,8 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
 from flopwise.cost.sustained import clock_frac, grouped_kernel, training_rates
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import stack, stack_names
+from named import FACTS
 
-FACTS = load_facts()
 H100 = rates(FACTS.accelerator("H100-SXM-80"))
 H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
@@ -42,11 +40,11 @@ def test_the_limit_alone_tells_cards_apart() -> None:
     assert clock_frac(replace(H100, tdp_w=None)) == 1.0
 
 
-@pytest.mark.parametrize("name", stack_names())
+@pytest.mark.parametrize("name", FACTS.stacks)
 @pytest.mark.parametrize("chip", ["A100-SXM-80", "H100-SXM-80", "B200", "MI300X", "RTX 4090"])
 def test_training_never_beats_datasheets(name: str, chip: str) -> None:
     alone = rates(FACTS.accelerator(chip))
-    sustained = training_rates(alone, stack(name))
+    sustained = training_rates(alone, FACTS.stack(name))
     for parameter, value in sustained.value.items():
         if parameter.startswith(("matmul_frac", "attention_frac")):
             assert 0 < value <= 1, parameter
@@ -65,7 +63,7 @@ def test_rows_for_several_ranks_of_a_node_cross_the_network_once() -> None:
 
 
 def test_fused_products_of_experts_serve_block_scaled_formats_alone() -> None:
-    new, old = stack("megatron-2026"), stack("megatron-te")
+    new, old = FACTS.stack("megatron-2026"), FACTS.stack("megatron-te")
     for dtype in ("mxfp8", "nvfp4"):
         assert grouped_kernel(new, dtype) == "fused"
         assert grouped_kernel(old, dtype) == "split"

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.calibration import Calibration, calibration_page, load_calibration, parameters_from
+from flopwise.facts.calibration import Calibration, parameters_from, read_parameters
+from named import FACTS
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {
@@ -20,7 +22,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_every_parameter_says_what_it_is_and_where_it_comes_from() -> None:
-    for p in load_calibration().parameters:
+    for p in FACTS.calibration.parameters:
         assert p.unit, p
         assert p.meaning.endswith("."), p
         assert p.fitted_on, p
@@ -29,24 +31,24 @@ def test_every_parameter_says_what_it_is_and_where_it_comes_from() -> None:
 
 
 def test_fractions_of_datasheet_rates_stay_below_one() -> None:
-    for p in load_calibration().parameters:
+    for p in FACTS.calibration.parameters:
         if p.unit.startswith("fraction of"):
             assert 0 < p.value <= 1, p
 
 
 def test_one_parameter_has_one_meaning_and_unit() -> None:
     seen: dict[str, tuple[str, str]] = {}
-    for p in load_calibration().parameters:
+    for p in FACTS.calibration.parameters:
         assert seen.setdefault(p.name, (p.unit, p.meaning)) == (p.unit, p.meaning), p.name
 
 
 def test_the_page_is_what_the_files_say() -> None:
-    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert page == calibration_page(load_calibration()), "run: python benchmarks/fit_kernels.py --page"
+    made = runpy.run_path(str(ROOT / "docs" / "calibration_page.py"))
+    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
 
 
 def test_the_nearest_scope_answers() -> None:
-    table = load_calibration()
+    table = FACTS.calibration
     assert table.find("dram_frac", ("hopper", "any")).scope == "hopper"
     assert table.find("dram_frac", ("unheard-of", "any")).scope == "any"
     assert table.without(("hopper",)).find("dram_frac", ("hopper", "any")).scope == "any"
@@ -55,7 +57,7 @@ def test_the_nearest_scope_answers() -> None:
 
 
 def test_replacing_values_leaves_the_rest() -> None:
-    table = load_calibration()
+    table = FACTS.calibration
     other = table.replaced({("dram_frac", "any"): 0.5})
     assert other.find("dram_frac", ("any",)).value == 0.5
     assert len(other.parameters) == len(table.parameters)
@@ -80,9 +82,8 @@ def test_a_wrong_file_is_refused_with_its_place(text: str, reason: str) -> None:
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no calibration"):
-        load_calibration(tmp_path)
+    assert read_parameters(tmp_path) == []
     (tmp_path / "mine.json").write_text(json.dumps([GOOD]), encoding="utf-8")
-    assert load_calibration(tmp_path / ".").parameters[0].value == 0.9
+    assert read_parameters(tmp_path)[0].value == 0.9
     with pytest.raises(SpecError, match="twice"):
-        Calibration((*load_calibration(tmp_path / ".").parameters,) * 2)
+        Calibration((*read_parameters(tmp_path),) * 2)

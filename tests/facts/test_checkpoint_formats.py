@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models import load_model
-from flopwise.facts.models.catalog import model_names
 from flopwise.facts.models.checkpoints import named_format, published_format
+from named import FACTS
 
 
 @pytest.mark.parametrize(
@@ -43,9 +42,9 @@ def test_a_name_tells_its_format(name: str, form: str | None) -> None:
 
 
 def test_formats_of_the_catalog_are_known() -> None:
-    held = {name: load_model(name).checkpoint_format for name in model_names()}
+    held = {name: load_model(name).checkpoint_format for name in FACTS.models.names}
     for form in filter(None, held.values()):
-        assert weight_format(form).name == form
+        assert FACTS.weight_format(form).name == form
     assert held["gpt-oss-120b"] == "mxfp4"
     assert held["DeepSeek-V3"] == held["DeepSeek-R1"] == held["Kimi-K2"] == "fp8-block"
     assert held["Llama-3.1-8B"] is None

@@ -154,7 +154,7 @@ WRONG_OFFERS = {
     "me,box,here,T4,1,free,2026-01-01,s": "column on_demand_usd_per_hour: got 'free'",
     "me,box,,T4,1,3,2026-01-01,s": "column region: got ''; it must be filled",
     "me,box,here,T4,1,3,01/02/2026,s": "column price_date: got '01/02/2026'; allowed: a day",
-    "me,box,here,T4,1,3,2026-01-01,s\nme,box,here,T4,1,4,2026-01-01,s": "row 3, column instance: got 'box'; me has it",
+    "me,box,here,T4,1,3,2026-01-01,s\nme,box,here,T4,1,4,2026-01-01,s": "row 3, column region: got 'here'; me, box",
 }  # fmt: skip
 
 

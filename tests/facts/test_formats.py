@@ -7,10 +7,10 @@ import pytest
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import formats
 from flopwise.facts.architecture import Experts, Linear
-from flopwise.facts.formats import Place, cache_elem_bytes, format_names, tensor_role, weight_format
+from flopwise.facts.formats import LayerPlace, tensor_role
 from flopwise.facts.models import model_from_config
 from flopwise.ops.tensors import parameters
-from flopwise.ops.weights import weight_bytes, weight_groups
+from named import FACTS, weight_bytes, weight_groups
 
 
 def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Any:
@@ -76,16 +76,16 @@ def test_meta_keeps_attention_in_16_bits_where_quark_does_not() -> None:
     ],
 )
 def test_low_bit_matrices_carry_their_scales(name: str, bits: float) -> None:
-    form = weight_format(name)
+    form = FACTS.weight_format(name)
     item = Linear(name="mlp/up_proj", inputs=4096, outputs=14336)
-    size = form.tensor_bytes(item, tensor_role(item), Place(layer=3, layers=32), (1, 14336, 4096))
+    size = form.tensor_bytes(item, tensor_role(item), LayerPlace(layer=3, layers=32), (1, 14336, 4096))
     assert 8 * size / (14336 * 4096) == pytest.approx(bits, rel=1e-3)
 
 
 def test_block_scales_of_fp8_are_counted_by_128_by_128() -> None:
-    form = weight_format("fp8-block")
+    form = FACTS.weight_format("fp8-block")
     item = Linear(name="mlp/down_proj", inputs=7168, outputs=2048)
-    size = form.tensor_bytes(item, tensor_role(item), Place(), (1, 2048, 7168))
+    size = form.tensor_bytes(item, tensor_role(item), LayerPlace(), (1, 2048, 7168))
     assert size == 2048 * 7168 + 4 * 16 * 56
 
 
@@ -113,35 +113,35 @@ def test_eight_experts_get_wider_attention_in_gguf() -> None:
     assert groups["router"] == 32 * 4096 * 8 * 4  # F32
 
 
-@pytest.mark.parametrize("name", format_names())
+@pytest.mark.parametrize("name", FACTS.weight_format_names)
 def test_every_format_holds_every_model_in_less_than_fp32(name: str) -> None:
-    form = weight_format(name)
+    form = FACTS.weight_format(name)
     assert form.source
     for model in (LLAMA_8B, MIXTRAL):
         assert 0 < weight_bytes(model, name) <= 4 * parameters(model)
 
 
 def test_every_type_named_by_a_rule_is_known() -> None:
-    data = formats._data()
-    types = set(data["types"])
-    assert set(data["fallback"]) | set(data["fallback"].values()) <= types
-    for row in data["gguf"].values():
-        assert {row["base"], row["output"], row["embedding"]} <= types
-        for rules in row["rules"].values():
-            assert {kind for _, kind in rules} <= types
+    mixtures = [form for form in FACTS.weight_formats.values() if isinstance(form, formats.GgufFormat)]
+    types = mixtures[0].blocks
+    assert {block.fallback for block in types.values() if block.fallback} <= types.keys()
+    for row in mixtures:
+        assert {row.base, row.output, row.embedding} <= types.keys()
+        for rules in row.rules.values():
+            assert {kind for _, kind in rules} <= types.keys()
             for condition, _ in rules:
                 for term in condition.split(" and "):
-                    formats._holds(term, Place(), imatrix=True)
+                    formats._holds(term, LayerPlace(), imatrix=True)
 
 
 def test_spelling_is_forgiving_and_unknown_names_are_not() -> None:
-    assert weight_format("GGUF q4_k_m").name == weight_format("Q4_K_M").name == "Q4_K_M"
-    assert weight_format("AWQ-INT4").name == "awq"
+    assert FACTS.weight_format("GGUF q4_k_m").name == FACTS.weight_format("Q4_K_M").name == "Q4_K_M"
+    assert FACTS.weight_format("AWQ-INT4").name == "awq"
     with pytest.raises(UnknownNameError, match="Q4_K_M"):
-        weight_format("Q4_K_MM")
-    assert cache_elem_bytes("fp8_e4m3") == 1.0
+        FACTS.weight_format("Q4_K_MM")
+    assert FACTS.cache_format("fp8_e4m3").elem_bytes == 1.0
     with pytest.raises(SpecError, match="allowed"):
-        cache_elem_bytes("fp7")
+        FACTS.cache_format("fp7")
 
 
 def test_roles_are_told_by_path() -> None:

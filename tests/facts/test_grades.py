@@ -8,8 +8,7 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.grades import grade_record, grade_remarks
-from flopwise.facts.hardware_prices import hardware_prices
+from named import FACTS
 
 
 @pytest.mark.parametrize(
@@ -22,31 +21,31 @@ from flopwise.facts.hardware_prices import hardware_prices
     ],
 )
 def test_names_fall_where_their_makers_sell_them(names: tuple[str, ...], grade: str) -> None:
-    known = load_facts().accelerators
+    known = FACTS.accelerators
     for name in names:
         assert name in known
-        assert grade_record(name).grade == grade, name
+        assert FACTS.grade(name).grade == grade, name
 
 
 def test_every_consumer_part_says_what_stands_in_the_way() -> None:
-    known = load_facts().accelerators
+    known = FACTS.accelerators
     for name in known:
-        found = grade_record(name)
+        found = FACTS.grade(name)
         assert bool(found.remark) == (found.grade == "consumer"), name
         assert found.source
-    for price in hardware_prices():
-        assert price.grade == grade_record(price.accelerator).grade, "the price book agrees"
-    told = grade_remarks(["H100-SXM-80", "RTX 4090", "RTX 4090"])
+    for price in FACTS.hardware_prices:
+        assert price.grade == FACTS.grade(price.accelerator).grade, "the price book agrees"
+    told = FACTS.grade_remarks(["H100-SXM-80", "RTX 4090", "RTX 4090"])
     assert len(told) == 1
     assert "licence" in told[0]
 
 
 def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     header = "accelerators,grade,remark,source,date\n"
-    (tmp_path / "grades.csv").write_text(header + "RTX 4*,datacentre,,our counsel,2026-01-01\n")
-    assert grade_record("RTX 4090", tmp_path).grade == "datacentre"
-    assert grade_remarks(["RTX 4090"], tmp_path) == []
-    assert grade_record("RTX 5090", tmp_path).grade == "consumer"
+    (tmp_path / "grades.csv").write_text(header + "RTX 4*,datacentre,unknown,our counsel,2026-01-01\n")
+    assert load_facts(tmp_path).grade("RTX 4090").grade == "datacentre"
+    assert load_facts(tmp_path).grade_remarks(["RTX 4090"]) == []
+    assert load_facts(tmp_path).grade("RTX 5090").grade == "consumer"
     (tmp_path / "grades.csv").write_text(header + "RTX 4*,toy,,s,2026-01-01\n")
     with pytest.raises(SpecError, match="row 2"):
-        grade_record("RTX 4090", tmp_path)
+        load_facts(tmp_path).grade("RTX 4090")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.models import catalog, load_model, model_names, model_rows
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models import catalog, load_model
+from named import FACTS
 
 LINES = [
     json.loads(line)
@@ -54,12 +56,12 @@ def test_every_model_is_found_by_its_name_and_hub_id_in_any_case() -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len({n.lower() for n in model_names()}) == len(model_names())
+    assert len({n.lower() for n in FACTS.models.names}) == len(FACTS.models.names)
 
 
 def test_aliases_lead_to_models_of_the_catalog() -> None:
     aliases = json.loads(resources.files("flopwise").joinpath("data/model_aliases.json").read_text(encoding="utf-8"))
-    names = set(model_names())
+    names = set(FACTS.models.names)
     for alias, name in aliases.items():
         assert name in names, f"{alias} leads to {name}, which is not in the catalog"
         assert load_model(alias, offline=True).name == name, alias
@@ -114,7 +116,7 @@ def test_someone_elses_model_of_a_known_name_is_not_ours() -> None:
 
 
 def test_rows_say_what_the_listing_shows() -> None:
-    rows = {row["name"]: row for row in model_rows()}
+    rows = {row["name"]: row for row in FACTS.models.rows()}
     assert len(rows) == len(LINES)
     llama = rows["Llama-3.1-70B"]
     assert (llama["layers"], llama["width"], llama["heads"], llama["kv_heads"]) == (80, 8192, 64, 8)
@@ -166,12 +168,12 @@ SMALL = {
 
 def test_a_folder_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = own(tmp_path / "facts", {"name": "Our-Model", "config": SMALL}, {"name": "llama-3.1-8b", "config": SMALL})
-    assert load_model("our model", facts_folder=folder).stacks[0].num_layers == 2
-    assert load_model("Llama-3.1-8B", facts_folder=folder).stacks[0].width == 64
-    assert "Our-Model" in model_names(folder)
+    assert load_facts(folder).model("our model").stacks[0].num_layers == 2
+    assert load_facts(folder).model("Llama-3.1-8B").stacks[0].width == 64
+    assert "Our-Model" in load_facts(folder).models.names
     assert load_model("Llama-3.1-8B").stacks[0].width == 4096
     monkeypatch.setenv("FLOPWISE_FACTS", str(folder))
-    assert load_model("Our-Model").stacks[0].width == 64
+    assert load_facts().model("Our-Model").stacks[0].width == 64
 
 
 @pytest.mark.parametrize(
@@ -192,18 +194,18 @@ def test_a_folder_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_bad_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
     folder = own(tmp_path / "bad", {"name": "fine", "config": SMALL}, line)
     with pytest.raises(SpecError, match=complaint):
-        load_model("Llama-3.1-8B", facts_folder=folder)
+        load_facts(folder).model("Llama-3.1-8B")
 
 
 def test_a_binary_catalog_is_refused(tmp_path: Path) -> None:
     folder = own(tmp_path / "binary")
     (folder / "models.jsonl").write_bytes(bytes(range(256)))
     with pytest.raises(SpecError, match="cannot be read as text"):
-        load_model("Llama-3.1-8B", facts_folder=folder)
+        load_facts(folder).model("Llama-3.1-8B")
 
 
 def test_a_name_to_the_letter_means_the_record_that_any_spelling_of_it_finds() -> None:
-    index = catalog._index(None)
+    index = catalog.SHIPPED._index
     for record in index.records:
         assert catalog._shipped_record(record["name"]) == record == index.find(record["name"])
     assert catalog._shipped_record('GPT-2"') is None

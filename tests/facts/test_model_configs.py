@@ -196,14 +196,14 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
 
 
 def _keys() -> list[str]:
-    from flopwise.facts.models.fields import class_defaults
+    from flopwise.facts.models.fields import SHIPPED_DEFAULTS
 
     found = set(LLAMA) - {"model_type"}
     found |= {"vision_config", "text_config", "attention_types", "hybrid_override_pattern", "layer_types"}
     found |= {"compress_ratios", "moe_layer_freq", "linear_attn_config", "attention_other_setting", "moe_layers_enum"}
     found |= {"rope_parameters", "index_topk_pattern"}
     for model_type in FAMILIES:
-        found |= set(class_defaults(model_type).get("defaults", {}))
+        found |= set(SHIPPED_DEFAULTS.of(model_type).get("defaults", {}))
     return sorted(found)
 
 

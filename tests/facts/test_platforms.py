@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.platforms import platform, runs_on, support, unsupported_note
-from flopwise.facts.software import engine_names, stack_names
+from flopwise.facts.software import Software, platform
 
 FACTS = load_facts()
 
 
-@pytest.mark.parametrize("name", [*stack_names(), *engine_names()])
+def _software(name: str) -> Software:
+    return FACTS.stacks[name] if name in FACTS.stacks else FACTS.engines[name]
+
+
+@pytest.mark.parametrize("name", [*FACTS.stacks, *FACTS.engines])
 def test_all_software_says_what_it_runs_on(name: str) -> None:
-    row = support(name)
+    row = _software(name)
     assert row.platforms
-    assert row.source
-    assert any(runs_on(name, device) for device in FACTS.accelerators.values())
+    assert row.platforms_source
+    assert row.platforms_date
+    assert any(row.runs_on(device) for device in FACTS.accelerators.values())
 
 
 @pytest.mark.parametrize(
@@ -44,8 +48,9 @@ def test_all_software_says_what_it_runs_on(name: str) -> None:
     ],
 )
 def test_devices_that_documentation_names(software: str, device: str, *, runs: bool) -> None:
-    assert runs_on(software, FACTS.accelerator(device)) is runs
-    assert bool(unsupported_note(software, FACTS.accelerator(device))) is not runs
+    row = _software(software)
+    assert row.runs_on(FACTS.accelerator(device)) is runs
+    assert bool(row.unsupported_note(FACTS.accelerator(device))) is not runs
 
 
 def test_every_shipped_device_has_a_platform() -> None:

@@ -9,35 +9,28 @@ import pytest
 import flopwise
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.reliability import (
-    ANY,
-    FailureRecord,
-    SpotRecord,
-    failure_record,
-    failure_records,
-    spot_record,
-    spot_records,
-)
+from flopwise.facts.reliability import ANY, FailureRecord, SpotRecord
 from flopwise.training.goodput import DEFAULT_RELIABILITY
+from named import FACTS
 
 SPOT = "provider,accelerator,least_frac,most_frac,period,source,date\n"
 
 
 def test_records_give_the_rates_that_were_published() -> None:
-    records = failure_records()
+    records = FACTS.failures
     assert 16_384 / records["llama-3"].mtbf_gpu_s * 54 * 86400 == pytest.approx(419)
     assert records["rsc-1"].mtbf_gpu_s / 16_384 / 3600 == pytest.approx(1.8, abs=0.01)  # the projection of its authors
     assert DEFAULT_RELIABILITY.mtbf_gpu_s == pytest.approx(records["llama-3"].mtbf_gpu_s)
 
 
 def test_rows_have_a_source_and_name_what_is_known() -> None:
-    chips = load_facts().accelerators
-    every: list[FailureRecord | SpotRecord] = [*failure_records().values(), *spot_records()]
+    chips = FACTS.accelerators
+    every: list[FailureRecord | SpotRecord] = [*FACTS.failures.values(), *FACTS.spot_records]
     assert all(r.source and r.date and r.confidence for r in every)
     assert all(r.accelerator in chips for r in every if r.accelerator)
-    providers = {offer.provider for offer in load_facts().offers}
-    assert {r.provider for r in spot_records()} <= {*providers, ANY}
-    assert all(0 <= r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in spot_records())
+    providers = {offer.provider for offer in FACTS.offers}
+    assert {r.provider for r in FACTS.spot_records} <= {*providers, ANY}
+    assert all(0 <= r.least_frac <= r.most_frac < 1 and r.interruptions_per_s > 0 for r in FACTS.spot_records)
 
 
 def test_a_share_a_month_is_a_rate_that_leaves_the_rest() -> None:
@@ -47,34 +40,36 @@ def test_a_share_a_month_is_a_rate_that_leaves_the_rest() -> None:
 
 
 def test_every_spot_offer_has_a_rate_and_says_how_sure_it_is() -> None:
-    aws, google = spot_record("aws", "H100-SXM-80"), spot_record("gcp", "L4")
+    aws, google = FACTS.spot("aws", "H100-SXM-80"), FACTS.spot("gcp", "L4")
     assert google.interruptions_per_s > aws.interruptions_per_s
-    assert spot_record("aws", "T4").accelerator is None, "of the provider, where its machine has none"
-    assert spot_record("aws", "A10G").accelerator == "A10G"
-    other = spot_record("lambda", "H100-SXM-80")
+    assert FACTS.spot("aws", "T4").accelerator is None, "of the provider, where its machine has none"
+    assert FACTS.spot("aws", "A10G").accelerator == "A10G"
+    other = FACTS.spot("lambda", "H100-SXM-80")
     assert other.provider == ANY
     assert "assumed" in other.text
     assert "low confidence" in other.text
-    for offer in load_facts().offers:
-        assert spot_record(offer.provider, offer.accelerator).interruptions_per_s > 0
+    for offer in FACTS.offers:
+        assert FACTS.spot(offer.provider, offer.accelerator).interruptions_per_s > 0
     with pytest.raises(UnknownNameError, match="rsc-1"):
-        failure_record("rsc-9")
+        FACTS.failure_record("rsc-9")
 
 
 def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
     (tmp_path / "failures.csv").write_text("name,gpus,days,failures,source,date\nours,512,30,6,logs,2026-01-01\n")
     (tmp_path / "spot.csv").write_text(SPOT + "aws,H100-SXM-80,0.5,0.5,day,logs,2026-01-01\n")
-    assert failure_record("Ours", tmp_path).mtbf_gpu_s == 512 * 5 * 86400
-    assert failure_record("llama-3", tmp_path) == failure_record("llama3")
-    row = spot_record("aws", "H100-SXM-80", tmp_path)
+    assert load_facts(tmp_path).failure_record("Ours").mtbf_gpu_s == 512 * 5 * 86400
+    assert load_facts(tmp_path).failure_record("llama-3") == FACTS.failure_record("llama3")
+    row = load_facts(tmp_path).spot("aws", "H100-SXM-80")
     assert row.period == "day"
     (tmp_path / "spot.csv").write_text(SPOT + "any,,0.5,0.5,hour,logs,2026-01-01\naws,,0.1,0.1,day,logs,2026-01-01\n")
     assert (
-        spot_record("vast", "L4", tmp_path).text
+        load_facts(tmp_path).spot("vast", "L4").text
         == "50 to 50 % of instances are taken back an hour (logs, 2026-01-01, medium confidence)"
     )
-    assert spot_record("aws", "B200", tmp_path).least_frac == 0.1
-    assert spot_record("aws", "L4", tmp_path) == spot_record("aws", "L4"), "the shipped row of the accelerator stands"
+    assert load_facts(tmp_path).spot("aws", "B200").least_frac == 0.1
+    assert load_facts(tmp_path).spot("aws", "L4") == FACTS.spot("aws", "L4"), (
+        "the shipped row of the accelerator stands"
+    )
     asked = {"gpu": "h100", "gpus": 8, "fsdp": True, "seq": 2048, "tokens": 1e9, "facts": tmp_path}
     run = flopwise.train("Llama-3.1-8B", failures="ours", **asked).estimate.run
     assert run is not None
@@ -85,4 +80,4 @@ def test_a_folder_lies_over_the_shipped_rows(tmp_path: Path) -> None:
 def test_rows_that_cannot_be_name_their_place(tmp_path: Path, cells: str) -> None:
     (tmp_path / "spot.csv").write_text(SPOT + f"aws,L4,{cells},logs,2026-01-01\n")
     with pytest.raises(SpecError, match="row 2"):
-        spot_records(tmp_path)
+        load_facts(tmp_path)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.software import Optimizer, engine, engine_names, optimizer, read_rows, stack, stack_names
+from named import FACTS
 
 
-@pytest.mark.parametrize("name", stack_names())
+@pytest.mark.parametrize("name", FACTS.stacks)
 def test_every_stack_is_possible(name: str) -> None:
-    row = stack(name)
+    row = FACTS.stack(name)
     assert row.source
     assert row.meaning
     assert 2 <= row.loss_bytes <= 24
@@ -18,17 +18,17 @@ def test_every_stack_is_possible(name: str) -> None:
     assert row.activations in ("eager", "sdpa", "fused")
 
 
-@pytest.mark.parametrize("name", read_rows("optimizers.csv", Optimizer)[0])
+@pytest.mark.parametrize("name", FACTS.optimizers)
 def test_every_optimizer_keeps_at_most_two_states(name: str) -> None:
-    row = optimizer(name)
+    row = FACTS.optimizer(name)
     assert row.source
     assert 0 <= row.states <= 2
     assert 0 <= row.packed_bytes <= 3
 
 
-@pytest.mark.parametrize("name", engine_names())
+@pytest.mark.parametrize("name", FACTS.engines)
 def test_every_engine_takes_a_share_of_the_card(name: str) -> None:
-    row = engine(name)
+    row = FACTS.engine(name)
     assert row.source
     assert 0 < row.memory_frac <= 1
     assert row.block_tokens >= 1
@@ -36,8 +36,8 @@ def test_every_engine_takes_a_share_of_the_card(name: str) -> None:
 
 
 def test_aliases_and_unknown_names() -> None:
-    assert optimizer("Adam").name == "adamw"
-    assert stack("torchtitan").name == "fsdp-eager"
-    assert engine("TRT-LLM").name == "tensorrt-llm"
+    assert FACTS.optimizer("Adam").name == "adamw"
+    assert FACTS.stack("torchtitan").name == "fsdp-eager"
+    assert FACTS.engine("TRT-LLM").name == "tensorrt-llm"
     with pytest.raises(UnknownNameError, match="adamw-8bit"):
-        optimizer("adamw-8bits")
+        FACTS.optimizer("adamw-8bits")

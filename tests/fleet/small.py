@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -44,7 +43,7 @@ def catalog() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80", "A100-PCIe-80", "H100-SXM-80"}
     kept = [o for o in whole.offers if o.accelerator in gpus and o.provider in {"aws", "gcp", "azure"}]
-    return replace(whole, offers=tuple(kept))
+    return whole.replaced(offers=tuple(kept))
 
 
 @cache

@@ -19,6 +19,7 @@ from flopwise.fleet.candidates import carried, scaled
 from flopwise.fleet.file import fleet_from, load_fleet
 from flopwise.fleet.problem import problem
 from flopwise.fleet.searches import promising
+from named import FACTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
 CHAT: dict[str, Any] = {
@@ -41,7 +42,7 @@ def facts() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80", "A100-PCIe-80", "H100-SXM-80"}
     kept = [o for o in whole.offers if o.accelerator in gpus and o.provider in {"aws", "gcp", "azure"}]
-    return replace(whole, offers=tuple(kept))
+    return whole.replaced(offers=tuple(kept))
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,17 @@ def test_alone_a_workload_takes_its_cheapest_way(facts: Facts) -> None:
     """Without policies nothing couples workloads that share no reserved machine: brute force over all ways."""
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
     items = carried(fleet, facts)
-    assert problem(fleet, items).solved(gap=0.0).usd == pytest.approx(sum(min(w.usd for w in i.ways) for i in items))
+    assert problem(fleet, items, FACTS).solved(gap=0.0).usd == pytest.approx(
+        sum(min(w.usd for w in i.ways) for i in items)
+    )
 
 
 def test_more_traffic_is_never_cheaper(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
     items = carried(fleet, facts)
-    bills = [problem(fleet, [scaled(i, f) for i in items]).solved(gap=0.0).usd for f in (1.0, 1.5, 2.0, 7.0)]
+    bills = [
+        problem(fleet, [scaled(i, f, FACTS) for i in items], FACTS).solved(gap=0.0).usd for f in (1.0, 1.5, 2.0, 7.0)
+    ]
     assert bills == sorted(bills)
     assert bills[2] <= 2 * bills[0] * (1 + 1e-9) + 1  # twice the machines always do
 
@@ -172,7 +177,7 @@ def test_promising_machines_are_of_every_provider_with_a_share() -> None:
 def test_promising_machines_can_be_bought_as_allowed() -> None:
     """A spot price that nothing else comes near does not count for what may not be interrupted."""
     whole = load_facts(None)
-    cheap = replace(whole, offers=tuple(replace(o, spot_usd_per_hour=1e-6 * n) for n, o in enumerate(whole.offers, 1)))
+    cheap = whole.replaced(offers=tuple(replace(o, spot_usd_per_hour=1e-6 * n) for n, o in enumerate(whole.offers, 1)))
     steady, plain = (promising(f, 8, ["on_demand"]) for f in (cheap, whole))
     assert [o.key for o in steady] == [o.key for o in plain]
     assert all(any(o.on_demand_usd_per_hour for o in steady if o.provider == p) for p in kinds_of(steady))

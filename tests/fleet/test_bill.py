@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.terms import volume_price
 from flopwise.fleet.candidates import carried, scaled
 from flopwise.fleet.file import Platform, fleet_from
 from flopwise.fleet.formulation import VOLUMES
 from flopwise.fleet.pricing import tiered_usd
 from flopwise.fleet.problem import Problem, allotments, monthly_cost, problem
+from named import FACTS
 
 GB = 2**30
 
@@ -25,7 +24,7 @@ def facts() -> Facts:
     whole = load_facts(None)
     gpus = {"T4", "L4", "A10G", "L40S", "A100-SXM-80"}
     names = {"aws", "gcp", "azure", "nebius"}
-    return replace(whole, offers=tuple(o for o in whole.offers if o.accelerator in gpus and o.provider in names))
+    return whole.replaced(offers=tuple(o for o in whole.offers if o.accelerator in gpus and o.provider in names))
 
 
 def desks(name: str, gpus: list[str], count: int, **more: Any) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def fleet(seed: int) -> Platform:
 @pytest.mark.parametrize("seed", range(6))
 def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, facts: Facts) -> None:
     platform = fleet(seed)
-    made = problem(platform, carried(platform, facts))
+    made = problem(platform, carried(platform, facts), FACTS)
     found = made.solved(gap=1e-4)
     rows = allotments(made, found)
     bill, notes = monthly_cost(made, found, rows)
@@ -82,7 +81,7 @@ def one(facts: Facts, **more: Any) -> Problem:
     """One machine on one provider with volumes."""
     job = desks("d", ["T4"], 1, constraints={"instances": ["g4dn.xlarge"]}, residency=["us-east-1"], **more)
     platform = fleet_from({"name": "f", "workloads": [job, job | {"name": "e"}]})
-    return problem(platform, carried(platform, facts))
+    return problem(platform, carried(platform, facts), FACTS)
 
 
 def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -> None:
@@ -92,7 +91,7 @@ def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -
     bill, _ = monthly_cost(made, found, allotments(made, found))
     assert bill.traffic == pytest.approx((2 * 200 - 100) * 0.09)
     assert bill.storage == pytest.approx(2 * 500 * 0.023)
-    price = volume_price("aws", "egress")
+    price = FACTS.volume_price("aws", "egress")
     assert price is not None
     assert bill.traffic == pytest.approx(float(tiered_usd(400.0 * GB, price.tiers)))
 
@@ -101,7 +100,7 @@ def test_a_price_that_is_not_known_counts_as_the_dearest_that_is(facts: Facts) -
     """Else a provider that nobody has looked up would be the cheapest."""
     job = desks("d", ["L40S"], 1, volumes={"storage": "10TB"})
     platform = fleet_from({"name": "f", "workloads": [job], "policies": {"providers": {"nebius": 1, "aws": 0}}})
-    made = problem(platform, carried(platform, facts))
+    made = problem(platform, carried(platform, facts), FACTS)
     assert made.volumes[0, "nebius"].usd == pytest.approx(made.volumes[0, "aws"].usd)
     assert "not known; counted as aws" in made.volumes[0, "nebius"].notes[0]
 
@@ -114,8 +113,8 @@ def test_what_is_sent_grows_with_the_traffic_and_what_is_stored_does_not(facts: 
     }  # fmt: skip
     platform = fleet_from({"name": "f", "workloads": [job]})
     items = carried(platform, facts)
-    once, twice = problem(platform, items), problem(platform, [scaled(i, 2.0) for i in items])
+    once, twice = problem(platform, items, FACTS), problem(platform, [scaled(i, 2.0, FACTS) for i in items], FACTS)
     assert twice.volumes[0, "gcp"].storage == pytest.approx(once.volumes[0, "gcp"].storage)
-    price = volume_price("gcp", "egress")
+    price = FACTS.volume_price("gcp", "egress")
     assert price is not None
     assert twice.volumes[0, "gcp"].traffic == pytest.approx(float(tiered_usd(2e12, price.tiers)))

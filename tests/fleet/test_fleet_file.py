@@ -131,7 +131,7 @@ def test_brackets_without_end_are_refused_at_once(text: str) -> None:
     start = time.perf_counter()
     with pytest.raises(SpecError, match=r"fleet\.yaml:1: more than 50 levels deep"):
         read(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 30.0  # a parser that recurses or backtracks takes minutes
 
 
 def test_a_bomb_of_aliases_is_refused_at_its_line() -> None:

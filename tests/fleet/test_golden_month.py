@@ -12,7 +12,6 @@ import pytest
 
 import flopwise
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.hosted_prices import hosted_prices
 from flopwise.fleet.assess import assess, assessed
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.file import fleet_from
@@ -43,7 +42,7 @@ def facts() -> Facts:
     """Eight H100 with aws in us-east-1, at $40 on demand, $15 on spot, $24 reserved for a year."""
     whole = load_facts()
     held = next(o for o in whole.offers if (o.instance, o.region) == ("p5.48xlarge", "us-east-1"))
-    return replace(whole, offers=(replace(held, on_demand_usd_per_hour=40.0, spot_usd_per_hour=15.0,
+    return whole.replaced(offers=(replace(held, on_demand_usd_per_hour=40.0, spot_usd_per_hour=15.0,
                                           reserved_1y_usd_per_hour=24.0, reserved_3y_usd_per_hour=None),))  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def two(facts: Facts) -> Facts:
     gcp = next(o for o in load_facts().offers if (o.instance, o.region) == ("a3-highgpu-8g", "us-central1"))
     gcp = replace(gcp, on_demand_usd_per_hour=44.0, spot_usd_per_hour=None, reserved_1y_usd_per_hour=None,
                   reserved_3y_usd_per_hour=None)  # fmt: skip
-    return replace(facts, offers=(aws, gcp))
+    return facts.replaced(offers=(aws, gcp))
 
 
 def answer(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> Assessment:
@@ -212,7 +211,7 @@ def test_the_bill_by_what_it_is_for(facts: Facts) -> None:
 
 def test_an_api_is_paid_by_the_token(facts: Facts) -> None:
     """4 requests/s for 176 h of 300 tokens in and 50 out, at the listed price; a batch by its requests."""
-    listed = next(p for p in hosted_prices() if (p.provider, p.model) == ("deepinfra", "Llama-3.1-8B"))
+    listed = next(p for p in load_facts().hosted_prices if (p.provider, p.model) == ("deepinfra", "Llama-3.1-8B"))
     limits = {"providers": ["deepinfra"]}
     job = {k: v for k, v in CHAT.items() if k != "targets"} | {"hours": {"per_day": 8, "days": 22}}
     found = answer(facts, job | {"purchase": ["api"], "constraints": limits})
@@ -229,7 +228,7 @@ def test_an_api_is_paid_by_the_token(facts: Facts) -> None:
 
 def test_bursty_traffic_pays_for_its_mean(facts: Facts) -> None:
     """Replicas are sized for three times the mean rate; an API is paid for the mean of 4 a second."""
-    listed = next(p for p in hosted_prices() if (p.provider, p.model) == ("deepinfra", "Llama-3.1-8B"))
+    listed = next(p for p in load_facts().hosted_prices if (p.provider, p.model) == ("deepinfra", "Llama-3.1-8B"))
     job = {k: v for k, v in CHAT.items() if k != "targets"}
     job |= {"traffic": CHAT["traffic"] | {"peak": 3}, "purchase": ["api"], "constraints": {"providers": ["deepinfra"]}}
     found = answer(facts, job)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.hardware_prices import HardwarePrice
 from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet import onprem
 from flopwise.fleet.assess import assess, assessed
 from flopwise.fleet.file import fleet_from
@@ -142,7 +142,7 @@ def rented() -> Facts:
         offer, on_demand_usd_per_hour=40.0, reserved_1y_usd_per_hour=29.2, spot_usd_per_hour=None,
         reserved_3y_usd_per_hour=None,
     )  # fmt: skip
-    return replace(FACTS, offers=(offer,))
+    return FACTS.replaced(offers=(offer,))
 
 
 def test_the_bill_of_machines_that_are_there(rented: Facts) -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.facts.hosted_prices import HostedPrice
+from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.hosted import api_usd, break_even, own_usd
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.hardware_prices import HardwarePrice, hardware_price, hardware_prices
+from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet import onprem
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, against_clouds, ownership
 
@@ -18,7 +18,7 @@ H100 = FACTS.accelerators["H100-SXM-80"]
 
 
 def own(site: Site | None = None) -> Ownership:
-    price = hardware_price("H100-SXM-80")
+    price = FACTS.hardware_price("H100-SXM-80")
     assert price is not None
     return ownership(H100, price, site)
 
@@ -91,7 +91,7 @@ def test_what_raises_the_cost_raises_it() -> None:
 def test_consumer_cards_cost_less_than_those_of_data_centres() -> None:
     cost = {
         p.accelerator: float(ownership(FACTS.accelerators[p.accelerator], p).usd_per_gpu_hour(0.6))
-        for p in hardware_prices()
+        for p in FACTS.hardware_prices
     }
     assert cost["RTX 4090"] < cost["L40S"] < cost["H100-SXM-80"] < cost["B200"]
 
@@ -106,7 +106,7 @@ def test_impossible_sites_are_refused() -> None:
     ):
         with pytest.raises(SpecError, match="is out of range"):
             Site(**wrong)
-    price = hardware_price("H100-SXM-80")
+    price = FACTS.hardware_price("H100-SXM-80")
     assert price is not None
     with pytest.raises(SpecError, match="not of L4"):
         ownership(FACTS.accelerators["L4"], price)

@@ -23,6 +23,7 @@ from flopwise.fleet.candidates import carried
 from flopwise.fleet.file import Rules, fleet_from, load_fleet, parse_fleet
 from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.problem import problem
+from named import FACTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hybrid.yaml"
 TUNE: dict[str, Any] = {
@@ -46,7 +47,7 @@ RULES = fleet_from({"name": "f", "workloads": [TUNE]}).rules
 def facts() -> Facts:
     whole = load_facts(None)
     kept = [o for o in whole.offers if o.accelerator in {"L40S", "L4"} and o.provider in {"aws", "gcp"}]
-    return replace(whole, offers=tuple(kept))
+    return whole.replaced(offers=tuple(kept))
 
 
 def fleet(*jobs: dict[str, Any], box: dict[str, Any] | None = None, **policies: Any) -> Any:
@@ -86,7 +87,7 @@ def test_two_workloads_share_a_machine_and_pay_for_it_once(facts: Facts) -> None
     tune, chat = TUNE | {"purchase": ["owned"]}, CHAT | {"purchase": ["owned"]}
     platform = fleet(tune, chat)
     items = carried(platform, facts)
-    found = problem(platform, items).solved(gap=0.0)
+    found = problem(platform, items, FACTS).solved(gap=0.0)
     others, idle, _ = by_hand()
     drawn = 0.0
     for item in items:
@@ -121,14 +122,14 @@ def test_clouds_carry_what_own_machines_cannot(facts: Facts) -> None:
     alone = next(w for w in item.ways if w.purchase == "owned")
     needed = alone.instances
     assert needed > 2
-    found = problem(platform, [item]).solved(gap=0.0)
+    found = problem(platform, [item], FACTS).solved(gap=0.0)
     own = sum(t.count for t in found.taken if t.choice.purchase == "owned")
     assert 0 < own <= 2
     assert any(t.choice.purchase == "on_demand" for t in found.taken)
     enough = fleet(busy, box={"buy_up_to": needed}, purchase=["on_demand"])
-    more = problem(enough, carried(enough, facts)).solved(gap=0.0)
+    more = problem(enough, carried(enough, facts), FACTS).solved(gap=0.0)
     assert more.usd < found.usd
-    [told] = [b for b in bindings(problem(platform, [item]), found) if b.constraint == "own box"]
+    [told] = [b for b in bindings(problem(platform, [item], FACTS), found) if b.constraint == "own box"]
     assert told.usd_per_month == pytest.approx(found.usd - more.usd, rel=1e-3)
     assert told.text.startswith("the number of own box costs $")
     only = fleet(busy | {"purchase": ["owned"]})
@@ -161,11 +162,13 @@ def test_people_work_on_own_machines_where_those_fit(facts: Facts) -> None:
     desks = {"name": "d", "task": "develop", "environment": "development", "machines": {"count": 2, "memory": "40GB"}}
     others, idle, _ = by_hand()
     [item] = carried(fleet(desks), facts)
-    found = problem(fleet(desks | {"purchase": ["owned"]}), carried(fleet(desks | {"purchase": ["owned"]}), facts))
+    found = problem(
+        fleet(desks | {"purchase": ["owned"]}), carried(fleet(desks | {"purchase": ["owned"]}), facts), FACTS
+    )
     power = 4 * (0.95 - 0.10) * 350 / 1000 * 1.5 * 176 * 0.2
     assert found.solved(gap=0.0).usd == pytest.approx(2 * (others + idle + power))
     more = fleet(desks | {"machines": {"count": 3, "memory": "40GB"}})
-    taken = problem(more, carried(more, facts)).solved(gap=0.0).taken
+    taken = problem(more, carried(more, facts), FACTS).solved(gap=0.0).taken
     assert sum(t.count for t in taken) == 3
     assert sum(t.count for t in taken if t.choice.purchase == "owned") <= 2
     assert {w.purchase for w in item.ways} == {"on_demand", "owned"}

@@ -16,7 +16,8 @@ from flopwise.facts.offers import Offer
 from flopwise.fleet import pricing
 from flopwise.fleet.pricing import effective, run_usd
 
-OFFERS = {offer.key: offer for offer in load_facts().offers}
+FACTS = load_facts()
+OFFERS = {offer.key: offer for offer in FACTS.offers}
 N1_TIERS = ((0.0, 1.0), (0.25, 0.8), (0.5, 0.6), (0.75, 0.4))
 
 
@@ -37,7 +38,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("instance", "count", "hours", "usd"), GOLDEN)
 def test_monthly_costs_are_those_of_a_pocket_calculator(instance: str, count: int, hours: float, usd: float) -> None:
-    found = effective(OFFERS["aws", instance, "us-east-1"], "on_demand", hours)
+    found = effective(OFFERS["aws", instance, "us-east-1"], "on_demand", hours, FACTS)
     assert found is not None
     assert count * found.usd_per_month == pytest.approx(usd, abs=0.5)
     assert found.usd_per_hour_effective == pytest.approx(found.usd_per_hour_list)
@@ -45,16 +46,16 @@ def test_monthly_costs_are_those_of_a_pocket_calculator(instance: str, count: in
 
 def test_a_reservation_is_paid_whether_used_or_not() -> None:
     bought = offer(on_demand_usd_per_hour=2.0, reserved_1y_usd_per_hour=1.2)
-    half = effective(bought, "reserved_1y", 365)
+    half = effective(bought, "reserved_1y", 365, FACTS)
     assert half is not None
     assert half.billed_hours == 730
     assert half.usd_per_month == pytest.approx(876)
     assert half.usd_per_hour_effective == pytest.approx(2.4)
     assert half.break_even_frac == pytest.approx(0.6)
-    assert effective(bought, "reserved_3y", 730) is None, "no price is known, so there is none"
+    assert effective(bought, "reserved_3y", 730, FACTS) is None, "no price is known, so there is none"
     for hours in range(1, 731):
-        used = effective(bought, "on_demand", hours)
-        kept = effective(bought, "reserved_1y", hours)
+        used = effective(bought, "on_demand", hours, FACTS)
+        kept = effective(bought, "reserved_1y", hours, FACTS)
         assert used is not None
         assert kept is not None
         cheaper = kept.usd_per_month < used.usd_per_month - 1e-9
@@ -63,19 +64,19 @@ def test_a_reservation_is_paid_whether_used_or_not() -> None:
 
 def test_spot_is_not_for_what_may_not_be_interrupted() -> None:
     bought = offer(on_demand_usd_per_hour=2.0, spot_usd_per_hour=1.0)
-    assert effective(bought, "spot", 100, interruptible=False) is None
-    assert effective(offer(on_demand_usd_per_hour=2.0), "spot", 100) is None
+    assert effective(bought, "spot", 100, FACTS, interruptible=False) is None
+    assert effective(offer(on_demand_usd_per_hour=2.0), "spot", 100, FACTS) is None
 
 
 def test_unknown_interruptions_are_assumed_not_left_out() -> None:
-    found = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, checkpoint_s=60)
+    found = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, FACTS, checkpoint_s=60)
     assert found is not None
     assert any("assumed" in note and "low confidence" in note for note in found.notes)
     assert found.usd_per_hour_effective > 1.001
-    said = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, interruptions_per_hour=0.0)
+    said = effective(offer(provider="vast", spot_usd_per_hour=1.0), "spot", 100, FACTS, interruptions_per_hour=0.0)
     assert said is not None
     assert said.usd_per_hour_effective == pytest.approx(1.0), "of those who say that there are none"
-    known = effective(offer(spot_usd_per_hour=1.0), "spot", 100, checkpoint_s=60)
+    known = effective(offer(spot_usd_per_hour=1.0), "spot", 100, FACTS, checkpoint_s=60)
     assert known is not None
     assert known.usd_per_hour_effective > 1.0
     assert any("Spot Instance Advisor" in note for note in known.notes)
@@ -90,13 +91,13 @@ def test_spot_never_costs_less_than_it_is_listed(
     rate: float, checkpoint_s: float, restart_s: float, saved: float | None, hours: float, instances: int
 ) -> None:
     found = effective(
-        offer(provider="vast", spot_usd_per_hour=1.0), "spot", hours, checkpoint_s=checkpoint_s, restart_s=restart_s,
-        interruptions_per_hour=rate, saved_every_s=saved, instances=instances,
+        offer(provider="vast", spot_usd_per_hour=1.0), "spot", hours, FACTS, checkpoint_s=checkpoint_s,
+        restart_s=restart_s, interruptions_per_hour=rate, saved_every_s=saved, instances=instances,
     )  # fmt: skip
     assert found is not None
     assert found.usd_per_hour_effective >= found.usd_per_hour_list * (1 - 1e-9)
     worse = effective(
-        offer(provider="vast", spot_usd_per_hour=1.0), "spot", hours, checkpoint_s=checkpoint_s,
+        offer(provider="vast", spot_usd_per_hour=1.0), "spot", hours, FACTS, checkpoint_s=checkpoint_s,
         restart_s=restart_s + 60, interruptions_per_hour=rate, saved_every_s=saved, instances=instances,
     )  # fmt: skip
     assert worse is not None
@@ -155,10 +156,10 @@ def test_sustained_use_equals_counting_the_hours(used: float) -> None:
 def test_a_whole_month_of_n1_is_thirty_percent_off_and_of_a2_is_not() -> None:
     n1, a2 = OFFERS["gcp", "n1-standard-4+1xT4", "us-central1"], OFFERS["gcp", "a2-highgpu-1g", "us-central1"]
     for bought, share in ((n1, 0.7), (a2, 1.0)):
-        found = effective(bought, "on_demand", 730)
+        found = effective(bought, "on_demand", 730, FACTS)
         assert found is not None
         assert found.usd_per_hour_effective == pytest.approx(share * found.usd_per_hour_list)
-    short = effective(n1, "on_demand", 150)
+    short = effective(n1, "on_demand", 150, FACTS)
     assert short is not None
     assert short.usd_per_hour_effective == pytest.approx(short.usd_per_hour_list)
 
@@ -167,12 +168,14 @@ def test_time_is_rounded_as_the_provider_bills_it() -> None:
     assert pricing.billed_hours(1.0, 1, 3600, 3600) == 1
     assert pricing.billed_hours(1.01, 1, 3600, 3600) == 2
     assert pricing.billed_hours(10 * 30 / 3600, 10, 1, 60) == pytest.approx(10 * 60 / 3600)
-    hourly = effective(offer("paperspace", on_demand_usd_per_hour=1.0), "on_demand", 22 * 7.5, starts_per_month=22)
-    seconds = effective(offer("aws", on_demand_usd_per_hour=1.0), "on_demand", 22 * 7.5, starts_per_month=22)
+    hourly = effective(
+        offer("paperspace", on_demand_usd_per_hour=1.0), "on_demand", 22 * 7.5, FACTS, starts_per_month=22
+    )
+    seconds = effective(offer("aws", on_demand_usd_per_hour=1.0), "on_demand", 22 * 7.5, FACTS, starts_per_month=22)
     assert hourly is not None
     assert seconds is not None
     assert (hourly.billed_hours, seconds.billed_hours) == (22 * 8, 22 * 7.5)
-    unknown = effective(offer("massedcompute", on_demand_usd_per_hour=1.0), "on_demand", 1.23)
+    unknown = effective(offer("massedcompute", on_demand_usd_per_hour=1.0), "on_demand", 1.23, FACTS)
     assert unknown is not None
     assert unknown.billed_hours == 1.23
     assert any("is not known; billed as used" in note for note in unknown.notes)
@@ -195,16 +198,16 @@ def test_columns_equal_single_calls() -> None:
 
 def test_traffic_is_billed_by_tiers() -> None:
     gib = 2**30
-    found = pricing.volume_usd("aws", "egress", 20_000 * gib)
+    found = pricing.volume_usd("aws", "egress", 20_000 * gib, FACTS)
     assert found is not None
     assert found[0] == pytest.approx((10_240 - 100) * 0.09 + (20_000 - 10_240) * 0.085)
-    free = pricing.volume_usd("aws", "egress", 50 * gib)
+    free = pricing.volume_usd("aws", "egress", 50 * gib, FACTS)
     assert free is not None
     assert free[0] == 0
-    stored = pricing.volume_usd("aws", "storage", 1024 * gib)
+    stored = pricing.volume_usd("aws", "storage", 1024 * gib, FACTS)
     assert stored is not None
     assert stored[0] == pytest.approx(1024 * 0.023)
-    assert pricing.volume_usd("vast", "egress", 1e12) is None
+    assert pricing.volume_usd("vast", "egress", 1e12, FACTS) is None
 
 
 @settings(deadline=None)
@@ -222,9 +225,9 @@ def test_more_bytes_never_cost_less(a: float, b: float) -> None:
 def test_impossible_figures_are_refused(wrong: dict[str, float]) -> None:
     given: dict[str, float] = {"hours_per_month": 100, **wrong}
     with pytest.raises(SpecError, match="is out of range; allowed"):
-        effective(offer(spot_usd_per_hour=1.0), "spot", given.pop("hours_per_month"), **given)  # type: ignore[arg-type]
+        effective(offer(spot_usd_per_hour=1.0), "spot", given.pop("hours_per_month"), FACTS, **given)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="unknown purchase option"):
-        effective(offer(), "lease", 100)
+        effective(offer(), "lease", 100, FACTS)
 
 
 def test_a_run_is_paid_from_its_start_to_its_end() -> None:
@@ -240,7 +243,7 @@ def test_a_run_is_paid_from_its_start_to_its_end() -> None:
         (hourly, "on_demand", 1.01, 4.0),
     ]
     for sold, purchase, hours, usd in asked:
-        found = run_usd(sold, purchase, hours)
+        found = run_usd(sold, purchase, hours, FACTS)
         assert found is not None
         assert found[0] == pytest.approx(usd, rel=1e-6)
-    assert run_usd(hourly, "spot", 1.0) is None
+    assert run_usd(hourly, "spot", 1.0, FACTS) is None

@@ -10,6 +10,7 @@ from small import catalog
 from flopwise.facts.offers import Offer
 from flopwise.fleet.money import carbon_of
 from flopwise.fleet.problem import carbon_weighed
+from named import FACTS
 
 
 @dataclass
@@ -27,8 +28,8 @@ def test_unknown_power_is_no_cleaner_than_what_is_known() -> None:
         Emitting(0, 100.0, east), Emitting(0, 10.0, west), Emitting(0, None, east),
         Emitting(1, None, west), Emitting(2, 50.0, west),
     ]  # fmt: skip
-    weighed = carbon_weighed(ways)  # type: ignore[arg-type]  # as much of a way as is read
-    kg = [carbon_of(w.kwh, w.offer) for w in ways]
+    weighed = carbon_weighed(ways, FACTS)  # type: ignore[arg-type]  # as much of a way as is read
+    kg = [carbon_of(w.kwh, w.offer, FACTS) for w in ways]
     assert weighed[:2] == kg[:2]
     assert weighed[2] == pytest.approx(max(k for k in kg[:2] if k))
     assert weighed[3] == 0, "nothing of this workload is known"

@@ -14,6 +14,7 @@ from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.file import Platform, fleet_from
 from flopwise.fleet.load import Load
 from flopwise.fleet.scenarios import PARTS, simulated
+from named import FACTS
 
 RUN: dict[str, Any] = {
     "name": "tune", "task": "finetune", "model": "Llama-7B", "data": {"tokens": "50M", "seq_len": 2048},
@@ -42,7 +43,8 @@ def row(workload: str, purchase: str = "on_demand", **more: Any) -> Allotment:
 
 def drawn(found: Platform, rows: list[Allotment], runs: int = 40_000, seed: int = 1, **more: Any) -> Scenarios:
     loads = more.pop("loads", [None] * len(rows))
-    return simulated(found, rows, more.pop("fixed_usd", 0.0), loads=loads, runs=runs, seed=seed, **more)
+    how = {"facts": FACTS, "loads": loads, "runs": runs, "seed": seed, **more}
+    return simulated(found, rows, how.pop("fixed_usd", 0.0), **how)
 
 
 def test_nothing_drawn_is_the_plan() -> None:
@@ -77,18 +79,18 @@ def test_drivers_are_shares_of_the_variance() -> None:
     assert sum(found.drivers.values()) == pytest.approx(1.0)
 
 
-def test_an_interruption_stops_all_machines_of_a_training_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_stops_all_machines_of_a_training_run() -> None:
     """Poisson interruptions of 10 machines x 100 h at one in 200 h: 5 a month, each costs 2 h of all ten machines."""
 
     class Record:
         interruptions_per_s = 1 / (200 * 3600)
 
-    monkeypatch.setattr("flopwise.fleet.scenarios.spot_record", lambda *_: Record())
-    found = drawn(platform(RUN, rework_hours=2), [row("tune", "spot")])
+    facts = FACTS.replaced(spot=lambda *_: Record())
+    found = drawn(platform(RUN, rework_hours=2), [row("tune", "spot")], facts=facts)
     draws = 1000 * (1 + (np.random.default_rng(9).poisson(5, 200_000) - 5) * 2 / 100)
     assert found.mean == pytest.approx(1000, rel=0.002)
     assert (found.p10, found.p90, found.p95) == pytest.approx(tuple(np.percentile(draws, [10, 90, 95])), rel=0.01)
-    desks = drawn(platform(DESKS | {"interruptible": True}, rework_hours=2), [row("desks", "spot")])
+    desks = drawn(platform(DESKS | {"interruptible": True}, rework_hours=2), [row("desks", "spot")], facts=facts)
     assert desks.p95 - desks.mean == pytest.approx((found.p95 - found.mean) / 10, rel=0.02)
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.hosted_prices import hosted_for
 from flopwise.fleet.allocate import Choice, Demand, allocate
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
@@ -23,6 +22,7 @@ from flopwise.fleet.file import Cap, fleet_from
 from flopwise.fleet.spec import Spreads
 from flopwise.fleet.scenarios import Z90
 from flopwise.fleet.tokens import month_of_tokens
+from named import FACTS
 
 HELP: dict[str, Any] = {
     "name": "help", "task": "serve", "model": "Llama-3.1-8B",
@@ -41,7 +41,7 @@ RULES = fleet_from({"name": "f", "workloads": [HELP]}).rules
 def facts() -> Facts:
     whole = load_facts(None)
     kept = [o for o in whole.offers if o.accelerator == "L40S" and o.provider == "aws"]
-    return replace(whole, offers=tuple(kept))
+    return whole.replaced(offers=tuple(kept))
 
 
 def fleet(*jobs: dict[str, Any], **policies: Any) -> Any:
@@ -79,7 +79,7 @@ def test_tokens_of_a_month_by_hand() -> None:
 
 
 def test_the_bill_is_tokens_times_prices(answer: Assessment) -> None:
-    cheapest = min(0.7 * p.input_usd_per_mtok + 0.2 * p.output_usd_per_mtok for p in hosted_for("Llama-3.1-8B"))
+    cheapest = min(0.7 * p.input_usd_per_mtok + 0.2 * p.output_usd_per_mtok for p in FACTS.hosted_for("Llama-3.1-8B"))
     row = next(r for r in answer.allocation if r.workload == "help")
     assert (row.purchase, row.count, row.gpu, row.usd_per_hour) == ("api", 1, "", None)
     assert row.usd_per_month == pytest.approx(0.5 * 730 * 3600 / 1000 * cheapest)
@@ -107,7 +107,7 @@ def test_the_break_even_volume_is_where_bills_meet(facts: Facts) -> None:
     answer = assess(fleet(even), facts, scenarios=0)
     found = [r for r in answer.hosted if r["break_even_tokens"] is not None]
     assert found
-    prices = {p.provider: p for p in hosted_for("Llama-3.1-8B")}
+    prices = {p.provider: p for p in FACTS.hosted_for("Llama-3.1-8B")}
     cheapest_last = sorted(facts.offers, key=lambda o: -(o.on_demand_usd_per_hour or 0))
     machines = {o.instance: o.on_demand_usd_per_hour for o in cheapest_last}
     for row in found:
@@ -161,7 +161,7 @@ def test_a_price_that_says_where_and_a_provider_that_has_the_tag_are_taken(tmp_p
     header = "provider,model,name,input_usd_per_mtok,output_usd_per_mtok,regions,source,date"
     (tmp_path / "api_prices.csv").write_text(f"{header}\n{row}\n")
     (tmp_path / "compliance.csv").write_text("provider,tag,source,date\nhere,hipaa,contract,2026-11-01\n")
-    known = replace(facts, folder=tmp_path)
+    known = load_facts(tmp_path).replaced(offers=facts.offers)
     assert apis(one(known, HELP | {"residency": ["eu-*"], "tags": ["hipaa"]})) == ["here"]
     assert "here" not in apis(one(known, HELP | {"residency": ["us-*"]}))
 
@@ -186,7 +186,7 @@ def test_drawn_months_of_an_api_follow_demand_without_steps(facts: Facts) -> Non
 
 def test_twice_the_traffic_is_twice_the_tokens(facts: Facts) -> None:
     item = one(facts, HELP | {"purchase": ["api"]})
-    assert [w.usd for w in scaled(item, 2.0).ways] == pytest.approx([2 * w.usd for w in item.ways])
+    assert [w.usd for w in scaled(item, 2.0, FACTS).ways] == pytest.approx([2 * w.usd for w in item.ways])
 
 
 def test_an_api_s_provider_is_a_name_where_apis_are_asked_for(facts: Facts) -> None:

@@ -16,6 +16,7 @@ from flopwise.fleet.candidates import carried
 from flopwise.fleet.file import Platform, fleet_from
 from flopwise.fleet.problem import Problem, problem
 from flopwise.fleet.whatif import whatifs
+from named import FACTS
 
 MONTH = 730.0
 TB = 1e12
@@ -29,7 +30,7 @@ def facts() -> Facts:
     held = {(o.provider, o.region, o.instance): o for o in whole.offers}
     aws = replace(held[AWS], on_demand_usd_per_hour=0.5, spot_usd_per_hour=0.2)
     gcp = replace(held[GCP], on_demand_usd_per_hour=0.6, spot_usd_per_hour=None)
-    return replace(whole, offers=(aws, gcp))
+    return whole.replaced(offers=(aws, gcp))
 
 
 def desks(**more: Any) -> dict[str, Any]:
@@ -41,12 +42,12 @@ def asked(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[float, 
     """The bill, and the answers by name."""
     platform, made = solvable(facts, *jobs, **policies)
     found = made.solved(gap=0.0)
-    return found.usd, {row.name: row for row in whatifs(platform, made, found)}
+    return found.usd, {row.name: row for row in whatifs(platform, made, found, FACTS)}
 
 
 def solvable(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[Platform, Problem]:
     platform = fleet_from({"name": "f", "workloads": list(jobs), "policies": policies})
-    return platform, problem(platform, carried(platform, facts))
+    return platform, problem(platform, carried(platform, facts), FACTS)
 
 
 def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(facts: Facts) -> None:
@@ -54,7 +55,7 @@ def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(fact
     usd, rows = asked(facts, desks())
     assert usd == pytest.approx(4 * 0.5 * MONTH)
     assert rows["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
-    dear = replace(facts, offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
+    dear = facts.replaced(offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
     assert asked(dear, desks())[1]["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
 
 
@@ -108,7 +109,7 @@ def test_twice_the_traffic_fills_the_replicas_first_and_doubles_what_they_send(f
 
     stored = TB / 2**30 * 0.023
     assert found.usd == pytest.approx(count * 0.5 * MONTH + sent(5 * TB) + stored)
-    rows = {row.name: row for row in whatifs(platform, made, found)}
+    rows = {row.name: row for row in whatifs(platform, made, found, FACTS)}
     twice = rows["traffic and runs x 2"]
     (held,) = {made.ways[t.choice.candidate].candidate.figures["requests_per_s_capacity"] for t in found.taken}
     machines = math.ceil(1800 / (0.85 * (held or 0.0) / count))
@@ -122,7 +123,7 @@ def test_growth_of_a_year_is_the_forecast_of_that_month(facts: Facts, growth: st
     """Where only one machine is on offer, the question and the forecast have nothing to differ in."""
     chat = CHAT | {"growth_per_month": growth, "volumes": {"storage": "1TB"}}
     platform = fleet_from({"name": "f", "workloads": [chat]})
-    found = assess(platform, replace(facts, offers=facts.offers[:1]), scenarios=0, today="2026-11-21")
+    found = assess(platform, facts.replaced(offers=facts.offers[:1]), scenarios=0, today="2026-11-21")
     (row,) = [w for w in found.whatif if w.name.startswith("growth")]
     assert row.usd_per_month == pytest.approx(found.forecast[12].usd)
     assert "the forecast keeps today's" in row.text
@@ -150,12 +151,12 @@ def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_
     facts: Facts, price: float, counts: tuple[int, ...]
 ) -> None:
     """Shares are of the bill at the prices before: what held them still does, and nothing else comes to hold them."""
-    dear = replace(facts, offers=(facts.offers[0], replace(facts.offers[1], on_demand_usd_per_hour=price)))
+    dear = facts.replaced(offers=(facts.offers[0], replace(facts.offers[1], on_demand_usd_per_hour=price)))
     jobs = [desks(name=f"d{n}", machines={"count": c, "gpus": ["T4", "L4"]}) for n, c in enumerate(counts)]
     shares: dict[str, Any] = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "8%"}
     platform, made = solvable(dear, *jobs, **shares)
     found = made.solved(gap=0.0)
-    row = whatifs(platform, made, found)[0]
+    row = whatifs(platform, made, found, FACTS)[0]
     first = max(found.by_provider, key=lambda p: found.by_provider[p])
     assert row.name == f"prices of {first} rise 20 %"
     assert row.change_usd is not None

@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SEEDS = Path(__file__).parent / "seeds"
-NO_TEST_FAILED, A_TEST_FAILED, COLLECTION_FAILED = 0, 1, 2
+NO_TEST_FAILED, A_TEST_FAILED = 0, 1
 """Exit codes of pytest."""
 
 
@@ -87,7 +87,7 @@ def failing_tests(seed: Seed, tree: Path) -> tuple[int, str]:
 
 def verdict(seed: Seed, code: int) -> str | None:
     """What is wrong with how the tests ended on `seed`, or None."""
-    if code not in (NO_TEST_FAILED, A_TEST_FAILED, COLLECTION_FAILED):
+    if code not in (NO_TEST_FAILED, A_TEST_FAILED):
         return f"pytest ended with {code}"
     if seed.equivalent:
         return None if code == NO_TEST_FAILED else "listed as equivalent, but a test fails"

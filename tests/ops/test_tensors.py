@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Layer, Linear, Model
-from flopwise.facts.formats import weight_format
-from flopwise.facts.models import load_model, model_from_config, model_names
+from flopwise.facts.models import load_model, model_from_config
 from flopwise.facts.models.families import FAMILIES
 from flopwise.ops.flops import forward_flops
 from flopwise.ops.tensors import (
@@ -29,7 +28,7 @@ from flopwise.ops.tensors import (
     sharded_parameters,
     tensor_groups,
 )
-from flopwise.ops.weights import end_bytes, layer_prefix_bytes, weight_bytes
+from named import FACTS, end_bytes, layer_prefix_bytes, weight_bytes
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
@@ -136,7 +135,7 @@ def test_dense_models_are_active_throughout() -> None:
         assert active_parameters(model) == parameters(model)
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", FACTS.models.names)
 def test_catalog_lines_state_their_own_counts(name: str) -> None:
     model = load_model(name)
     if not model.stacks:
@@ -152,7 +151,7 @@ def test_catalog_lines_state_their_own_counts(name: str) -> None:
 
 def test_names_and_reads_are_sound_in_every_layer() -> None:
     outside = {"", "input", "encoder", "streams", "positions"}
-    for name in model_names():
+    for name in FACTS.models.names:
         for stack in load_model(name).stacks:
             for layer in stack.kinds:
                 seen: set[str] = set()
@@ -236,8 +235,8 @@ def test_shared_layers_are_stored_once() -> None:
     assert parameters(albert) == 11_683_584  # AlbertModel of albert-base-v2
     assert weight_bytes(albert, "fp16") == 2 * parameters(albert)
     tp, ep = np.array([1, 2]), np.array([1, 1])
-    prefix = layer_prefix_bytes(albert, weight_format("bf16"), tp, ep)
-    ends = sum((np.asarray(part) for part in end_bytes(albert, weight_format("bf16"), tp, ep)), start=np.zeros(2))
+    prefix = layer_prefix_bytes(albert, "bf16", tp, ep)
+    ends = sum((np.asarray(part) for part in end_bytes(albert, "bf16", tp, ep)), start=np.zeros(2))
     assert prefix[-1, 0] + ends[0] == 2 * parameters(albert)
     assert np.all(prefix[1:] == prefix[1])
     assert forward_flops(albert, 1, 128) > 12 * 2 * 128 * (4 * 768**2 + 2 * 768 * 3072)  # all layers run

@@ -10,16 +10,16 @@ import pytest
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model, Recurrence
-from flopwise.facts.models import load_model, model_names
+from flopwise.facts.models import load_model
 from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
 from flopwise.ops.flops import backward_flops, causal_forward_flops, forward_flops, operations
 from flopwise.ops.shapes import Split
 from flopwise.ops.tensors import active_parameters, parameters, sharded_parameters
-from flopwise.ops.weights import weight_bytes
+from named import FACTS, weight_bytes
 
-DESCRIBED = [name for name in model_names() if load_model(name).stacks]
-PUBLISHED = [name for name in model_names() if not load_model(name).stacks]
+DESCRIBED = [name for name in FACTS.models.names if load_model(name).stacks]
+PUBLISHED = [name for name in FACTS.models.names if not load_model(name).stacks]
 SEQS = np.array([1, 256])
 
 

@@ -9,18 +9,19 @@ from measured_errors import at_most
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models import load_model
 from flopwise.search.answer import Plan, from_json, to_json
+from flopwise.search.deployments import deployments, least_prompt_s, replica_grid
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.plan_draft import RejectionLog
 from flopwise.search.rank import Pick
-from flopwise.search.serving import deployments
-from flopwise.search.serving_floors import floors, least_prompt_s, weights_read_s
-from flopwise.search.serving_grid import replica_grid
-from flopwise.search.serving_option import ServingOption
-from flopwise.search.serving_targets import stepped
+from flopwise.search.serving_floors import floors, weights_read_s
+from flopwise.search.serving_option import ServingOption, serving_options
+from flopwise.search.serving_techniques import with_facts
 from flopwise.search.simulator import Simulator, batch_requests
+from flopwise.search.target_costs import stepped
 from flopwise.search.verify import simulated_odds, verified
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
@@ -41,7 +42,7 @@ def asked(**more: object) -> Resolved:
         "targets": {"ttft": {"p95": "1s"}, "tpot": {"p95": "90ms"}},
         "constraints": SMALL,
     }
-    return workload_from({**base, **more})
+    return with_facts(workload_from({**base, **more}), FACTS)
 
 
 def answered(**more: object) -> Plan:
@@ -52,12 +53,9 @@ def options(workload: Resolved) -> list[ServingOption]:
     model = load_model(workload.source.model)
     found = []
     for node in node_kinds(workload, FACTS, RejectionLog()):
-        made = deployments(model, workload, node, "bf16", "bf16")
+        made = deployments(model, workload, node, BF16, BF16_CACHE)
         if made is not None and made.batch.size:
-            found += [
-                ServingOption(workload=workload, model=model, node=node, found=made, priced=priced, kv_dtype="bf16")
-                for priced in node.priced
-            ]
+            found += serving_options(workload, model, node, made, BF16_CACHE, node.priced)
     return found
 
 
@@ -231,13 +229,13 @@ def test_impossible_targets_name_the_floor_that_forbids_them() -> None:
     by_target = {f.target: f for f in answer.floors}
     model, nodes = load_model("Llama-3.1-8B"), node_kinds(workload, FACTS, RejectionLog())
     assert by_target["tpot"].forbids
-    assert by_target["tpot"].seconds >= min(weights_read_s(model, node, "bf16") for node in nodes)
+    assert by_target["tpot"].seconds >= min(weights_read_s(model, node, BF16) for node in nodes)
     assert sum(by_target["tpot"].parts.values()) == pytest.approx(by_target["tpot"].seconds)
     assert by_target["ttft"].seconds >= min(
         float(least_prompt_s(model, n, "bf16", 500, np.array([float(n.count)]))[0]) for n in nodes
     )
     # what physics allows on its own is not called forbidden
-    loose = floors(asked(), model, nodes, ["bf16"])
+    loose = floors(asked(), model, nodes, [BF16])
     assert not any(f.forbids for f in loose)
 
 
@@ -345,4 +343,4 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
         assert found[name] == pytest.approx(at_most(limit / value, band), abs=1e-6)
         assert 0.001 < found[name] < 0.999
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
-    assert simulated_odds(replace(option, workload=hopeless), row, run) == {"ttft": 0.0}
+    assert simulated_odds(option.estimated_as(option.found, hopeless), row, run) == {"ttft": 0.0}

@@ -13,14 +13,13 @@ from measured_errors import at_most
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.reliability import spot_record
 from flopwise.search.answer import Candidate, Plan
+from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.plan_draft import RejectionLog
-from flopwise.search.training import searched, timed
 from flopwise.search.workload_file import merged_onto, workload_from
-from flopwise.training.layout import Recipe
+from named import recipe_with
 
 TRAIN: dict[str, Any] = {
     "model": "gpt2-xl", "task": "pretrain", "data": {"tokens": "20G", "seq_len": 1024, "global_batch": 64},
@@ -209,7 +208,7 @@ def test_spot_runs_take_longer_by_what_interruptions_leave() -> None:
     """Daly 2006, section 3: the share of progress t / (M e^(R/M) (e^((t+d)/M) - 1)), t chosen by his first order."""
     spot = merged_onto(TRAIN["constraints"], {"instances": ["p5.48xlarge"], "min_gpus": 64})
     runs = {p: planned({**TRAIN, "constraints": {**spot, "purchase": [p]}}).plans[0] for p in ("on_demand", "spot")}
-    record = spot_record("aws", "H100-SXM-80", facts().folder)
+    record = facts().spot("aws", "H100-SXM-80")
     gpus, parameters = 64, 1_557_611_200
     write_s = 14 * parameters / (gpus * 1e9)  # 2 + 12 bytes a parameter, 1 GB/s a GPU
 
@@ -239,8 +238,8 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
         "model": "Llama-3.1-8B", "task": "pretrain", "data": data, "constraints": limits, "targets": held,
     })  # fmt: skip
     node = node_kinds(wanted, facts(), RejectionLog())[0]
-    recipe = Recipe(seq_len=4096, global_batch=24, stack="megatron-te")
-    every = timed(searched(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
+    recipe = recipe_with(seq_len=4096, global_batch=24, stack="megatron-te")
+    every = timed_layouts(layout_search(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
     assert every.rows.size > 500
     best, cheapest = math.inf, math.inf
     for gpus, run_s, memory in zip(every.num_gpus, every.run_s, every.memory_bytes, strict=True):

@@ -9,7 +9,7 @@ import pytest
 import flopwise
 from flopwise.api.compare import CompareAnswer, compare
 from flopwise.errors import SpecError
-from flopwise.search.scaling import BENT_FRAC, STRATEGIES, Point
+from flopwise.search.scaling import BENT_FRAC, STRATEGIES, ScalingPoint
 from flopwise.training.estimate import TrainJob, estimate
 
 ASKED: dict[str, Any] = {"gpu": "h100", "gpus": 64, "seq": 4096, "global_batch": 64}
@@ -20,7 +20,7 @@ def strong() -> CompareAnswer:
     return compare("Qwen2.5-1.5B", **ASKED)
 
 
-def points(answer: CompareAnswer, strategy: str) -> dict[int, Point]:
+def points(answer: CompareAnswer, strategy: str) -> dict[int, ScalingPoint]:
     return {p.num_gpus: p for p in answer.comparison.points if p.strategy == strategy}
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from flopwise.cost.collectives import all_reduce_s
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models import load_model
+from flopwise.search.deployments import Deployments, deployments, least_prompt_s
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_draft import RejectionLog
-from flopwise.search.serving import Deployments, deployments
-from flopwise.search.serving_floors import floors, least_prompt_s, message_s, weights_read_s
-from flopwise.search.serving_option import ServingOption
+from flopwise.search.serving_floors import floors, message_s, weights_read_s
+from flopwise.search.serving_option import ServingOption, serving_options
+from flopwise.search.serving_techniques import with_facts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 
@@ -32,12 +34,13 @@ def facts() -> Facts:
 
 
 def asked(task: str = "serve", model: str = "Llama-3.1-8B", instance: str = "p5.48xlarge", **more: Any) -> Resolved:
-    return workload_from({
+    read = workload_from({
         "model": model, "task": task, "simulate": False,
         "traffic": {"requests_per_s": 100, "input_tokens": 512, "output_tokens": 128},
         "constraints": {"instances": [instance], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"},
         **more,
     })  # fmt: skip
+    return with_facts(read, facts())
 
 
 def node(workload: Resolved) -> NodeKind:
@@ -45,7 +48,7 @@ def node(workload: Resolved) -> NodeKind:
 
 
 def rows(workload: Resolved) -> Deployments:
-    found = deployments(load_model(workload.source.model), workload, node(workload), "bf16", "bf16")
+    found = deployments(load_model(workload.source.model), workload, node(workload), BF16, BF16_CACHE)
     assert found is not None
     assert found.batch.size > 10
     return found
@@ -53,7 +56,7 @@ def rows(workload: Resolved) -> Deployments:
 
 def option_of(workload: Resolved, kind: NodeKind, found: Deployments) -> ServingOption:
     model = load_model(workload.source.model)
-    return ServingOption(workload=workload, model=model, node=kind, found=found, priced=kind.priced[0], kv_dtype="bf16")
+    return serving_options(workload, model, kind, found, BF16_CACHE, kind.priced[:1])[0]
 
 
 def test_replicas_spend_at_most_85_percent_of_their_time_on_the_arrivals() -> None:
@@ -150,9 +153,9 @@ def test_no_token_is_quicker_than_reading_the_weights() -> None:
     """All weights but the embedding's other rows, 2 bytes each, with the bandwidth of eight devices' datasheet."""
     kind = node(asked())
     device = kind.cluster.accelerator
-    read = weights_read_s(load_model("Llama-3.1-8B"), kind, "bf16")
+    read = weights_read_s(load_model("Llama-3.1-8B"), kind, BF16)
     assert read == pytest.approx(2 * (LLAMA_8B - EMBEDDED) / (8 * device.hbm_bytes_per_s), rel=0.08)
-    one = weights_read_s(load_model("Llama-3.1-8B"), node(asked(instance="g6.xlarge")), "bf16")
+    one = weights_read_s(load_model("Llama-3.1-8B"), node(asked(instance="g6.xlarge")), BF16)
     slow = facts().accelerator("l4").hbm_bytes_per_s
     assert one == pytest.approx(read * 8 * device.hbm_bytes_per_s / slow)
 
@@ -171,10 +174,10 @@ def test_floors_of_a_request_are_its_prompt_and_its_tokens() -> None:
     targets = {"ttft": "1ms", "tpot": "1ms", "latency": "1ms"}
     workload = asked(targets=targets)
     model, kind = load_model("Llama-3.1-8B"), node(workload)
-    ttft, tpot, latency = floors(workload, model, [kind], ["bf16"])
+    ttft, tpot, latency = floors(workload, model, [kind], [BF16])
     best = []
     for tp in (1, 2, 4, 8):
-        read = 8 * weights_read_s(model, kind, "bf16") / tp
+        read = 8 * weights_read_s(model, kind, BF16) / tp
         links = float(message_s(model, kind, np.array([float(tp)]))[0])
         best.append(read + links)
     by_name = {floor.target: floor for floor in (ttft, tpot, latency)}

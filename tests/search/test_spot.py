@@ -17,12 +17,13 @@ from flopwise.search.workload_file import parse_workload
 from flopwise.training.estimate import estimate
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.run import DEFAULT_CONDITIONS
+from named import FACTS
 
 
 def test_spot_alone_is_interrupted_whoever_sells_it() -> None:
-    assert conditions("on_demand", "aws", "H100-SXM-80", 8) is DEFAULT_CONDITIONS
+    assert conditions("on_demand", "aws", "H100-SXM-80", 8, FACTS) is DEFAULT_CONDITIONS
     for provider, accelerator in (("aws", "H100-SXM-80"), ("aws", "B200"), ("lambda", "H100-SXM-80")):
-        assert conditions("spot", provider, accelerator, 8).reliability.interruptions_per_s > 0
+        assert conditions("spot", provider, accelerator, 8, FACTS).reliability.interruptions_per_s > 0
 
 
 def test_plans_on_spot_take_as_long_as_the_estimate_says() -> None:
@@ -64,7 +65,7 @@ def test_checkpoints_as_a_workload_says_make_spot_runs_longer() -> None:
     assert plain.layout == rare.layout
     assert rare.seconds > 1.02 * plain.seconds
     assert rare.cost_usd == pytest.approx(plain.cost_usd * rare.seconds / plain.seconds, rel=1e-6)
-    usual = conditions("spot", "aws", "H100-SXM-80", 8).reliability
+    usual = conditions("spot", "aws", "H100-SXM-80", 8, FACTS).reliability
     nbytes = 14 * 8.03e9  # 2 + 12 bytes a parameter
     ratio = goodput_frac(64, nbytes, usual) / goodput_frac(64, nbytes, replace(usual, interval_s=60 * 3600.0))
     assert rare.seconds / plain.seconds == pytest.approx(float(ratio), rel=2e-3)

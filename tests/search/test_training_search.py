@@ -18,31 +18,31 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
-from flopwise.search.incumbents import floor_s
-from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, offloaded
-from flopwise.search.space import EVERY, Limits, inner_combinations, layouts
-from flopwise.search.training import (
-    Searched,
-    fastest,
+from flopwise.search.layout_search import (
+    LayoutSearch,
+    fastest_layout,
     floor_flops,
     floor_gpu_s,
+    floor_s,
+    layout_search,
     node_table,
-    searched,
     steps_s,
-    timed,
+    timed_layouts,
 )  # fmt: skip
+from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
+from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
 from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
-from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
+from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES
+from named import FACTS, lora_with, recipe_with
 
 TOKENS = 1e9
 
@@ -67,28 +67,31 @@ def node() -> NodeKind:
 
 
 CASES = {
-    "dense": ("gpt2-xl", Recipe(seq_len=1024, global_batch=64, stack="megatron-te")),
-    "sharded": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="fsdp-compile")),
-    "experts": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te")),
-    "orthogonalised": ("OLMoE-1B-7B", Recipe(seq_len=4096, global_batch=32, stack="megatron-te", optimizer="muon")),
+    "dense": ("gpt2-xl", recipe_with(seq_len=1024, global_batch=64, stack="megatron-te")),
+    "sharded": ("Llama-3.2-1B", recipe_with(seq_len=4096, global_batch=96, stack="fsdp-compile")),
+    "experts": ("OLMoE-1B-7B", recipe_with(seq_len=4096, global_batch=32, stack="megatron-te")),
+    "orthogonalised": (
+        "OLMoE-1B-7B",
+        recipe_with(seq_len=4096, global_batch=32, stack="megatron-te", optimizer="muon"),
+    ),
     "orthogonalised, even slices": (
         "Llama-3.2-1B",
-        Recipe(seq_len=4096, global_batch=96, stack="fsdp-te", optimizer="muon"),
+        recipe_with(seq_len=4096, global_batch=96, stack="fsdp-te", optimizer="muon"),
     ),
-    "first layers differ": ("DeepSeek-V2-Lite", Recipe(seq_len=4096, global_batch=64, stack="megatron-te")),
-    "long": ("Llama-3.1-8B", Recipe(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
+    "first layers differ": ("DeepSeek-V2-Lite", recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")),
+    "long": ("Llama-3.1-8B", recipe_with(seq_len=65_536, global_batch=16, stack="megatron-te", precision="fp8")),
     "adapters": (
         "Llama-3.1-8B",
-        Recipe(seq_len=2048, global_batch=64, lora=Lora(rank=16, targets=ALL_TARGETS, base="nf4")),
+        recipe_with(seq_len=2048, global_batch=64, lora=lora_with(rank=16, targets=ALL_TARGETS, base="nf4")),
     ),
-    "zero bubble": ("Llama-3.2-1B", Recipe(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
+    "zero bubble": ("Llama-3.2-1B", recipe_with(seq_len=4096, global_batch=96, stack="megatron-deepspeed")),
     "padded": (
         "Llama-3.2-1B",
-        Recipe(seq_len=4096, global_batch=96, documents=lognormal(600, 1.0, 4096, "padded")),
+        recipe_with(seq_len=4096, global_batch=96, documents=lognormal(600, 1.0, 4096, "padded")),
     ),
     "frozen, packed, skewed": (
         "OLMoE-1B-7B",
-        Recipe(
+        recipe_with(
             seq_len=4096,
             global_batch=32,
             stack="megatron-te",
@@ -97,14 +100,14 @@ CASES = {
             frozen=Frozen(embedding=True, first=5),
         ),
     ),
-    "uneven stages": ("Llama-3.2-3B", Recipe(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
+    "uneven stages": ("Llama-3.2-3B", recipe_with(seq_len=8192, global_batch=60, stack="deepspeed", precision="fp16")),
 }
 
 
 @cache
-def whole(case: str) -> Searched:
+def whole(case: str) -> LayoutSearch:
     name, recipe = CASES[case]
-    return searched(load_model(name), recipe, most=96, least=8)
+    return layout_search(load_model(name), recipe, most=96, least=8)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,7 +115,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     """150 random layouts of each case, over a thousand in all."""
     job = whole(case)
     node = eight("p5.48xlarge")
-    result = timed(job, node, TOKENS, {}, every=True)
+    result = timed_layouts(job, node, TOKENS, {}, every=True)
     assert np.count_nonzero(result.rows < job.space.size) == result.fitting > 100
     assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
@@ -134,7 +137,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
 def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
     """The fastest of each number of GPUs go on: nothing that fits beats them."""
     job, node = whole(case), eight("p5.48xlarge")
-    kept, every = timed(job, node, TOKENS, {}), timed(job, node, TOKENS, {}, every=True)
+    kept, every = timed_layouts(job, node, TOKENS, {}), timed_layouts(job, node, TOKENS, {}, every=True)
     assert (kept.considered, kept.fitting) == (every.considered, every.fitting)
     assert set(kept.rows) <= set(every.rows)
     for gpus in np.unique(every.num_gpus):
@@ -159,8 +162,8 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
     GPT-2 XL has 1,557,611,200 parameters, of which the 1024 x 1600 positions are added and not multiplied.
     """
     node, weights = eight("p5.48xlarge"), 1_557_611_200 - 1024 * 1600
-    for passes, lora in ((6, None), (4, Lora(rank=8, targets=ALL_TARGETS))):
-        job = searched(load_model("gpt2-xl"), Recipe(seq_len=1024, global_batch=64, lora=lora), most=8)
+    for passes, lora in ((6, None), (4, lora_with(rank=8, targets=ALL_TARGETS))):
+        job = layout_search(load_model("gpt2-xl"), recipe_with(seq_len=1024, global_batch=64, lora=lora), most=8)
         flops = floor_flops(job) * 1e9
         assert flops == pytest.approx(passes * weights * 1e9, rel=0.06)
         assert flops > passes * weights * 1e9
@@ -171,8 +174,8 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
 @pytest.mark.parametrize("parts", [parts for row in OFFLOADS for parts in row])
 def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: tuple[str, ...]) -> None:
     node = eight("p5.48xlarge")
-    job = offloaded(whole("sharded"), parts)
-    result = timed(job, node, TOKENS, {}, every=True)
+    job = with_offload(whole("sharded"), parts)
+    result = timed_layouts(job, node, TOKENS, {}, every=True)
     rng = np.random.default_rng(5)
     for pick in rng.choice(result.rows.size, size=40):
         layout = job.space.layout(int(result.rows[pick]))
@@ -186,7 +189,7 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
         assert result.memory_bytes[pick] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
         assert float(single.memory.host_bytes) <= node.host_bytes
     poor = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=int(8e9))) for p in node.priced))
-    held = timed(job, poor, TOKENS, {}, every=True)
+    held = timed_layouts(job, poor, TOKENS, {}, every=True)
     assert 0 < held.rows.size < result.rows.size
     for row in held.rows[:: max(1, held.rows.size // 20)]:
         memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
@@ -197,18 +200,18 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
 def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, quicker: bool) -> None:
     """Long sequences compute much for each byte kept; then plans with copied activations are among the options."""
     node = eight("p5.48xlarge")
-    job = searched(load_model("Llama-3.1-8B"), Recipe(seq_len=seq, global_batch=64), most=64, least=8)
-    result = timed(job, node, TOKENS, {})
+    job = layout_search(load_model("Llama-3.1-8B"), recipe_with(seq_len=seq, global_batch=64), most=64, least=8)
+    result = timed_layouts(job, node, TOKENS, {})
     away = Offloads(job)
     assert copying_is_quicker(job, away.at(("activations",)), result) == quicker
-    tried = list(away.worth_trying(node, result, partial(timed, node=node, tokens=TOKENS, known={})))
+    tried = list(away.worth_trying(node, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
     assert bool(tried) == quicker
     if tried:
         assert tried[0][1].run_s.min() < result.run_s.min()
     bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
     unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
     for where in (bare, unknown):
-        assert not list(away.worth_trying(where, result, partial(timed, node=node, tokens=TOKENS, known={})))
+        assert not list(away.worth_trying(where, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
 
 
 def test_a_workload_may_freeze_pack_and_skew() -> None:
@@ -274,7 +277,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     best, candidates, fitting = float("inf"), 0, 0
     layers = model.stacks[0].num_layers
     degrees = sorted({p for p in range(1, gpus + 1) if layers % p == 0} | {1, 2, 4, 8, 16})
-    known = stack(recipe.stack).schedules.split(";")
+    known = recipe.stack.schedules
     schedules = (0, *(NAMES.index(name) for name in known if name in {"zero-bubble", "zb-v", "dualpipe", "dualpipe-v"}))
     groups = [(3, g) for g in range(2, gpus) if g in {2, 4, 8, 16, 3, 6, 12, 9, 18}]
     for tp, pp, micro, sharding, recompute, interleave, schedule in product(
@@ -286,10 +289,10 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         (1, 2, 4),
         schedules,
     ):
-        if gpus % (tp * pp) or Limits.of(model, 1, 1).heads % tp:
+        if gpus % (tp * pp) or LayoutLimits.of(model, 1, 1).heads % tp:
             continue
         zero, group = sharding
-        if zero > stack(recipe.stack).zero:
+        if zero > recipe.stack.zero:
             continue
         layout = Layout(
             dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group, recompute=recompute[0],
@@ -302,7 +305,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         fitting += recompute[1] == 1
         job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
-        best = min(best, sum(single_parts(single_table(job, stack(recipe.stack)), layout).values()))
+        best = min(best, sum(single_parts(single_table(job, recipe.stack), layout).values()))
     return best, candidates, fitting
 
 
@@ -324,16 +327,16 @@ def test_the_best_row_is_the_best_of_all_layouts(
         small = replace(node.cluster.accelerator, hbm_bytes=hbm_bytes)
         node = replace(node, cluster=replace(node.cluster, accelerator=small))
     model = load_model(name)
-    recipe = Recipe(seq_len=1024, global_batch=batch, stack=software)
+    recipe = recipe_with(seq_len=1024, global_batch=batch, stack=software)
     best, candidates, fitting = brute_force(model, recipe, node, gpus)
-    job = searched(model, recipe, most=gpus, least=gpus, max_tp=8)
-    result = timed(job, node, TOKENS, {})
+    job = layout_search(model, recipe, most=gpus, least=gpus, max_tp=8)
+    result = timed_layouts(job, node, TOKENS, {})
     assert fitting > 100
     assert (job.space.size, result.considered, result.fitting) == (candidates, candidates, fitting)
     assert result.step_s.min() == pytest.approx(best, rel=1e-9)
     partly = job.space.layout(int(result.rows[result.step_s.argmin()])).recomputes_some
     assert partly == (hbm_bytes is not None)
-    found = fastest(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
+    found = fastest_layout(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
     assert found is not None
     single = estimate(TrainJob(model=model, recipe=recipe, layout=found[0], cluster=node.cluster))
     if not partly:  # else the automatic layout may choose blocks more finely
@@ -348,7 +351,7 @@ def test_the_best_row_is_the_best_of_all_layouts(
     name=st.sampled_from(["gpt2", "Qwen3-30B-A3B", "Llama-3.1-405B"]),
 )
 def test_every_row_keeps_the_rules(seq: int, batch: int, most: int, name: str) -> None:
-    limits = Limits.of(load_model(name), seq, batch)
+    limits = LayoutLimits.of(load_model(name), seq, batch)
     space = layouts(limits, inner_combinations(limits, 8, 8), most=most)
     assert space.size == sum(np.prod(f.shape) for f in space.families)
     for family in space.families:
@@ -377,7 +380,7 @@ def test_a_row_is_the_layout_at_its_place() -> None:
 
 
 def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
-    limits = Limits.of(load_model("gpt2"), 1024, 45)
+    limits = LayoutLimits.of(load_model("gpt2"), 1024, 45)
     space = layouts(limits, inner_combinations(limits, 4, 8), most=100_000)
     counts = {int(g) for f in space.families for g in f.num_gpus}
     assert {1, 3, 5, 9, 15, 45, 90, 45 * 4 * 12} <= counts
@@ -387,8 +390,8 @@ def test_numbers_of_gpus_are_all_that_divide_the_batch() -> None:
 
 def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
     model = load_model("Qwen3-30B-A3B")
-    recipe = Recipe(seq_len=4096, global_batch=128)
-    job = searched(model, recipe, most=64)
+    recipe = recipe_with(seq_len=4096, global_batch=128)
+    job = layout_search(model, recipe, most=64)
     rng = np.random.default_rng(3)
     for pick in rng.choice(job.space.size, size=30, replace=False):
         layout = job.space.layout(int(pick))
@@ -400,12 +403,12 @@ def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
 
 def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     model = load_model("gpt2")
-    recipe = Recipe(seq_len=1024, global_batch=64)
-    job = searched(model, recipe, most=16, recomputes=(2,), micro_batch=4)
+    recipe = recipe_with(seq_len=1024, global_batch=64)
+    job = layout_search(model, recipe, most=16, recomputes=(2,), micro_batch=4)
     assert {int(job.space.layout(r).recompute) for r in range(0, job.space.size, 7)} == {2}
     assert set(job.space.inner.micro_batch.tolist()) == {4}
-    assert searched(model, recipe, most=16, micro_batch=128).space.size == 0
-    assert fastest(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
+    assert layout_search(model, recipe, most=16, micro_batch=128).space.size == 0
+    assert fastest_layout(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
 
 
 @pytest.mark.parametrize(
@@ -420,7 +423,7 @@ def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     ],
 )
 def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
-    job = searched(load_model("gpt2-medium"), Recipe(seq_len=1024, global_batch=64), most=16, schedule=asked)
+    job = layout_search(load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule=asked)
     found = {
         (int(one.interleave), int(one.schedule))
         for one in (job.space.layout(r) for r in range(0, job.space.size, 11))
@@ -428,13 +431,13 @@ def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, 
     }
     assert found == turns
     with pytest.raises(SpecError, match="nearest: gpipe"):
-        searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=16, schedule="gpip")
+        layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule="gpip")
 
 
 def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
     for software, tried in (("fsdp-eager", True), ("megatron-deepspeed", True), ("fsdp-compile", False)):
-        recipe = Recipe(seq_len=1024, global_batch=64, stack=software)
-        space = searched(load_model("gpt2"), recipe, most=16).space
+        recipe = recipe_with(seq_len=1024, global_batch=64, stack=software)
+        space = layout_search(load_model("gpt2"), recipe, most=16).space
         assert any(t.schedule for f in space.families for t in f.turns) == tried
 
 
@@ -488,11 +491,14 @@ def test_any_precision_is_searched_where_device_and_stack_have_it() -> None:
         "method": {"kind": "lora"},
         "precision": "any",
     }
-    assert [r.precision for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"), "fsdp-compile")[0]] == [
-        "bf16"
-    ]
+    assert [
+        r.precision
+        for r in recipes(workload_from(tuned), load_model("Llama-3.1-8B"), FACTS.stack("fsdp-compile"), FACTS)[0]
+    ] == ["bf16"]
     with pytest.raises(SpecError, match="any"):
-        recipes(workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"), "fsdp-compile")
+        recipes(
+            workload_from({**tuned, "precision": "fp9"}), load_model("Llama-3.1-8B"), FACTS.stack("fsdp-compile"), FACTS
+        )
 
 
 def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
@@ -511,25 +517,25 @@ def test_every_machine_is_planned_with_software_that_runs_on_it() -> None:
 
 
 def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
-    model, recipe = load_model("gpt2"), Recipe(seq_len=1024, global_batch=144)
-    space = searched(model, recipe, most=144, max_tp=1).space
+    model, recipe = load_model("gpt2"), recipe_with(seq_len=1024, global_batch=144)
+    space = layout_search(model, recipe, most=144, max_tp=1).space
     found = {
         (int(r), int(g)) for f in space.families if f.shard is not None for r, g in zip(f.dp, f.shard, strict=True)
     }
     sizes = {2**k for k in range(2, 8)} | {6, 12, 36, 72}
     every = {d for d in range(1, 145) if 144 % d == 0}
     assert found == {(r, g) for r in every for g in every & sizes if r % g == 0 and g < r}
-    only = searched(model, recipe, most=144, max_tp=1, shard=16).space
+    only = layout_search(model, recipe, most=144, max_tp=1, shard=16).space
     assert {int(f.dp[i]) for f in only.families for i in range(f.meshes)} == {16, 48, 144}
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
 
 def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
-    model, recipe = load_model("Llama-3.1-70B"), Recipe(seq_len=8192, global_batch=80, stack="megatron-te")
+    model, recipe = load_model("Llama-3.1-70B"), recipe_with(seq_len=8192, global_batch=80, stack="megatron-te")
     built = eight().cluster
-    found = fastest(model, recipe, built, 80, recompute=None, micro_batch=None)
-    fixed = fastest(model, recipe, built, 80, recompute=2, micro_batch=None)
+    found = fastest_layout(model, recipe, built, 80, recompute=None, micro_batch=None)
+    fixed = fastest_layout(model, recipe, built, 80, recompute=2, micro_batch=None)
     assert found is not None
     assert fixed is not None
     layout = found[0]
@@ -538,7 +544,7 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     assert fixed[0].recompute_first == 0
     fewer = replace(layout, recompute_first=layout.recompute_first - 1)
     held = [float(step_memory(model, recipe, one).total_bytes) for one in (layout, fewer)]
-    most = confident_capacity_bytes(recipe, built.accelerator.hbm_bytes)
+    most = confident_capacity_bytes(recipe, built.accelerator)
     assert held[0] <= most < held[1]
     steps = [
         estimate(TrainJob(model=model, recipe=recipe, layout=one, cluster=built)).step_s for one in (layout, fixed[0])
@@ -548,11 +554,11 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
 
 def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_in_ten() -> None:
     """The band of memory estimates is lognormal on either side of its median: measured over predicted."""
-    model, recipe = load_model("Llama-3.1-8B"), Recipe(seq_len=8192, global_batch=512)
-    built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, node_bytes_per_s=50e9)
-    hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe)
-    job = searched(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
-    found = fastest(model, recipe, built, 64, recompute=None, micro_batch=None)
+    model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=8192, global_batch=512)
+    built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe, FACTS.calibration)
+    job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
+    found = fastest_layout(model, recipe, built, 64, recompute=None, micro_batch=None)
     assert found is not None
 
     def odds(layout: Layout) -> float:
@@ -570,7 +576,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     assert len(sure) > 20
     assert all(step_s(layout) >= step_s(found[0]) for layout in sure)
     small = replace(built, accelerator=replace(built.accelerator, hbm_bytes=6 * 2**30))
-    likeliest = fastest(model, recipe, small, 64, recompute=None, micro_batch=None)
+    likeliest = fastest_layout(model, recipe, small, 64, recompute=None, micro_batch=None)
     assert likeliest is not None
     assert likeliest[2] == 0
     assert all(
@@ -580,10 +586,10 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
-    job = searched(load_model("gpt2"), Recipe(seq_len=1024, global_batch=64), most=64, least=8)
-    alone = timed(job, replace(node, networked=False), TOKENS, {})
+    job = layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=64, least=8)
+    alone = timed_layouts(job, replace(node, networked=False), TOKENS, {})
     assert set(alone.num_gpus.tolist()) == {8}
-    assert timed(job, node, TOKENS, {}).num_gpus.max() == 64
+    assert timed_layouts(job, node, TOKENS, {}).num_gpus.max() == 64
     narrow = replace(node, count=2, networked=False)
-    tp = {int(job.space.layout(int(r)).tp) for r in timed(job, narrow, TOKENS, {}, every=True).rows}
+    tp = {int(job.space.layout(int(r)).tp) for r in timed_layouts(job, narrow, TOKENS, {}, every=True).rows}
     assert tp <= {1, 2}

@@ -7,11 +7,10 @@ from flopwise.api.train import train
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
+from flopwise.search.layout_search import layout_search
 from flopwise.search.scaling import comparison
-from flopwise.search.training import searched
-from flopwise.training.layout import Layout, Recipe
-from flopwise.training.remedies import training_remedies
+from flopwise.training.layout import Layout
+from named import FACTS, recipe_with, training_remedies
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from flopwise.training.remedies import training_remedies
 )
 def test_the_search_holds_the_stages_of_the_stack_and_no_others(name: str, stages: set[int]) -> None:
     model = load_model("gpt2")
-    space = searched(model, Recipe(seq_len=1024, global_batch=64, stack=name), most=64).space
+    space = layout_search(model, recipe_with(seq_len=1024, global_batch=64, stack=name), most=64).space
     _, _, layout = space.at_rows(np.arange(space.size))
     assert set(np.unique(layout.zero)) == stages
     assert np.any(np.asarray(layout.shard) > 0) == (3 in stages)
@@ -38,18 +37,18 @@ def test_a_stage_asked_for_is_estimated_and_told() -> None:
 @pytest.mark.parametrize(("name", "most"), [("megatron-te", 1), ("fsdp-compile", 3)])
 def test_remedies_stay_within_the_stack(name: str, most: int) -> None:
     model, layout = load_model("Llama-3.1-8B"), Layout(dp=8)
-    recipe = Recipe(seq_len=4096, global_batch=8, stack=name)
+    recipe = recipe_with(seq_len=4096, global_batch=8, stack=name)
     found = [r.change for r in training_remedies(model, recipe, layout, 80e9)]
     stages = [int(change.split()[2]) for change in found if change.startswith("ZeRO stage")]
     assert stages
-    assert max(stages) == most == stack(name).zero
+    assert max(stages) == most == FACTS.stack(name).zero
 
 
 def test_a_comparison_leaves_out_what_the_stack_does_not_have() -> None:
     model = load_model("gpt2")
     chip = cluster(load_facts().accelerator("H100-SXM-80"))
     for name, estimated in (("megatron-te", False), ("fsdp-compile", True)):
-        points = comparison(model, Recipe(seq_len=1024, global_batch=64, stack=name), chip, 4).points
+        points = comparison(model, recipe_with(seq_len=1024, global_batch=64, stack=name), chip, 4).points
         sharded = [p for p in points if p.strategy == "fsdp"]
         assert [p.num_gpus for p in sharded] == [1, 2, 4]
         assert all((p.step_s is not None) == estimated for p in sharded)

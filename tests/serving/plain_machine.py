@@ -14,9 +14,9 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import engine
 from flopwise.serving.estimate import ServeJob, runner
 from flopwise.serving.iteration import Runner
+from named import serve_job_with
 
 CHIP = load_facts().accelerator("H100-SXM-80")
 BYTES_PER_S = CHIP.hbm_bytes_per_s
@@ -57,7 +57,7 @@ def plain_cluster(**values: float) -> Cluster:
 
 PLAIN = plain_cluster()
 LLAMA = load_model("Llama-3.1-8B")
-ENGINE = engine("vllm")
+ENGINE = load_facts().engine("vllm")
 LAYERS, WIDTH, FFN, VOCAB, HEADS, KV_HEADS, DIM = 32, 4096, 14336, 128256, 32, 8, 128
 """Llama-3.1-8B (arXiv:2407.21783, table 3)."""
 TOKEN_BYTES = 2 * LAYERS * KV_HEADS * DIM * 2
@@ -67,7 +67,7 @@ TOKEN_BYTES = 2 * LAYERS * KV_HEADS * DIM * 2
 def plain_job(**changes: Any) -> ServeJob:
     """Llama-3.1-8B on one plain H100."""
     asked: dict[str, Any] = {"model": LLAMA, "cluster": PLAIN, "input_tokens": 1024, "output_tokens": 256}
-    return ServeJob(**(asked | changes))
+    return serve_job_with(**(asked | changes))
 
 
 def plain_runner(job: ServeJob | None = None, **changes: Any) -> Runner:

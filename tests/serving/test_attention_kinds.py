@@ -10,9 +10,10 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Attend, Layer, Model, Recurrence
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
+from named import serve_job_with
 
 H200 = cluster(load_facts().accelerator("H200"), gpus_per_node=8)
 CONTEXTS = (1_000, 4_000, 16_000, 64_000)
@@ -20,7 +21,7 @@ CONTEXTS = (1_000, 4_000, 16_000, 64_000)
 
 def attention_s(model: Model, context: int, batch: int = 32, tp: int = 8) -> float:
     """Seconds that attention and recurrences of all layers take in a decoding step."""
-    machine = runner(ServeJob(model=model, cluster=H200, layout=ServingLayout(tp=tp)))
+    machine = runner(serve_job_with(model=model, cluster=H200, layout=ServingLayout(tp=tp)))
     load = Load(decode_batch=batch, decode_context=context)
     stack = model.stacks[0]
     counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).tolist()
@@ -75,7 +76,7 @@ def test_a_latent_is_read_once_for_all_heads_when_absorbed() -> None:
 
 
 def test_prompts_unfold_a_latent_and_answers_do_not() -> None:
-    machine = runner(ServeJob(model=load_model("DeepSeek-V3"), cluster=H200, layout=ServingLayout(tp=8)))
+    machine = runner(serve_job_with(model=load_model("DeepSeek-V3"), cluster=H200, layout=ServingLayout(tp=8)))
     item = next(i for k in machine.model.stacks[0].kinds for i in k.items if isinstance(i, Attend))
 
     def flops(load: Load) -> float:
@@ -103,7 +104,7 @@ def test_state_space_layers_do_not_see_the_context() -> None:
 
 def test_small_batches_touch_few_experts_and_padding_costs() -> None:
     """Mixtral: 2 of 8. One token reads two experts, eight tokens 7.2; the fourth token costs less than the first."""
-    machine = runner(ServeJob(model=load_model("Mixtral-8x7B"), cluster=H200, layout=ServingLayout(tp=2)))
+    machine = runner(serve_job_with(model=load_model("Mixtral-8x7B"), cluster=H200, layout=ServingLayout(tp=2)))
     kinds = machine.model.stacks[0].kinds[0].items
 
     def grouped(batch: int) -> tuple[float, float]:
@@ -123,7 +124,7 @@ def test_small_batches_touch_few_experts_and_padding_costs() -> None:
 
 
 def test_attention_replicas_that_share_experts_send_tokens() -> None:
-    job = ServeJob(model=load_model("DeepSeek-V3"), cluster=H200, weights="fp8-block")
+    job = serve_job_with(model=load_model("DeepSeek-V3"), cluster=H200, weights="fp8-block")
     load = Load(decode_batch=64, decode_context=2000)
     shared = runner(job).step(load, ServingLayout(tp=1, dp=8, ep=8))
     cut = runner(job).step(load, ServingLayout(tp=8))

@@ -8,14 +8,12 @@ from math import floor
 import pytest
 from plain_machine import CHIP, DIM, ENGINE, FFN, KV_HEADS, LAYERS, LLAMA, TOKEN_BYTES, VOCAB, WIDTH, plain_job
 
-from flopwise.facts.engine_support import support
 from flopwise.facts.models import load_model
-from flopwise.facts.software import engine
-from flopwise.facts.storage import storage
 from flopwise.serving.assisted import changed_memory, host_bytes
-from flopwise.serving.memory import ServingLayout, ServingMemory, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory
 from flopwise.serving.startup import cold_start
 from flopwise.serving.techniques import Offload, Speculation, Techniques
+from named import FACTS, serving_memory
 
 LAYER = 2 * WIDTH * (32 + KV_HEADS) * DIM + 3 * WIDTH * FFN
 """Elements of the matrices of one layer."""
@@ -30,7 +28,7 @@ LOGITS = VOCAB * 6
 
 def held(layout: ServingLayout | None = None, **how: object) -> ServingMemory:
     how = {"context": 4096, "concurrency": 16, "hbm_bytes": HBM} | how
-    return serving_memory(LLAMA, layout, **how)  # type: ignore[arg-type]
+    return serving_memory(LLAMA, layout, **how)
 
 
 def items(layout: ServingLayout | None = None, **how: object) -> dict[str, float]:
@@ -63,7 +61,7 @@ def test_activations_of_short_work_are_those_of_its_tokens() -> None:
 def test_growing_caches_hold_half_of_an_answer_and_reserved_ones_all() -> None:
     """4,096 tokens, of which 1,024 are the answer: 3,584 on average, in blocks of 16; TensorRT-LLM reserves."""
     assert items(answer=1024)["KV cache"] == pytest.approx(16 * 3584 * TOKEN_BYTES)
-    assert items(answer=1024, engine_name="tensorrt-llm")["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES)
+    assert items(answer=1024, engine="tensorrt-llm")["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES)
     assert items(context=4001)["KV cache"] == pytest.approx(16 * 4016 * TOKEN_BYTES)
 
 
@@ -120,7 +118,7 @@ def test_windowed_layers_hold_their_window() -> None:
     model, token = load_model("gpt-oss-120b"), 2 * 8 * 64 * 2
     found = serving_memory(model, context=8192)
     assert float(found.items["KV cache"]) == pytest.approx(18 * (8192 + 128) * token)
-    whole = serving_memory(model, context=8192, engine_name="vllm-v0")
+    whole = serving_memory(model, context=8192, engine="vllm-v0")
     assert float(whole.items["KV cache"]) == pytest.approx(36 * 8192 * token)
 
 
@@ -141,8 +139,8 @@ def test_vllm_gives_the_cache_what_its_share_of_the_card_leaves() -> None:
 
 
 def test_tensorrt_gives_the_cache_a_share_of_what_loading_leaves() -> None:
-    row = engine("tensorrt-llm")
-    found = held(concurrency=None, engine_name="tensorrt-llm", max_batch=10_000)
+    row = FACTS.engine("tensorrt-llm")
+    found = held(concurrency=None, engine="tensorrt-llm", max_batch=10_000)
     standing = 2 * PARAMETERS + row.graph_bytes + row.context_bytes + row.workspace_bytes
     left = HBM - standing - row.prefill_tokens * TOKEN_ACTIVATIONS
     most = floor(left / (4096 * TOKEN_BYTES / 0.9 + LOGITS))
@@ -151,8 +149,8 @@ def test_tensorrt_gives_the_cache_a_share_of_what_loading_leaves() -> None:
 
 
 def test_llama_cpp_takes_all_there_is() -> None:
-    row = engine("llama.cpp")
-    found = held(concurrency=None, engine_name="llama.cpp", context=16_384)
+    row = FACTS.engine("llama.cpp")
+    found = held(concurrency=None, engine="llama.cpp", context=16_384)
     room = HBM - 2 * PARAMETERS - row.context_bytes - row.workspace_bytes - row.prefill_tokens * TOKEN_ACTIVATIONS
     assert found.max_concurrency == floor(room / (16_384 * TOKEN_BYTES + LOGITS))
     assert float(found.usable_bytes) == HBM
@@ -209,7 +207,7 @@ def test_a_draft_brings_its_weights_and_a_cache_as_long() -> None:
 
 def test_a_cold_start_is_its_parts() -> None:
     """14.96 GiB from a drive by one loader; compiling and capturing go by layers, and stages compile at once."""
-    row, drive = support("vllm"), storage("nvme")
+    row, drive = FACTS.engine("vllm"), FACTS.storage("nvme")
     found = dict(cold_start(plain_job(), drive, image_bytes=8e9, image_bytes_per_s=2e8).parts)
     assert found["image"] == 40.0
     assert found["process and imports"] == row.bootstrap_s
@@ -226,13 +224,13 @@ def test_a_cold_start_is_its_parts() -> None:
 
 def test_weights_in_memory_wait_for_the_copy_to_the_device() -> None:
     """PCIe 5.0 x16: 63 GB/s, of which copies from pinned memory reach 0.76 (12 of 15.75, CUDA Best Practices)."""
-    found = cold_start(plain_job(), replace(storage("page-cache"), read_bytes_per_s=1e12))
+    found = cold_start(plain_job(), replace(FACTS.storage("page-cache"), read_bytes_per_s=1e12))
     assert found.weights_bound == "link to the device"
     assert dict(found.parts)["weights"] == pytest.approx(2 * PARAMETERS / (0.76 * 63e9), rel=1e-9)
 
 
 def test_ranks_read_together_and_nodes_their_part() -> None:
-    drive = storage("ebs-gp3")
+    drive = FACTS.storage("ebs-gp3")
     one, two = (
         cold_start(plain_job(layout=layout), drive) for layout in (ServingLayout(tp=8), ServingLayout(tp=8, pp=2))
     )
@@ -240,13 +238,13 @@ def test_ranks_read_together_and_nodes_their_part() -> None:
     assert dict(two.parts)["weights"] == pytest.approx(PARAMETERS / drive.read_bytes_per_s)
     both = plain_job(layout=ServingLayout(tp=4), techniques=Techniques(prefill_gpus=4))
     assert cold_start(both, drive).read_bytes == pytest.approx(4 * PARAMETERS)  # two pools, two copies
-    loaders = dict(cold_start(plain_job(layout=ServingLayout(tp=4)), storage("nvme-gen5")).parts)
-    assert loaders["weights"] == pytest.approx(2 * PARAMETERS / (4 * support("vllm").loader_bytes_per_s))
+    loaders = dict(cold_start(plain_job(layout=ServingLayout(tp=4)), FACTS.storage("nvme-gen5")).parts)
+    assert loaders["weights"] == pytest.approx(2 * PARAMETERS / (4 * FACTS.engine("vllm").loader_bytes_per_s))
 
 
 def test_an_object_store_is_read_over_sixteen_connections() -> None:
     job = plain_job(cluster=replace(plain_job().cluster, gpus_per_node=8), layout=ServingLayout(tp=8))
-    store = storage("s3-connection")
+    store = FACTS.storage("s3-connection")
     assert store.scope == "connection"
     found = dict(cold_start(job, store).parts)["weights"]
     assert found == pytest.approx(2 * PARAMETERS / (16 * store.read_bytes_per_s))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,19 +11,19 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.ops.weights import weight_bytes
 from flopwise.serving.bands import serving_class
 from flopwise.serving.estimate import ServeJob, estimate, runner
 from flopwise.serving.iteration import Load
-from flopwise.serving.memory import ServingLayout, weights_per_gpu
+from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
+from named import serve_job_with, weight_bytes, weights_per_gpu
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80GB"))
 LLAMA, MIXTRAL = load_model("Llama-3.1-8B"), load_model("Mixtral-8x7B")
 
 
 def _job(**changes: object) -> ServeJob:
-    return replace(ServeJob(model=LLAMA, cluster=H100, input_tokens=512, output_tokens=256), **changes)  # type: ignore[arg-type]
+    return serve_job_with(**{"model": LLAMA, "cluster": H100, "input_tokens": 512, "output_tokens": 256, **changes})
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 4}, {"tp": 4, "ep": 4}, {"tp": 4, "ep": 2}])

@@ -15,6 +15,7 @@ from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.result import Ranged
 from flopwise.serving.techniques import PLAIN, Offload, Speculation, Techniques
+from named import serve_job_with
 
 FACTS = load_facts()
 MODELS = (
@@ -55,7 +56,7 @@ def on(name: str) -> Cluster:
 def jobs(draw: st.DrawFn) -> ServeJob:
     tp, dp, pp = (draw(st.sampled_from(s)) for s in ((1, 2, 8), (1, 2), (1, 2, 4)))
     load = draw(st.sampled_from(("full", "some", "batch", "rate")))
-    return ServeJob(
+    return serve_job_with(
         model=load_model(draw(st.sampled_from(MODELS))),
         cluster=on(draw(st.sampled_from(DEVICES))),
         layout=ServingLayout(tp=tp, dp=dp, pp=pp, ep=draw(st.sampled_from((1, tp * dp)))),
@@ -98,7 +99,7 @@ def test_no_estimate_beats_the_datasheet(job: ServeJob) -> None:
 
 def test_bounds_are_those_of_the_datasheet_alone() -> None:
     """By hand: the floor of a token is the weights of the layers and the head once, and the cache of its context."""
-    job = ServeJob(model=load_model("Llama-3.1-8B"), cluster=on("H100-SXM-80"), concurrency=1, input_tokens=1000)
+    job = serve_job_with(model=load_model("Llama-3.1-8B"), cluster=on("H100-SXM-80"), concurrency=1, input_tokens=1000)
     found = estimate(job)
     weights = 2 * (8_030_261_248 - 128_256 * 4096)
     cache = (1000 + 256 / 2) * 2 * 32 * 8 * 128 * 2
@@ -116,7 +117,7 @@ def test_what_computes_little_is_not_bound_by_computing(device: str) -> None:
         model = load_model(name)
         for weights in ("bf16", "awq"):
             for users in (1, 4, 16, 64, 256):
-                job = ServeJob(model=model, cluster=place, weights=weights, concurrency=users, static=True)
+                job = serve_job_with(model=model, cluster=place, weights=weights, concurrency=users, static=True)
                 step = runner(job).step(Load(decode_batch=users, decode_context=1000), job.layout)
                 parts = {"compute": step.compute_s, "memory": step.memory_s, "host": step.overhead_s}
                 assert float(sum(parts.values())) == pytest.approx(float(step.seconds))
@@ -135,12 +136,12 @@ def test_what_computes_little_is_not_bound_by_computing(device: str) -> None:
 )
 def test_the_bound_is_what_the_time_goes_to(name: str, device: str, users: int, bound: str) -> None:
     weights = "mxfp4" if name == "gpt-oss-120b" else "bf16"
-    job = ServeJob(model=load_model(name), cluster=on(device), weights=weights, concurrency=users)
+    job = serve_job_with(model=load_model(name), cluster=on(device), weights=weights, concurrency=users)
     assert estimate(job).bound == bound
 
 
 def test_long_prompts_are_bound_by_computing() -> None:
-    job = ServeJob(
+    job = serve_job_with(
         model=load_model("Llama-3.1-8B"), cluster=on("H100-SXM-80"), input_tokens=8000, output_tokens=2, concurrency=8
     )
     found = estimate(job)
@@ -151,5 +152,5 @@ def test_long_prompts_are_bound_by_computing() -> None:
 def test_cores_that_are_not_known_do_not_wait_for_one_another() -> None:
     """A B100 has some 0.78 of a B200's rate; that its cores are not counted must not cost more than that."""
     job = {"model": load_model("Llama-3.1-8B"), "concurrency": 1, "input_tokens": 4000, "output_tokens": 8}
-    known, unknown = (estimate(ServeJob(cluster=on(n), **job)).ttft_s.value for n in ("B200", "B100"))  # type: ignore[arg-type]
+    known, unknown = (estimate(serve_job_with(cluster=on(n), **job)).ttft_s.value for n in ("B200", "B100"))
     assert known < unknown < 1.5 * known

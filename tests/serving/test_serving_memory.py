@@ -12,15 +12,16 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import model_from_config
-from flopwise.ops.weights import weight_bytes
-from flopwise.serving.memory import (
-    ServingLayout,
+from flopwise.serving.memory import ServingLayout
+from named import (
     kv_capacity_tokens,
     max_concurrency,
+    runnable_formats,
     serving_memory,
+    serving_remedies,
+    weight_bytes,
     weights_per_gpu,
 )
-from flopwise.serving.remedies import runnable_formats, serving_remedies
 
 
 def model_of(model_type: str = "llama", **config: Any) -> Model:
@@ -79,7 +80,7 @@ def test_a_column_is_the_same_as_one_by_one(tp: list[int], pp: int, concurrency:
     def ask(degree: Any) -> Any:
         layout = ServingLayout(tp=degree, pp=pp)
         return serving_memory(
-            MIXTRAL, layout, concurrency=concurrency, context=2048, hbm_bytes=85e9, weights="fp8", engine_name=engine
+            MIXTRAL, layout, concurrency=concurrency, context=2048, hbm_bytes=85e9, weights="fp8", engine=engine
         )
 
     column = ask(np.array(tp))
@@ -142,7 +143,7 @@ def test_one_capacity_whatever_is_asked_and_it_is_the_most_that_fits(
     def ask(concurrency: int | None) -> Any:
         return serving_memory(
             LLAMA_8B, ServingLayout(tp=tp), concurrency=concurrency, context=context, hbm_bytes=48e9,
-            engine_name=engine, max_batch=4096,
+            engine=engine, max_batch=4096,
         )  # fmt: skip
 
     most = ask(None)

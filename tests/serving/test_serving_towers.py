@@ -10,10 +10,11 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.ops.flops import causal_forward_flops, encoder_tokens
-from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.estimate import estimate, runner
 from flopwise.serving.iteration import Load, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import least_prompt_s
+from named import serve_job_with
 
 FACTS = load_facts()
 T4, H100 = (cluster(FACTS.accelerator(name), gpus_per_node=1) for name in ("T4", "H100-SXM-80"))
@@ -33,7 +34,7 @@ def test_the_first_word_of_whisper_takes_at_least_the_encoder_at_peak() -> None:
     encoder = 32 * 1500 * (2 * 12 * 1280**2 + 4 * 1500 * 1280 + 2 * 2 * 1280**2)
     bound_s = encoder / 65e12
     found = estimate(
-        ServeJob(model=WHISPER, cluster=T4, weights="fp16", input_tokens=4, output_tokens=100, concurrency=1)
+        serve_job_with(model=WHISPER, cluster=T4, weights="fp16", input_tokens=4, output_tokens=100, concurrency=1)
     )
     assert bound_s < found.ttft_s.value < 8 * bound_s
     machine = runner(found.job)
@@ -43,7 +44,7 @@ def test_the_first_word_of_whisper_takes_at_least_the_encoder_at_peak() -> None:
 @pytest.mark.parametrize("name", ["whisper-large-v3", "t5-3b", "CLIP ViT-L/14", "ViT-L/16", "bert-base-uncased"])
 def test_a_pass_over_whole_prompts_counts_all_towers(name: str) -> None:
     model = load_model(name)
-    machine = runner(ServeJob(model=model, cluster=H100))
+    machine = runner(serve_job_with(model=model, cluster=H100))
     step = machine.step(whole_prompts(model, 8.0, 256), ONE)
     one = prompt(model, 256)
     counted = float(causal_forward_flops(model, 8, one.own, encoder=one.encoder or encoder_tokens(model, one.own)))
@@ -53,10 +54,10 @@ def test_a_pass_over_whole_prompts_counts_all_towers(name: str) -> None:
 
 
 def test_decoding_reads_the_encoders_keys_and_values_and_runs_no_encoder() -> None:
-    machine = runner(ServeJob(model=WHISPER, cluster=H100))
+    machine = runner(serve_job_with(model=WHISPER, cluster=H100))
     near, far = (machine.step(Load(decode_batch=64, decode_context=20, encoder=tokens), ONE) for tokens in (100, 1500))
     keys = 64 * 1400 * 32 * 2 * 1280 * 2.0  # sequences x tokens x layers x K and V x width x bytes
     assert float(far.floor_s - near.floor_s) == pytest.approx(keys / H100.accelerator.hbm_bytes_per_s, rel=0.05)
-    text = estimate(ServeJob(model=T5, cluster=H100, input_tokens=500, output_tokens=2, concurrency=1))
+    text = estimate(serve_job_with(model=T5, cluster=H100, input_tokens=500, output_tokens=2, concurrency=1))
     short = estimate(replace(text.job, input_tokens=8))
     assert text.ttft_s.value > short.ttft_s.value

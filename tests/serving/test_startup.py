@@ -6,38 +6,34 @@ import pytest
 
 import flopwise
 from flopwise.cost.cluster import cluster
-from flopwise.facts.catalog import load_facts
-from flopwise.facts.engine_support import support
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models import load_model
-from flopwise.facts.software import engine_names
-from flopwise.facts.storage import storage
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.startup import cold_start
+from named import FACTS, serve_job_with
 
-H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
-JOB = ServeJob(model=load_model("Llama-3.1-8B"), cluster=H100)
-NVME = storage("nvme")
+H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
+JOB = serve_job_with(model=load_model("Llama-3.1-8B"), cluster=H100)
+NVME = FACTS.storage("nvme")
 
 
 def parts(job: ServeJob, kind: str = "nvme") -> dict[str, float]:
-    return dict(cold_start(job, storage(kind)).parts)
+    return dict(cold_start(job, FACTS.storage(kind)).parts)
 
 
-@pytest.mark.parametrize("name", engine_names())
+@pytest.mark.parametrize("name", FACTS.engines)
 def test_every_engine_has_a_row(name: str) -> None:
-    row = support(name)
-    assert row.source
+    row = FACTS.engine(name)
+    assert row.support_source
     assert row.bootstrap_s > 0
-    assert row.runs(weight_format("bf16"))
+    assert row.runs(FACTS.weight_format("bf16"))
 
 
 def test_engines_say_which_formats_they_run() -> None:
-    assert support("llama.cpp").runs(weight_format("Q4_K_M"))
-    assert not support("llama.cpp").runs(weight_format("awq"))
-    assert not support("tensorrt-llm").runs(weight_format("Q4_K_M"))
-    assert support("vllm").runs(weight_format("fp8-block"))
+    assert FACTS.engine("llama.cpp").runs(FACTS.weight_format("Q4_K_M"))
+    assert not FACTS.engine("llama.cpp").runs(FACTS.weight_format("awq"))
+    assert not FACTS.engine("tensorrt-llm").runs(FACTS.weight_format("Q4_K_M"))
+    assert FACTS.engine("vllm").runs(FACTS.weight_format("fp8-block"))
     told = flopwise.serve("Llama-3.1-8B", gpu="h100", engine="tensorrt-llm", weights="Q4_K_M").assumptions
     assert any("not documented to run Q4_K_M" in t for t in told)
 
@@ -65,9 +61,9 @@ def test_ranks_of_a_node_share_what_is_read() -> None:
 
 def test_slower_storage_starts_no_sooner_and_memory_is_bound_by_the_link() -> None:
     kinds = ("page-cache", "nvme-gen5", "nvme-gen4", "ebs-gp3", "hdd")
-    seconds = [cold_start(JOB, storage(kind)).seconds for kind in kinds]
+    seconds = [cold_start(JOB, FACTS.storage(kind)).seconds for kind in kinds]
     assert seconds == sorted(seconds)
-    assert cold_start(JOB, storage("hdd")).weights_bound == "storage"
+    assert cold_start(JOB, FACTS.storage("hdd")).weights_bound == "storage"
     assert parts(JOB, "hdd")["weights"] == pytest.approx(16.06e9 / 0.275e9, rel=0.01)
     assert parts(JOB, "page-cache")["weights"] < 2
 
@@ -75,5 +71,5 @@ def test_slower_storage_starts_no_sooner_and_memory_is_bound_by_the_link() -> No
 def test_an_image_is_pulled_first_and_a_process_of_c_starts_sooner() -> None:
     pulled = cold_start(JOB, NVME, image_bytes=10e9, image_bytes_per_s=200e6)
     assert pulled.parts[0] == ("image", 50.0)
-    small = replace(JOB, engine="llama.cpp", weights="Q4_K_M")
+    small = replace(JOB, engine=FACTS.engine("llama.cpp"), weights=FACTS.weight_format("Q4_K_M"))
     assert cold_start(small, NVME).seconds < 0.2 * cold_start(JOB, NVME).seconds

@@ -11,16 +11,16 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, estimate, runner
+from flopwise.serving.estimate import estimate, runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.precision import head_weight_bits, layer_weight_bits, product_path
 from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
+from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 
 FACTS = load_facts()
 H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
 LLAMA = load_model("Llama-3.1-8B")
-JOB = ServeJob(model=LLAMA, cluster=H100, input_tokens=1000, output_tokens=200, concurrency=32)
+JOB = serve_job_with(model=LLAMA, cluster=H100, input_tokens=1000, output_tokens=200, concurrency=32)
 MACHINE = runner(JOB)
 ONE = ServingLayout()
 
@@ -112,7 +112,7 @@ def test_formats_and_the_units_they_run_on() -> None:
 
 def test_encoders_answer_in_one_pass() -> None:
     bert = load_model("bert-base-uncased")
-    result = estimate(ServeJob(model=bert, cluster=H100, input_tokens=128, output_tokens=1, concurrency=8))
+    result = estimate(serve_job_with(model=bert, cluster=H100, input_tokens=128, output_tokens=1, concurrency=8))
     assert result.tpot_s is None
     assert result.requests_per_s > 100
 
@@ -128,7 +128,7 @@ def test_jobs_that_cannot_be(change: dict[str, object], says: str) -> None:
 
 def test_caches_that_grow_hold_more_sequences_than_reserved_ones() -> None:
     def most(engine: str, **how: object) -> int:
-        job = replace(JOB, engine=engine, concurrency=None, input_tokens=500, output_tokens=8000, **how)  # type: ignore[arg-type]
+        job = replace(JOB, engine=FACTS.engine(engine), concurrency=None, input_tokens=500, output_tokens=8000, **how)  # type: ignore[arg-type]
         return estimate(job).max_concurrency
 
     one = (500 + 8000) / (500 + 4000)
@@ -160,9 +160,12 @@ def test_an_emulated_cache_format_costs_time_on_devices_without_its_units() -> N
     load = Load(decode_batch=64, decode_context=1500)
     for place, slower in ((a100, True), (H100, False)):
         machine = runner(replace(JOB, cluster=place))
-        eight = replace(machine, kv_dtype="fp8").step(load, ONE).seconds
+        eight = replace(machine, kv_dtype=FACTS.cache_format("fp8")).step(load, ONE).seconds
         assert (eight > machine.step(load, ONE).seconds) == slower
-        assert replace(machine, kv_dtype="int8").step(load, ONE).seconds < machine.step(load, ONE).seconds
+        assert (
+            replace(machine, kv_dtype=FACTS.cache_format("int8")).step(load, ONE).seconds
+            < machine.step(load, ONE).seconds
+        )
 
 
 def test_engines_that_know_no_groups_read_the_cache_for_each_head() -> None:
@@ -194,14 +197,14 @@ def test_files_of_llama_cpp_quantise_the_head() -> None:
     """Q6_K of the head is 6.5625 bits, and reading it is part of every step."""
     assert head_weight_bits(LLAMA, "Q4_K_M") == pytest.approx(6.5625)
     assert head_weight_bits(LLAMA, "fp8") == 16.0
-    small = runner(replace(JOB, engine="llama.cpp", weights="Q4_K_M"))
+    small = runner(replace(JOB, engine=FACTS.engine("llama.cpp"), weights=FACTS.weight_format("Q4_K_M")))
     load = Load(decode_batch=1, decode_context=100)
     assert small.step(load, ONE).seconds < replace(small, head_bits=16.0).step(load, ONE).seconds
 
 
 def test_engines_own_kernels_draw_no_more_than_a_core_can() -> None:
     """Reading 16-bit weights at `core_bytes_per_cycle` from every core is a floor of the step of llama.cpp."""
-    machine = runner(replace(JOB, engine="llama.cpp"))
+    machine = runner(replace(JOB, engine=FACTS.engine("llama.cpp")))
     chip = FACTS.accelerator("H100-SXM-80")
     assert chip.num_sms is not None
     assert chip.boost_clock_hz is not None
@@ -213,7 +216,7 @@ def test_engines_own_kernels_draw_no_more_than_a_core_can() -> None:
 def test_ports_of_old_kernels_are_slower_and_pass_prompts_on_one_device_at_a_time() -> None:
     card = cluster(FACTS.accelerator("MI250-GCD"), gpus_per_node=4)
     job = replace(JOB, cluster=card, static=True, concurrency=1, prefill_tokens=1, layout=ServingLayout(pp=4))
-    old, new = (estimate(replace(job, engine=e)) for e in ("llama.cpp-2024", "llama.cpp"))
+    old, new = (estimate(replace(job, engine=FACTS.engine(e))) for e in ("llama.cpp-2024", "llama.cpp"))
     assert old.ttft_s.value > 3.5 * new.ttft_s.value  # no pipeline, and slower kernels
 
 

@@ -13,22 +13,21 @@ from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.ops.weights import weight_bytes
 from flopwise.serving.assisted import AssistedRunner, request_work
-from flopwise.serving.disaggregated import pools, queue_s, transfer_bytes
+from flopwise.serving.disaggregated import pools, queue_s
 from flopwise.serving.estimate import ServeJob, estimate, job_memory, runner
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.offload import layer_bytes
 from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.result import ServeEstimate
 from flopwise.serving.speculative import block_draft, speedup, tokens_per_step, tokens_variance
 from flopwise.serving.techniques import Offload, Speculation, Techniques
+from named import layer_bytes, serve_job_with, transfer_bytes, weight_bytes
 
 FACTS = load_facts()
 H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
 LLAMA, DRAFT = load_model("Llama-3.1-8B"), load_model("Llama-3.2-1B")
-JOB = ServeJob(model=LLAMA, cluster=H100, input_tokens=2000, output_tokens=200, concurrency=32)
+JOB = serve_job_with(model=LLAMA, cluster=H100, input_tokens=2000, output_tokens=200, concurrency=32)
 
 
 def served(how: Techniques, job: ServeJob = JOB) -> ServeEstimate:
@@ -81,7 +80,7 @@ def test_a_shared_prefix_saves_work_and_memory_in_whole_blocks() -> None:
     assert shared.memory.items["shared prefix"] == pytest.approx(992 * each)
     assert shared.max_concurrency > plain.max_concurrency
     budget = float(plain.memory.kv_budget_bytes)
-    full = ServeJob(model=LLAMA, cluster=H100, input_tokens=2000, output_tokens=200, max_batch=10**6)
+    full = serve_job_with(model=LLAMA, cluster=H100, input_tokens=2000, output_tokens=200, max_batch=10**6)
     most = job_memory(replace(full, techniques=Techniques(shared_tokens=1000))).max_concurrency
     assert float(most) == pytest.approx(budget / (1108 * each), rel=0.03)  # 1,008 of the prompt, half an answer
 
@@ -244,7 +243,9 @@ def test_more_layers_on_the_card_are_never_slower(less: int, more: int) -> None:
     less, more = sorted((less, more))
     host = rates(FACTS.accelerator("Ryzen 9 7950X"))
     card = cluster(FACTS.accelerator("RTX 4090"), gpus_per_node=1)
-    job = ServeJob(model=load_model("Llama-2-70B"), cluster=card, engine="llama.cpp", weights="Q4_K_M", concurrency=1)
+    job = serve_job_with(
+        model=load_model("Llama-2-70B"), cluster=card, engine="llama.cpp", weights="Q4_K_M", concurrency=1
+    )
 
     def at(layers: int) -> float:
         away = None if layers == 80 else Offload(frac=1 - layers / 80, host=host)
@@ -268,7 +269,9 @@ def test_half_of_a_70b_on_a_desktop_reads_it_at_the_speed_of_its_memory() -> Non
 
 
 def test_uneven_experts_cost_and_balanced_ones_do_not() -> None:
-    job = ServeJob(model=load_model("Mixtral-8x7B"), cluster=H100, layout=ServingLayout(tp=8, ep=8), concurrency=256)
+    job = serve_job_with(
+        model=load_model("Mixtral-8x7B"), cluster=H100, layout=ServingLayout(tp=8, ep=8), concurrency=256
+    )
     even, uneven = served(Techniques(), job), served(Techniques(expert_skew=2.0), job)
     assert uneven.requests_per_s < even.requests_per_s
     assert served(

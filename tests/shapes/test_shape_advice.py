@@ -11,9 +11,10 @@ import flopwise
 from flopwise.api.shapes import advise
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.models import load_model, model_from_config, model_names
+from flopwise.facts.models import load_model, model_from_config
 from flopwise.shapes.answer import ShapeAnswer
 from flopwise.shapes.rules import WORTH, Advice
+from named import FACTS
 
 GPT2 = {
     "model_type": "gpt2", "vocab_size": 50257, "n_embd": 2560, "n_layer": 8, "n_head": 32, "n_positions": 2048,
@@ -181,7 +182,7 @@ def test_host_transfers_of_an_offloaded_optimizer_hide_behind_accumulation() -> 
         advise("gpt2", gpu="h100", task="serve", offload=True)
 
 
-NAMES = [name for name in model_names() if load_model(name).stacks]
+NAMES = [name for name in FACTS.models.names if load_model(name).stacks]
 
 
 @pytest.mark.parametrize("name", [*NAMES[::5], "DeepSeek-V3", "ViT-H/14", "T5-base", "Mamba-2.8B", "CLIP ViT-B/32"])

@@ -11,7 +11,8 @@ from flopwise.cost.kernels import TILES
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import model_from_config
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
+from named import recipe_with
 
 H100 = load_facts().accelerator("H100-SXM-80")
 PEAK = H100.peak["bf16"]  # FLOP/s, datasheet
@@ -71,7 +72,7 @@ PARAMS = LAYERS * (MATRICES + NORMS) + WIDTH + 2 * VOCAB * WIDTH
 def job(recipe: dict[str, Any] | None = None, cluster: Cluster | None = None, **layout: Any) -> TrainJob:
     """MODEL under Megatron, 32 sequences of 4,096 tokens a step."""
     given = {"seq_len": 4096, "global_batch": 32, "stack": "megatron-te", **(recipe or {})}
-    return TrainJob(model=MODEL, recipe=Recipe(**given), layout=Layout(**layout), cluster=cluster or machine())
+    return TrainJob(model=MODEL, recipe=recipe_with(**given), layout=Layout(**layout), cluster=cluster or machine())
 
 
 def lines(asked: TrainJob) -> dict[str, float]:

@@ -13,7 +13,6 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.provenance import walk
 from flopwise.training.documents import (
@@ -30,8 +29,9 @@ from flopwise.training.documents import (
 )
 from flopwise.training.estimate import TrainJob, counted_batch, estimate
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.step import Inner, step_parts, step_table
+from named import recipe_with
 
 SEQ = 2048
 
@@ -101,7 +101,7 @@ H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network
 
 
 def job(documents: Documents | None, recipe: dict[str, Any] | None = None, **layout: Any) -> TrainJob:
-    wanted = Recipe(seq_len=SEQ, global_batch=64, documents=documents, **(recipe or {}))
+    wanted = recipe_with(seq_len=SEQ, global_batch=64, documents=documents, **(recipe or {}))
     shape: dict[str, Any] = {"dp": 8, "zero": 3, "micro_batch": 4, **layout}
     return TrainJob(model=load_model("Llama-3.1-8B"), recipe=wanted, layout=Layout(**shape), cluster=H100, tokens=1e8)
 
@@ -164,7 +164,7 @@ def test_columns_of_padded_layouts_are_the_single_estimates() -> None:
     recipe, micro, dp = job(documents).recipe, np.array([1, 2, 8]), np.array([64, 8, 2])
     one = np.ones_like(micro)
     table = step_table(
-        load_model("Llama-3.1-8B"), recipe, stack(recipe.stack), H100.rates, H100.fabric,
+        load_model("Llama-3.1-8B"), recipe, recipe.stack, H100.rates, H100.fabric,
         Inner(one, one, one, micro), np.array([1]),
     )  # fmt: skip
     layout = Layout(dp=dp, zero=np.array([3, 1, 0]), micro_batch=micro)

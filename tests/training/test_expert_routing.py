@@ -12,14 +12,14 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
 from flopwise.ops.routing import hottest_rank_load
 from flopwise.provenance import walk
 from flopwise.training.estimate import TrainJob, estimate, single_table
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.step import Inner, owned_params, step_parts, step_table
+from named import FACTS, recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 MOE = load_model("Qwen3-30B-A3B")
@@ -27,7 +27,7 @@ MOE = load_model("Qwen3-30B-A3B")
 
 def job(recipe: dict[str, Any] | None = None, **layout: Any) -> TrainJob:
     shape: dict[str, Any] = {"dp": 16, "ep": 8, "zero": 1, **layout}
-    wanted = Recipe(seq_len=4096, global_batch=64, stack="megatron-te", **(recipe or {}))
+    wanted = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te", **(recipe or {}))
     return TrainJob(model=MOE, recipe=wanted, layout=Layout(**shape), cluster=H100)
 
 
@@ -100,12 +100,10 @@ def test_memory_grows_by_the_experts_activations_of_the_fullest_rank() -> None:
 
 
 def test_columns_of_skewed_layouts_are_the_single_estimates() -> None:
-    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te", expert_skew=3.0)
+    recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te", expert_skew=3.0)
     ep = np.array([1, 2, 8, 16])
     one = np.ones_like(ep)
-    table = step_table(
-        MOE, recipe, stack(recipe.stack), H100.rates, H100.fabric, Inner(one, one, ep, one), np.array([1])
-    )
+    table = step_table(MOE, recipe, recipe.stack, H100.rates, H100.fabric, Inner(one, one, ep, one), np.array([1]))
     parts = step_parts(table, np.arange(4), np.zeros(4, dtype=np.intp), Layout(dp=16, ep=ep, zero=1))
     total = sum(np.broadcast_to(v, 4) for v in parts.values())
     single = [estimate(replace(job(ep=int(e)), recipe=recipe)).step_s for e in ep]
@@ -119,7 +117,9 @@ def test_columns_of_skewed_layouts_are_the_single_estimates() -> None:
 def test_the_optimizer_updates_the_parameters_whose_states_memory_holds(layout: dict[str, Any]) -> None:
     found = job(**layout)
     first = np.zeros(1, dtype=np.intp)
-    owned = float(np.asarray(owned_params(single_table(found, stack("megatron-te")), first, first, found.layout))[0])
+    owned = float(
+        np.asarray(owned_params(single_table(found, FACTS.stack("megatron-te")), first, first, found.layout))[0]
+    )
     states = float(step_memory(MOE, found.recipe, found.layout).items["optimizer states"])
     assert states == pytest.approx(8 * owned, rel=1e-6)
 
@@ -145,8 +145,8 @@ def test_routing_that_cannot_be_is_refused(recipe: dict[str, Any], said: str) ->
 
 def test_more_experts_than_ranks_or_tokens_allow_is_refused() -> None:
     with pytest.raises(SpecError, match="ep 256 is more than the 128 experts"):
-        estimate(replace(job(dp=256, ep=256), recipe=Recipe(seq_len=4096, global_batch=256)))
+        estimate(replace(job(dp=256, ep=256), recipe=recipe_with(seq_len=4096, global_batch=256)))
     with pytest.raises(SpecError, match=r"128 experts .* brings"):
-        estimate(replace(job(dp=1, ep=1), recipe=Recipe(seq_len=64, global_batch=1)))
+        estimate(replace(job(dp=1, ep=1), recipe=recipe_with(seq_len=64, global_batch=1)))
     with pytest.raises(SpecError, match="no experts"):
         estimate(replace(job({"expert_skew": 2.0}, ep=1), model=load_model("Llama-3.1-8B")))

@@ -17,18 +17,17 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model, model_from_config
-from flopwise.facts.software import stack
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.tensors import parameters
-from flopwise.ops.weights import weight_bytes
 from flopwise.provenance import walk
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import TrainJob, estimate, single_table
 from flopwise.training.explain import train_figure
 from flopwise.training.frozen import Frozen, frozen_of, split_model, training_flops
-from flopwise.training.layout import ALL_TARGETS, Layout, Lora, Recipe
+from flopwise.training.layout import ALL_TARGETS, Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.table import MemoryTable
+from named import lora_with, recipe_with, weight_bytes
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 RECORD: dict[str, Any] = json.loads((ORACLE / "frozen.json").read_text())
@@ -60,7 +59,7 @@ def held_to(record: dict[str, Any]) -> None:
         frozen = frozen_of(row["frozen"]) if row["frozen"] else Frozen()
         forward, both = training_flops(model, frozen, record["batch"], record["seq"], causal=False)
         assert (forward, both) == pytest.approx((row["forward"], row["whole"]), rel=1e-9), row
-        table = MemoryTable(model, Recipe(seq_len=record["seq"], frozen=frozen))
+        table = MemoryTable(model, recipe_with(seq_len=record["seq"], frozen=frozen))
         sums = table.sums(Layout())[0]
         assert sums.dense[-1, 0] + sums.before[0] + sums.after[0] == row["trained"], row
         less = whole[row["case"]]["bytes"] - row["bytes"]
@@ -85,7 +84,7 @@ def test_fresh_operations_parameters_and_bytes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def job(freeze: str = "", name: str = "Llama-3.1-8B", **layout: Any) -> TrainJob:
-    recipe = Recipe(seq_len=4096, global_batch=64, frozen=frozen_of(freeze) if freeze else None)
+    recipe = recipe_with(seq_len=4096, global_batch=64, frozen=frozen_of(freeze) if freeze else None)
     shape: dict[str, Any] = {"dp": 8, "zero": 3, **layout}
     return TrainJob(model=load_model(name), recipe=recipe, layout=Layout(**shape), cluster=H100)
 
@@ -117,8 +116,8 @@ def test_weights_are_all_there_and_states_only_of_what_is_trained(layout: dict[s
     plain, frozen = job(name="Qwen3-30B-A3B", **layout), job(freeze, "Qwen3-30B-A3B", **layout)
     held = [step_memory(j.model, j.recipe, j.layout).items for j in (plain, frozen)]
     assert held[1]["weights"] == pytest.approx(held[0]["weights"])
-    table = single_table(frozen, stack(frozen.recipe.stack))
-    everything = single_table(plain, stack(plain.recipe.stack))
+    table = single_table(frozen, frozen.recipe.stack)
+    everything = single_table(plain, plain.recipe.stack)
     kept = (table.dense_params + table.expert_params + table.frozen_bytes / 2)[0, 0]
     assert kept == pytest.approx((everything.dense_params + everything.expert_params)[0, 0])
     if layout["zero"] == 0:
@@ -166,19 +165,19 @@ def test_what_the_model_does_not_have_is_refused(freeze: str, name: str) -> None
     with pytest.raises(SpecError, match="--freeze"):
         estimate(job(freeze, name))
     with pytest.raises(SpecError, match="adapters"):
-        Recipe(seq_len=512, lora=Lora(), frozen=Frozen(embedding=True))
+        recipe_with(seq_len=512, lora=lora_with(), frozen=Frozen(embedding=True))
 
 
 @pytest.mark.parametrize("base", ["bf16", "nf4"])
 def test_a_frozen_base_is_gathered_as_it_is_stored(base: str) -> None:
-    lora = Lora(rank=16, targets=ALL_TARGETS, base=base)
+    lora = lora_with(rank=16, targets=ALL_TARGETS, base=base)
     plain = job(dp=16)
     adapters = replace(plain, recipe=replace(plain.recipe, lora=lora))
-    table = single_table(adapters, stack(plain.recipe.stack))
+    table = single_table(adapters, plain.recipe.stack)
     assert table.frozen_bytes[0, 0] == pytest.approx(weight_bytes(adapters.model, base), rel=1e-3)
     assert table.dense_params[0, 0] == trainable_parameters(adapters.model, lora)
     wider = replace(lora, extra_trainable=("embedding", "head"))
-    both = single_table(replace(adapters, recipe=replace(plain.recipe, lora=wider)), stack(plain.recipe.stack))
+    both = single_table(replace(adapters, recipe=replace(plain.recipe, lora=wider)), plain.recipe.stack)
     assert both.dense_params[0, 0] == trainable_parameters(adapters.model, wider)
     lines = [dict(estimate(j).breakdown) for j in (replace(adapters, layout=Layout(dp=16)), adapters, plain)]
     assert lines[0]["data_parallel"] < 0.1 * lines[1]["data_parallel"] < lines[2]["data_parallel"]

@@ -27,8 +27,9 @@ from test_golden_training_step import EXPERT_FFN, EXPERTS, mixture_job
 from flopwise.facts.models import load_model
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.frozen import Frozen
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import Layout, Lora
 from flopwise.training.memory import step_memory
+from named import recipe_with
 
 BF16, ITERATIONS = 2, 5
 OTHERS = LAYERS * NORMS + WIDTH + 2 * VOCAB * WIDTH
@@ -53,7 +54,7 @@ def test_seven_billion_parameters_of_matrices() -> None:
     """Llama 3.1 8B: 32 layers of q, o 4096 x 4096, k, v 1024 x 4096, gate, up, down 4096 x 14336: 6.7e14 FLOP."""
     flops = 32 * 5 * (2 * iteration(4096, 4096) + 2 * iteration(1024, 4096) + 3 * iteration(4096, 14336))
     assert flops == pytest.approx(6.66e14, rel=0.01)
-    recipe = Recipe(seq_len=4096, global_batch=8, stack="megatron-te", optimizer="muon")
+    recipe = recipe_with(seq_len=4096, global_batch=8, stack="megatron-te", optimizer="muon")
     asked = TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(), cluster=machine())
     assert lines(asked)["newton_schulz"] == exactly(flops / PEAK)
 

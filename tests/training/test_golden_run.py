@@ -33,6 +33,7 @@ from flopwise.training.frozen import Frozen
 from flopwise.training.goodput import Reliability, goodput
 from flopwise.training.layout import Lora
 from flopwise.training.run import Conditions, Run
+from named import lora_with
 
 TOKENS = 1e9
 DAY = 86_400.0
@@ -63,7 +64,7 @@ def run_of(conditions: Conditions | None = None, recipe: dict[str, Any] | None =
     [
         ({}, 3.0),  # forward, and backward twice that (Chowdhery 2022, appendix B)
         ({"lora": Lora(rank=16)}, 2.0),  # the base has no gradients of weights
-        ({"lora": Lora(rank=16, base="nf4")}, 2.0),
+        ({"lora": lora_with(rank=16, base="nf4")}, 2.0),
     ],
 )
 def test_utilisation(recipe: dict[str, Any], passes: float) -> None:

@@ -27,14 +27,14 @@ from lossless import (
 )
 
 from flopwise.facts.models import model_from_config
-from flopwise.facts.software import stack
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
 from flopwise.training.storage import Reads
+from named import FACTS, lora_with, recipe_with
 
 SEQ, BATCH, BF16 = 4096, 32, 2
-MEGATRON, FSDP = stack("megatron-te"), stack("fsdp-compile")
+MEGATRON, FSDP = FACTS.stack("megatron-te"), FACTS.stack("fsdp-compile")
 LIGHT = MEGATRON.pointwise_traffic / HBM  # s a byte of norms and elementwise operations
 
 # One sequence through one layer of MODEL, in s. Products: 2 FLOP a weight and token (Kaplan 2020, section 2.1).
@@ -133,7 +133,7 @@ MIXTURE = model_from_config(
 
 def mixture_job(recipe: dict[str, Any] | None = None, cluster: Any = None, **layout: Any) -> TrainJob:
     given = {"seq_len": SEQ, "global_batch": BATCH, "stack": "megatron-te", **(recipe or {})}
-    return TrainJob(model=MIXTURE, recipe=Recipe(**given), layout=Layout(**layout), cluster=cluster or machine())
+    return TrainJob(model=MIXTURE, recipe=recipe_with(**given), layout=Layout(**layout), cluster=cluster or machine())
 
 
 def test_expert_messages() -> None:
@@ -327,7 +327,7 @@ def test_host_launches() -> None:
     """One launch an operation forward and two backward; only what is longer than the device's work shows."""
     found = lines(job({"seq_len": 256, "global_batch": 4, "stack": "fsdp-eager"}, tp=4))
     # norm, q, k, v, rope, attention, o, residual, norm, gate, up, activation, down, residual; embedding; norm and head
-    host_s = 3 * (LAYERS * 14 + 1 + 2) * stack("fsdp-eager").launch_s
+    host_s = 3 * (LAYERS * 14 + 1 + 2) * FACTS.stack("fsdp-eager").launch_s
     busy = found["forward"] + found["backward"] + found["tensor_parallel"]
     assert found["launch"] == exactly(4 * host_s - busy)
     few = mixture_job({"seq_len": 256, "global_batch": 4}, tp=4)
@@ -410,7 +410,7 @@ def test_eight_bit_products() -> None:
 
 def test_four_bit_base() -> None:
     """QLoRA, section 3: each product first reads its packed weight (4 bits, scales left out), writes 16 bits."""
-    lora = {base: {"lora": Lora(rank=16, base=base)} for base in ("bf16", "nf4")}
+    lora = {base: {"lora": lora_with(rank=16, base=base)} for base in ("bf16", "nf4")}
     plain, packed = (lines(job(recipe)) for recipe in lora.values())
     unpacking = BATCH * LAYERS * MATRICES * (4 / 8 + 2 * 2) / HBM
     for name in ("forward", "backward"):  # backward there are gradients of inputs alone
@@ -420,7 +420,7 @@ def test_four_bit_base() -> None:
 def test_tokens_sent_in_eight_bits() -> None:
     """DeepSeek-V3 report, section 3.3.3: dispatched in 8 bits, combined in 16: three quarters of the bytes."""
     name = "hai-llm"
-    assert stack(name).fp8_dispatch
+    assert FACTS.stack(name).fp8_dispatch
     wide, narrow = (
         lines(mixture_job({"stack": name, "precision": precision}, dp=8, ep=8))["expert_parallel"]
         for precision in ("bf16", "fp8")

@@ -14,15 +14,15 @@ from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.facts.software import stack
 from flopwise.ops.activations import fine_bytes, saved_tensors
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
 from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
 from flopwise.training.widths import added_grad_bytes
+from named import FACTS, recipe_with
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
 
@@ -62,7 +62,7 @@ def test_a_limit_on_groups_only_ever_saves_crossings() -> None:
 
 def deepseek(name: str, *, batch: int, gpus: int, precision: Any, schedule: str, **layout: int) -> TrainEstimate:
     shape: dict[str, Any] = {"dp": gpus // layout["pp"], "zero": 1, "recompute": 1, **layout}
-    recipe = Recipe(seq_len=4096, global_batch=batch, precision=precision, stack="hai-llm")
+    recipe = recipe_with(seq_len=4096, global_batch=batch, precision=precision, stack="hai-llm")
     found = Layout(schedule=schedule_code(schedule), **shape)
     return estimate(TrainJob(model=load_model(name), recipe=recipe, layout=found, cluster=H800))
 
@@ -87,7 +87,7 @@ def test_tokens_sent_in_eight_bits_take_three_quarters_of_the_wires() -> None:
     wide, narrow = (deepseek("DeepSeek-V3", precision=p, **shape) for p in ("bf16", "fp8"))
     lines = [dict(found.breakdown)["expert_parallel"] for found in (wide, narrow)]
     assert lines[1] == pytest.approx(0.75 * lines[0], rel=0.05)
-    assert not stack("in-house").fp8_dispatch
+    assert not FACTS.stack("in-house").fp8_dispatch
 
 
 def test_gradients_of_experts_have_the_operations_of_their_products_and_their_own_shapes() -> None:
@@ -106,11 +106,13 @@ def test_gradients_of_experts_have_the_operations_of_their_products_and_their_ow
 
 
 def test_bytes_of_adding_gradients_by_hand() -> None:
-    recipe = Recipe(seq_len=4096)
-    assert added_grad_bytes(recipe, stack("megatron-te")) == 4 + 4 - 2  # read and written in fp32, not written in bf16
-    assert added_grad_bytes(recipe, stack("megatron-deepspeed")) == 2 + 4 + 4
-    assert added_grad_bytes(replace(recipe, precision="fp16"), stack("megatron-deepspeed")) == 2 + 2 + 2
-    assert added_grad_bytes(recipe, stack("fsdp-compile")) == 0
+    recipe = recipe_with(seq_len=4096)
+    assert (
+        added_grad_bytes(recipe, FACTS.stack("megatron-te")) == 4 + 4 - 2
+    )  # read and written in fp32, not written in bf16
+    assert added_grad_bytes(recipe, FACTS.stack("megatron-deepspeed")) == 2 + 4 + 4
+    assert added_grad_bytes(replace(recipe, precision="fp16"), FACTS.stack("megatron-deepspeed")) == 2 + 2 + 2
+    assert added_grad_bytes(recipe, FACTS.stack("fsdp-compile")) == 0
 
 
 def test_small_micro_batches_pay_for_adding_gradients() -> None:
@@ -118,9 +120,9 @@ def test_small_micro_batches_pay_for_adding_gradients() -> None:
     model, machine = load_model("Llama-3.1-8B"), cluster(load_facts().accelerator("H100-SXM-80"))
     ratios = []
     for micro in (1, 8):
-        recipe = Recipe(seq_len=1024, global_batch=64, stack="megatron-te")
+        recipe = recipe_with(seq_len=1024, global_batch=64, stack="megatron-te")
         job = TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=micro), cluster=machine)
-        plain = replace(job, recipe=replace(recipe, stack="fsdp-te"))
+        plain = replace(job, recipe=replace(recipe, stack=FACTS.stack("fsdp-te")))
         adding, without = (dict(estimate(one).breakdown)["backward"] for one in (job, plain))
         ratios.append(adding / without)
     assert ratios[0] > ratios[1] >= 1.0
@@ -149,7 +151,7 @@ def test_fine_recompute_keeps_what_its_report_says() -> None:
 def test_head_and_embedding_are_never_computed_again() -> None:
     """Full recompute is that of layers: the head, a fifth of the model's products here, runs once."""
     machine = cluster(load_facts().accelerator("H100-SXM-80"))
-    recipe = Recipe(seq_len=2048, global_batch=4, stack="megatron-te")
+    recipe = recipe_with(seq_len=2048, global_batch=4, stack="megatron-te")
     none, full = (
         dict(estimate(TrainJob(model=load_model("Llama-3.2-1B"), recipe=recipe, layout=one, cluster=machine)).breakdown)
         for one in (Layout(), Layout(recompute=2))

@@ -12,13 +12,14 @@ from flopwise.facts.models import load_model
 from flopwise.provenance import walk
 from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.offload import host_update_s, passes_transfer_s
+from named import recipe_with
 
 
 def trained(layout: Layout, gpu: str = "a100-80gb", batch: int = 64) -> TrainEstimate:
     built = cluster(load_facts().accelerator(gpu))
-    recipe = Recipe(seq_len=1024, global_batch=batch, stack="deepspeed")
+    recipe = recipe_with(seq_len=1024, global_batch=batch, stack="deepspeed")
     return estimate(TrainJob(model=load_model("gpt2-xl"), recipe=recipe, layout=layout, cluster=built))
 
 

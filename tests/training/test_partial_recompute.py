@@ -18,12 +18,13 @@ from flopwise.facts.models import load_model
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.shapes import Split
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import Partial, even_layers, recomputed, stage_layer_counts
+from named import recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
-RECIPE = Recipe(seq_len=4096, global_batch=32, stack="megatron-te")
+RECIPE = recipe_with(seq_len=4096, global_batch=32, stack="megatron-te")
 
 
 def job(model: str = "Llama-3.1-8B", **layout: Any) -> TrainJob:

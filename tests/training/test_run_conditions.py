@@ -18,7 +18,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.goodput import Reliability
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.run import Conditions
 from flopwise.training.stragglers import expected_largest, slowdown
 from flopwise.training.table import MemoryTable
@@ -29,12 +29,13 @@ from flopwise.training.token_rules import (
     predicted_loss,
     token_rules,
 )
+from named import lora_with, recipe_with
 
 MODEL = load_model("Llama-3.1-8B")
 CLUSTER = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, usd_per_gpu_hour=2.0)
 JOB = TrainJob(
     model=MODEL,
-    recipe=Recipe(seq_len=4096, global_batch=128),
+    recipe=recipe_with(seq_len=4096, global_batch=128),
     layout=Layout(dp=64, zero=3),
     cluster=CLUSTER,
     tokens=1e11,
@@ -99,12 +100,12 @@ def test_more_validation_than_training_is_refused() -> None:
     ("stack", "each"), [("megatron", 14), ("fsdp", 12)]
 )  # bf16 + fp32 master + two fp32 states; fp32 weights + two states
 def test_a_checkpoint_holds_weights_and_states_once(stack: str, each: int) -> None:
-    table = MemoryTable(MODEL, Recipe(seq_len=4096, stack=stack))
+    table = MemoryTable(MODEL, recipe_with(seq_len=4096, stack=stack))
     assert checkpoint_bytes(table) == pytest.approx(each * parameters(MODEL))
 
 
 def test_a_checkpoint_of_adapters_holds_no_base() -> None:
-    table = MemoryTable(MODEL, Recipe(seq_len=4096, lora=Lora(rank=8), stack="hf-trainer"))
+    table = MemoryTable(MODEL, recipe_with(seq_len=4096, lora=lora_with(rank=8), stack="hf-trainer"))
     # q: 4096 + 4096, v: 4096 + 1024, times rank and layers; fp32 and two fp32 states
     assert checkpoint_bytes(table) == pytest.approx(12 * 8 * 32 * (8192 + 5120))
 
@@ -137,13 +138,13 @@ def test_rules_of_tokens_agree_with_their_papers() -> None:
 
 def test_a_batch_beyond_the_critical_one_is_warned_of() -> None:
     small, large = (
-        token_rules(replace(JOB, tokens=1e10, recipe=Recipe(seq_len=4096, global_batch=b))) for b in (64, 4096)
+        token_rules(replace(JOB, tokens=1e10, recipe=recipe_with(seq_len=4096, global_batch=b))) for b in (64, 4096)
     )
     assert small is not None
     assert large is not None
     assert not any("warning" in note for note in small.notes)
     assert any("critical batch" in note for note in large.notes)
-    adapters = replace(JOB, recipe=Recipe(seq_len=4096, global_batch=64, lora=Lora()))
+    adapters = replace(JOB, recipe=recipe_with(seq_len=4096, global_batch=64, lora=lora_with()))
     assert token_rules(adapters) is None
 
 

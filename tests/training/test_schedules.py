@@ -17,18 +17,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.schedules import (
-    NAMES,
-    SCHEDULES,
-    Others,
-    Pipe,
-    bubble_s,
-    in_flight,
-    paired_frac,
-    schedule_code,
-)
+from flopwise.training.schedules import NAMES, SCHEDULES, Others, Pipe, bubble_s, in_flight, paired_frac, schedule_code
+from named import FACTS, recipe_with
 
 Pass = tuple[str, int, int]  # F, B (towards the input), W (towards the weights) or both as one (BW); chunk; micro-batch
 Turn = tuple[Pass, ...]  # passes that run as one: all of them start when what each needs is there
@@ -377,7 +369,7 @@ def test_columns_of_schedules_equal_single_ones() -> None:
 
 
 def job(**layout: Any) -> TrainJob:
-    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te")
+    recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")
     shape: dict[str, Any] = {"dp": 2, "tp": 2, "pp": 8, **layout}
     return TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(**shape), cluster=H100)
 
@@ -397,7 +389,7 @@ def test_a_schedule_changes_the_bubble_and_nothing_else_of_the_step() -> None:
 
 
 def mixture(schedule: str, **layout: Any) -> dict[str, float]:
-    recipe = Recipe(seq_len=4096, global_batch=512, stack="megatron-te")
+    recipe = recipe_with(seq_len=4096, global_batch=512, stack="megatron-te")
     shape: dict[str, Any] = {"dp": 8, "pp": 8, "ep": 8, "schedule": schedule_code(schedule), **layout}
     here = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=4, network_bytes_per_s_per_gpu=50e9)
     model = load_model("DeepSeek-V2-Lite")
@@ -472,7 +464,7 @@ def test_gradients_that_every_tensor_rank_sends_whole() -> None:
     base = job(tp=4, pp=4)
     hops = []
     for software in ("megatron-2021", "megatron-deepspeed"):
-        moved = replace(base, recipe=replace(base.recipe, stack=software))
+        moved = replace(base, recipe=replace(base.recipe, stack=FACTS.stack(software)))
         hops.append(dict(estimate(moved).breakdown)["pipeline_p2p"])
     most = (1 / 4 + 1) / (2 / 4)  # without what each message takes beside its bytes
     assert 0.9 * most < hops[1] / hops[0] < most

@@ -13,7 +13,8 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model, model_from_config
 from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import Layout
+from named import lora_with, recipe_with
 
 FACTS = load_facts()
 A100 = cluster(FACTS.accelerator("A100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=25e9)
@@ -45,7 +46,7 @@ def test_narayanan_table_1(
     )  # fmt: skip
     dp = gpus // (tp * pp)
     layout = Layout(dp=dp, tp=tp, pp=pp, micro_batch=1, recompute=2, sequence_parallel=False)
-    recipe = Recipe(seq_len=2048, global_batch=batch, precision="fp16", stack="megatron-2021", attention="eager")
+    recipe = recipe_with(seq_len=2048, global_batch=batch, precision="fp16", stack="megatron-2021", attention="eager")
     result = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=A100))
     s, h, v = 2048, width, 51200
     paper_flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))  # equation 3
@@ -54,7 +55,7 @@ def test_narayanan_table_1(
 
 def job(**layout: Any) -> TrainJob:
     shape: dict[str, Any] = {"dp": 4, "tp": 2, "pp": 1, "zero": 1, **layout}
-    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te")
+    recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")
     return TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(**shape), cluster=H100, tokens=1e9)
 
 
@@ -78,7 +79,7 @@ def test_pipeline_bubble_is_narayanans() -> None:
         },
         name="no vocabulary to speak of",
     )  # fmt: skip
-    recipe = Recipe(seq_len=4096, global_batch=64, stack="megatron-te")
+    recipe = recipe_with(seq_len=4096, global_batch=64, stack="megatron-te")
     for interleave in (1, 2, 4):
         layout = Layout(pp=4, micro_batch=1, interleave=interleave)
         lines = dict(estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=H100)).breakdown)
@@ -95,7 +96,7 @@ def test_full_recompute_runs_the_layers_again() -> None:
 def test_adapters_need_a_third_less_than_all_weights() -> None:
     """No weight gradients: about 4 N instead of 6 N per token."""
     whole = estimate(job())
-    light = replace(job(), recipe=replace(job().recipe, lora=Lora(rank=16, targets=("q", "v"))))
+    light = replace(job(), recipe=replace(job().recipe, lora=lora_with(rank=16, targets=("q", "v"))))
     ratio = sum(s for n, s in estimate(light).breakdown if n in ("forward", "backward")) / sum(
         s for n, s in whole.breakdown if n in ("forward", "backward")
     )
@@ -129,7 +130,7 @@ def test_more_bandwidth_never_hurts(tp: int, pp: int, zero: int, factor: float) 
 @given(batch=st.sampled_from([16, 32, 64, 128]), seq=st.sampled_from([1024, 2048, 4096, 8192]))
 def test_more_work_never_takes_less_time(batch: int, seq: int) -> None:
     def step(b: int, s: int) -> float:
-        recipe = Recipe(seq_len=s, global_batch=b, stack="megatron-te")
+        recipe = recipe_with(seq_len=s, global_batch=b, stack="megatron-te")
         return estimate(replace(job(), recipe=recipe)).step_s
 
     assert step(2 * batch, seq) >= step(batch, seq)
@@ -184,7 +185,7 @@ def test_routing_takes_the_host_a_fixed_time_a_layer_with_experts() -> None:
     """Small micro-batches of a mixture wait for the host; a dense model of the same stack does not."""
 
     def launch_frac(name: str, micro_batch: int) -> float:
-        recipe = Recipe(seq_len=1024, global_batch=64, stack="megatron-te")
+        recipe = recipe_with(seq_len=1024, global_batch=64, stack="megatron-te")
         layout = Layout(dp=8, ep=8 if "A3B" in name else 1, zero=1, micro_batch=micro_batch)
         found = estimate(TrainJob(model=load_model(name), recipe=recipe, layout=layout, cluster=H100))
         return dict(found.breakdown)["launch"] / found.step_s

@@ -6,13 +6,14 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model, model_names
+from flopwise.facts.models import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Layout
 from flopwise.training.towers import tower_items
+from named import FACTS, recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
 
@@ -21,7 +22,7 @@ def job(name: str, **layout: int) -> TrainJob:
     model = load_model(name)
     seq = min(model.max_position or 512, 512)
     shape = {"dp": 2, "zero": 1, "micro_batch": 4, **layout}
-    return TrainJob(model=model, recipe=Recipe(seq_len=seq, global_batch=64), layout=Layout(**shape), cluster=H100)  # type: ignore[arg-type]
+    return TrainJob(model=model, recipe=recipe_with(seq_len=seq, global_batch=64), layout=Layout(**shape), cluster=H100)  # type: ignore[arg-type]
 
 
 TOWERED = ["whisper-large-v3", "t5-base", "flan-t5-xxl", "CLIP ViT-L/14"]
@@ -56,7 +57,7 @@ def test_the_tree_lists_the_towers(name: str) -> None:
 
 def test_every_catalog_model_with_layers_trains_below_the_peak() -> None:
     fast = []
-    for name in model_names():
+    for name in FACTS.models.names:
         model = load_model(name)
         if not model.stacks or model.stacks[0].num_layers > 100:
             continue
@@ -85,7 +86,7 @@ def test_towers_send_tensor_parallel_messages_of_their_own(name: str, stack: int
 def test_towers_that_text_does_not_run_take_weights_alone() -> None:
     """A model that also reads images trains on text in the time and with the activations of its decoder."""
     whole = load_model("Qwen3-VL-8B")
-    recipe, layout = Recipe(seq_len=4096, global_batch=8), Layout(dp=8)
+    recipe, layout = recipe_with(seq_len=4096, global_batch=8), Layout(dp=8)
     text = replace(whole, stacks=whole.stacks[:1])
     found, alone = (estimate(TrainJob(model=m, recipe=recipe, layout=layout, cluster=H100)) for m in (whole, text))
     assert dict(found.breakdown)["forward"] == pytest.approx(dict(alone.breakdown)["forward"])

@@ -13,10 +13,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.models import load_model, model_from_config
 from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.layout import TARGET_SETS, Layout, Lora
 from flopwise.training.memory import Memory, peak_bytes, step_memory
-from flopwise.training.remedies import training_remedies
 from flopwise.training.table import MemoryTable
+from named import FACTS, lora_with, recipe_with, training_remedies
 
 
 def llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int, vocab: int, **more: Any) -> Model:
@@ -48,14 +48,14 @@ def states(memory: Memory) -> float:
 @pytest.mark.parametrize(("zero", "published_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_model_states_are_those_of_the_zero_paper(zero: int, published_gb: float) -> None:
     # Rajbhandari et al. 2020, figure 1: 7.5 B parameters on 64 GPUs
-    recipe = Recipe(seq_len=128, global_batch=128, stack="deepspeed-zero3")
+    recipe = recipe_with(seq_len=128, global_batch=128, stack="deepspeed-zero3")
     memory = step_memory(LLAMA_31_8B, recipe, Layout(dp=64, zero=zero, recompute=2))
     scaled = states(memory) * 7.5e9 / parameters(LLAMA_31_8B)
     assert scaled / 1e9 == pytest.approx(published_gb, rel=0.02)
 
 
 def test_sixteen_bytes_a_parameter_without_zero() -> None:
-    recipe = Recipe(seq_len=128, global_batch=2, stack="deepspeed-zero3")
+    recipe = recipe_with(seq_len=128, global_batch=2, stack="deepspeed-zero3")
     memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
     assert states(memory) == pytest.approx(16 * parameters(LLAMA_2_7B))
 
@@ -64,10 +64,10 @@ def test_layers_that_share_weights_hold_them_once() -> None:
     config = {"model_type": "albert", "vocab_size": 30000, "embedding_size": 128, "num_attention_heads": 12}
     sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
     albert = model_from_config({**config, **sizes}, name="albert-base-v2")
-    recipe = Recipe(seq_len=128, global_batch=2, stack="deepspeed-zero3")
+    recipe = recipe_with(seq_len=128, global_batch=2, stack="deepspeed-zero3")
     memory = step_memory(albert, recipe, Layout(recompute=2))
     assert states(memory) == pytest.approx(16 * parameters(albert))
-    lora = Lora(rank=8, targets=("q",))
+    lora = lora_with(rank=8, targets=("q",))
     assert trainable_parameters(albert, lora) == 8 * (768 + 768)
 
 
@@ -75,7 +75,7 @@ def test_1_2_billion_parameters_fill_40_gb_without_zero() -> None:
     # DeepSpeed's figure for data parallelism alone: 1.2 B parameters on a 40 GB GPU, that is up to 32 bytes a parameter
     model = gpt(1536, 39, 16)
     assert parameters(model) == pytest.approx(1.2e9, rel=0.03)
-    recipe = Recipe(seq_len=1024, global_batch=64, stack="hf-trainer")
+    recipe = recipe_with(seq_len=1024, global_batch=64, stack="hf-trainer")
     memory = step_memory(model, recipe, Layout(dp=8, micro_batch=2))
     assert 25 < float(memory.total_bytes) / parameters(model) < 34
     assert float(step_memory(gpt(1920, 40, 20), recipe, Layout(dp=8, micro_batch=2)).total_bytes) > 42e9
@@ -92,7 +92,7 @@ def test_1_2_billion_parameters_fill_40_gb_without_zero() -> None:
 )
 def test_activations_are_those_of_korthikanti(sequence_parallel: bool, recompute: int, factor: float) -> None:
     model, seq, batch, width, layers = gpt(6144, 48, 64), 2048, 4, 6144, 48
-    recipe = Recipe(seq_len=seq, global_batch=batch, stack="megatron-2021", attention="eager", precision="fp16")
+    recipe = recipe_with(seq_len=seq, global_batch=batch, stack="megatron-2021", attention="eager", precision="fp16")
     layout = Layout(tp=8, micro_batch=batch, recompute=recompute, sequence_parallel=sequence_parallel)
     table = MemoryTable(model, recipe)
     sums, index = table.sums(layout)
@@ -101,7 +101,7 @@ def test_activations_are_those_of_korthikanti(sequence_parallel: bool, recompute
 
 
 def test_pipeline_keeps_as_many_micro_batches_as_stages() -> None:
-    recipe = Recipe(seq_len=2048, global_batch=64, stack="megatron-te")
+    recipe = recipe_with(seq_len=2048, global_batch=64, stack="megatron-te")
     flat = step_memory(LLAMA_2_7B, recipe, Layout())
     deep = step_memory(LLAMA_2_7B, recipe, Layout(pp=4))
     # the first of 4 stages has a quarter of the layers and four micro-batches in flight
@@ -124,25 +124,25 @@ def test_pipeline_keeps_as_many_micro_batches_as_stages() -> None:
 def test_adapters_have_the_published_number_of_parameters(
     model: Model, rank: int, targets: tuple[str, ...], published: int
 ) -> None:
-    assert trainable_parameters(model, Lora(rank=rank, targets=targets)) == published
+    assert trainable_parameters(model, lora_with(rank=rank, targets=targets)) == published
 
 
 def test_adapters_on_all_linear_layers_count_every_projection() -> None:
-    lora = Lora(rank=16, targets=TARGET_SETS["all-linear"])
+    lora = lora_with(rank=16, targets=TARGET_SETS["all-linear"])
     per_layer = 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
     assert trainable_parameters(LLAMA_2_7B, lora) == 32 * per_layer
 
 
 def test_qlora_needs_less_than_lora_needs_less_than_full() -> None:
     def total(lora: Lora | None) -> float:
-        recipe = Recipe(seq_len=1024, stack="hf-trainer", lora=lora)
+        recipe = recipe_with(seq_len=1024, stack="hf-trainer", lora=lora)
         return float(step_memory(LLAMA_2_7B, recipe, Layout(recompute=2)).total_bytes)
 
-    assert total(Lora(base="nf4")) < total(Lora()) - 8e9 < total(None) - 8e9
+    assert total(lora_with(base="nf4")) < total(lora_with()) - 8e9 < total(None) - 8e9
 
 
 def test_offload_moves_bytes_to_the_host() -> None:
-    recipe = Recipe(seq_len=1024, global_batch=16, stack="fsdp-eager")
+    recipe = recipe_with(seq_len=1024, global_batch=16, stack="fsdp-eager")
     here = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2))
     away = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2, offload_optimizer=True))
     assert float(away.host_bytes) == pytest.approx(parameters(LLAMA_2_7B))  # 8 bytes a parameter over 8 GPUs
@@ -176,12 +176,12 @@ MIXTRAL = model_from_config(
 @given(
     rows=st.lists(layouts, min_size=1, max_size=6),
     stack=st.sampled_from(["megatron-te", "fsdp-eager", "hf-trainer", "litgpt"]),
-    lora=st.sampled_from([None, Lora(base="nf4")]),
+    lora=st.sampled_from([None, lora_with(base="nf4")]),
 )
 def test_a_column_of_layouts_is_the_same_as_one_by_one(
     rows: list[dict[str, int]], stack: str, lora: Lora | None
 ) -> None:
-    recipe = Recipe(seq_len=512, global_batch=64, stack=stack, lora=lora)
+    recipe = recipe_with(seq_len=512, global_batch=64, stack=stack, lora=lora)
     table = MemoryTable(MIXTRAL, recipe)
     column = Layout(**{name: np.array([r[name] for r in rows]) for name in rows[0]})  # type: ignore[arg-type]
     many = step_memory(MIXTRAL, recipe, column, table=table)
@@ -204,7 +204,7 @@ def test_a_column_of_layouts_is_the_same_as_one_by_one(
 @settings(max_examples=25, deadline=None)
 @given(row=layouts)
 def test_more_sharding_and_recompute_never_need_more_states(row: dict[str, int]) -> None:
-    recipe = Recipe(seq_len=512, global_batch=256, stack="megatron-te")
+    recipe = recipe_with(seq_len=512, global_batch=256, stack="megatron-te")
     base = Layout(**row)  # type: ignore[arg-type]
 
     def size(**changes: int) -> float:
@@ -216,7 +216,7 @@ def test_more_sharding_and_recompute_never_need_more_states(row: dict[str, int])
 
 
 def test_mixture_of_experts_shards_experts_over_ep() -> None:
-    recipe = Recipe(seq_len=512, global_batch=64, stack="megatron-te")
+    recipe = recipe_with(seq_len=512, global_batch=64, stack="megatron-te")
     whole = step_memory(MIXTRAL, recipe, Layout(dp=8))
     spread = step_memory(MIXTRAL, recipe, Layout(dp=8, ep=8))
     experts = 13 * 8 * 3 * 512 * 1024
@@ -224,7 +224,7 @@ def test_mixture_of_experts_shards_experts_over_ep() -> None:
 
 
 def test_remedies_save_what_they_say_and_come_fitting_first() -> None:
-    recipe, layout = Recipe(seq_len=8192, global_batch=16), Layout(dp=8, zero=3, micro_batch=2)
+    recipe, layout = recipe_with(seq_len=8192, global_batch=16), Layout(dp=8, zero=3, micro_batch=2)
     now = float(step_memory(LLAMA_31_8B, recipe, layout).total_bytes)
     found = training_remedies(LLAMA_31_8B, recipe, layout, 85e9)
     assert found
@@ -237,16 +237,16 @@ def test_remedies_save_what_they_say_and_come_fitting_first() -> None:
 
 def test_wrong_names_say_what_is_allowed() -> None:
     with pytest.raises(UnknownNameError, match="adamw"):
-        step_memory(LLAMA_2_7B, Recipe(seq_len=128, optimizer="adamww"), Layout())
+        step_memory(LLAMA_2_7B, recipe_with(seq_len=128, optimizer="adamww"), Layout())
     with pytest.raises(UnknownNameError, match="fsdp"):
-        step_memory(LLAMA_2_7B, Recipe(seq_len=128, stack="fsdpp"), Layout())
+        step_memory(LLAMA_2_7B, recipe_with(seq_len=128, stack="fsdpp"), Layout())
     with pytest.raises(SpecError, match="all-linear"):
-        Lora(targets=("qq",))
+        lora_with(targets=("qq",))
 
 
 def test_fp8_inputs_take_less_than_bf16_where_the_stack_keeps_them() -> None:
     def kept(stack: str, precision: Any) -> float:
-        recipe = Recipe(seq_len=4096, global_batch=8, stack=stack, precision=precision)
+        recipe = recipe_with(seq_len=4096, global_batch=8, stack=stack, precision=precision)
         return float(step_memory(LLAMA_2_7B, recipe, Layout(tp=2)).items["activations"])
 
     # inputs of q, k, v, of gate and up, and of down: a byte less for each of their elements
@@ -258,28 +258,30 @@ def test_fp8_inputs_take_less_than_bf16_where_the_stack_keeps_them() -> None:
 def test_adapters_that_scale_results_keep_them() -> None:
     # a layer of Llama 2 7B gives 4 x 4096 + 2 x 11008 + 4096 results a token
     def activations(lora: Lora) -> float:
-        recipe = Recipe(seq_len=1024, stack="litgpt", lora=lora)
+        recipe = recipe_with(seq_len=1024, stack="litgpt", lora=lora)
         return float(step_memory(LLAMA_2_7B, recipe, Layout()).items["activations"])
 
-    more = activations(Lora(scales_outputs=True)) - activations(Lora())
+    more = activations(lora_with(scales_outputs=True)) - activations(lora_with())
     assert more == pytest.approx(2 * 1024 * 32 * (5 * 4096 + 2 * 11008))
-    assert activations(Lora(method="dora")) - activations(Lora()) == pytest.approx(2 * 1024 * 32 * 2 * (2 * 4096))
+    assert activations(lora_with(method="dora")) - activations(lora_with()) == pytest.approx(
+        2 * 1024 * 32 * 2 * (2 * 4096)
+    )
 
 
 def test_putting_weights_into_four_bits_is_the_peak_of_torchtune_in_2024() -> None:
     # torchtune's QLoRA tutorial of 2024: 9.13 GB reserved at most while Llama 2 7B is loaded, 9.29 GB in training.
     # The search holds 16 levels against each element: differences and absolute values, 16 x 2 x 2 bytes, and inputs.
-    recipe = Recipe(seq_len=512, stack="torchtune-2024", lora=Lora(base="nf4"))
+    recipe = recipe_with(seq_len=512, stack="torchtune-2024", lora=lora_with(base="nf4"))
     memory = step_memory(LLAMA_2_7B, recipe, Layout(recompute=2))
     assert float(memory.reserved_bytes) == pytest.approx(9.13e9, rel=0.12)
     assert float(memory.items["weights while loading"]) == pytest.approx(72 * 4096 * 11008, rel=0.02)
-    later = step_memory(LLAMA_2_7B, replace(recipe, stack="torchtune-eager"), Layout(recompute=2))
+    later = step_memory(LLAMA_2_7B, replace(recipe, stack=FACTS.stack("torchtune-eager")), Layout(recompute=2))
     assert float(later.total_bytes) < float(memory.total_bytes) - 2e9
 
 
 def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
     def loss(tp: int, stack: str) -> float:
-        recipe = Recipe(seq_len=8192, global_batch=8, stack=stack)
+        recipe = recipe_with(seq_len=8192, global_batch=8, stack=stack)
         return float(step_memory(LLAMA_31_8B, recipe, Layout(tp=tp, recompute=2)).items["logits and loss"])
 
     assert loss(8, "fsdp-compile") == pytest.approx(loss(1, "fsdp-compile") / 8 * (12 + 8) / 12)
@@ -290,25 +292,25 @@ def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
 def test_frozen_weights_stay_gathered_where_the_software_loads_them_whole(width_layers: tuple[int, int]) -> None:
     width, layers = width_layers
     model = llama(width, layers, width // 128, width // 128, 4 * width, 32000)
-    recipe = Recipe(seq_len=256, global_batch=2, stack="litgpt", lora=Lora())
+    recipe = recipe_with(seq_len=256, global_batch=2, stack="litgpt", lora=lora_with())
     held = step_memory(model, recipe, Layout(dp=2, zero=3, recompute=2))
     whole = 2.0 * parameters(model)
     assert 1.5 * whole < float(held.allocated_bytes) < 1.8 * whole  # a shard, all weights, gradients of two layers
-    full = step_memory(model, replace(recipe, stack="hf-trainer"), Layout(dp=2, zero=3, recompute=2))
+    full = step_memory(model, replace(recipe, stack=FACTS.stack("hf-trainer")), Layout(dp=2, zero=3, recompute=2))
     assert float(full.allocated_bytes) < 1.0 * whole
 
 
 def test_the_moment_of_the_peak_is_told_and_is_the_largest() -> None:
     for micro_batch, moment in ((1, "optimizer step"), (16, "loss")):
         model = load_model("Llama-3.2-1B")
-        recipe = Recipe(seq_len=2048 if micro_batch > 1 else 128, global_batch=micro_batch, stack="hf-trainer")
+        recipe = recipe_with(seq_len=2048 if micro_batch > 1 else 128, global_batch=micro_batch, stack="hf-trainer")
         held = step_memory(model, recipe, Layout(micro_batch=micro_batch))
         assert max(held.moments.values()) == pytest.approx(float(held.total_bytes))
         assert held.peak == moment
 
 
 def test_devices_without_a_driver_context_hold_tensors_only() -> None:
-    recipe = Recipe(seq_len=2048, global_batch=1)
+    recipe = recipe_with(seq_len=2048, global_batch=1)
     gpu, tpu = (step_memory(load_model("Llama-3.2-1B"), recipe, Layout(), device_kind=kind) for kind in ("gpu", "tpu"))
     assert tpu.total_bytes == tpu.allocated_bytes == gpu.allocated_bytes
     assert gpu.total_bytes > gpu.allocated_bytes

@@ -27,9 +27,8 @@ def backtest(
         UnknownNameError: there is no such kind.
     """
     from flopwise.backtests.kinds import kind_of
-    from flopwise.backtests.run import run_backtest
+    from flopwise.backtests.run import printed_rows, run_backtest
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.rows import read_rows
 
     known = kind_of(kind)
-    return run_backtest(known, read_rows(Path(file), known.needed), load_facts(facts), progress)
+    return run_backtest(known, printed_rows(known, Path(file)), load_facts(facts), progress)

@@ -16,7 +16,7 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
-    from flopwise.search.scaling import Comparison
+    from flopwise.search.scaling import ScalingComparison
     from flopwise.training.layout import Recipe
 
 
@@ -28,7 +28,7 @@ class CompareAnswer:
     cluster: Cluster
     recipe: Recipe
     num_gpus: int
-    comparison: Comparison
+    comparison: ScalingComparison
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -68,7 +68,7 @@ def compare(
     found, cluster = source.layered(model), machines.cluster(gpus, source.known)
     seq_len = data.seq_len(found)
     batch, note = data.batch(seq_len, gpus, spec.micro_batch)
-    recipe = spec.recipe(seq_len, batch, data.documents(seq_len))
+    recipe = spec.recipe(seq_len, batch, source.known, data.documents(seq_len))
     made = comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
     kept = f"{batch / gpus:,.4g} sequences for each accelerator" if weak else f"{batch:,} sequences a step, always"
     return CompareAnswer(
@@ -81,7 +81,7 @@ def compare(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} a node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
         ),
         assumptions=tuple(dict.fromkeys((*note, *found.notes, *check_length(found, seq_len), *cluster.assumptions))),
     )

@@ -92,9 +92,9 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
 
         assert answer.serving is not None
         assert answer.deployment is not None
-        asked = answer.deployment
+        software = answer.deployment.software(answer.facts)
         held = serving_memory_figure(
-            answer.model, *answer.serving, asked.weights or "bf16", asked.kv_dtype or "bf16", asked.engine
+            answer.model, *answer.serving, software["weights"], software["kv_dtype"], software["engine"]
         )
     figures = [held, *interval(held.name, held, answer.band, answer.low_bytes, answer.high_bytes)]
     if answer.accelerator is not None and answer.usable_bytes is not None:

@@ -77,9 +77,7 @@ def models(
     Raises:
         UnknownNameError: no model is of such a family (model_type) or kind.
     """
-    from flopwise.facts.models import model_rows
-
-    rows: Sequence[Mapping[str, Any]] = model_rows(facts)
+    rows: Sequence[Mapping[str, Any]] = load_facts(facts).models.rows()
     for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
         if given is not None:
             known = {str(row[column]).lower(): row[column] for row in rows}
@@ -104,8 +102,6 @@ def model(
         SpecError: no such model, or its configuration cannot be read.
         MissingFactError: a shape is given and the model's operations are not known.
     """
-    from flopwise.facts.models import load_model
     from flopwise.ops.model_card import ModelCard
 
-    found = load_model(spec, facts_folder=facts, assume_family=assume_family, offline=offline)
-    return ModelCard.of(found, batch, seq)
+    return ModelCard.of(load_facts(facts).model(spec, assume_family=assume_family, offline=offline), batch, seq)

@@ -59,28 +59,27 @@ def io(
         rate, band, notes = _training_rate(work, work.model, cluster, machines, number, sample, source)
     else:
         rate, band, notes = rate_and_band(
-            work, cluster, number, batch=sample.batch, precision=sample.precision, efficiency=sample.efficiency,
-            achieved_flops_per_s=sample.achieved_flops_per_s,
+            work, cluster, source.known, number, batch=sample.batch, precision=sample.precision,
+            efficiency=sample.efficiency, achieved_flops_per_s=sample.achieved_flops_per_s,
         )  # fmt: skip
-    return storage_answer(request, work, cluster, number, rate, band, notes, source.known.folder)
+    return storage_answer(request, work, cluster, number, rate, band, notes, source.known)
 
 
 def _workload(model: Model | str | None, given: SampleSpec, source: SourceSpec) -> SampledWorkload:
     """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it."""
-    from flopwise.facts.samples import sample
     from flopwise.storage.samples import given_workload, with_figures, workload_of_model, workload_of_sample
 
     figures = {"flops_per_sample": given.flops_per_sample, "sample_bytes": given.sample_bytes}
-    row = sample(model) if isinstance(model, str) else None
+    row = source.known.sample(model) if isinstance(model, str) else None
     if model is None:
         return given_workload("workload", "given by the user", figures)
     found = source.model(model if row is None else row.model)
     if row is not None:
-        return with_figures(workload_of_sample(row, found, seq=given.seq), **figures)
+        return with_figures(workload_of_sample(row, found, source.known, seq=given.seq), **figures)
     if not found.stacks and None not in figures.values():
         return given_workload(found.name, "given", figures)
     length = DataSpec(seq=given.seq).seq_len(found) if found.stacks else None
-    return with_figures(workload_of_model(found, seq=length, token_bytes=given.token_bytes), **figures)
+    return with_figures(workload_of_model(found, source.known, seq=length, token_bytes=given.token_bytes), **figures)
 
 
 def _training_rate(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.api.rules import serving_rules, training_rules
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.serving.remedies import Remedy as ServingRemedy
     from flopwise.training.layout import Layout, Recipe
@@ -44,6 +44,7 @@ class MemoryAnswer:
     fits_probability: float | None
     remedies: tuple[TrainingRemedy | ServingRemedy, ...]  # those that suffice first, then by what they save
     band: ErrorBand
+    facts: Facts  # what the answer stands on
     quick: tuple[QuickFormula, ...]
     settings: tuple[tuple[str, str], ...]  # what was asked, and what was assumed where it was not
     assumptions: tuple[str, ...]
@@ -89,23 +90,23 @@ def memory(
         MissingFactError: only published figures of the model are known.
     """
     source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found = source.layered(model)
-    resolution = None if gpu is None else source.known.resolve(gpu)
+    found, known = source.layered(model), source.known
+    resolution = None if gpu is None else known.resolve(gpu)
     chip = None if resolution is None else resolution.accelerator
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
         read, method = take(keywords, data or DataSpec(), spec or TrainingSpec())
-        answer = _training(found, read, method, chip, grad_accum)
+        answer = _training(found, read, method, chip, known, grad_accum)
     elif task == "serve":
         (served,) = take(keywords, deployment or ServingSpec())
-        answer = _serving(found, served, chip, concurrency or 1, context)
+        answer = _serving(found, served, chip, known, concurrency or 1, context)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
     return replace(answer, assumptions=(*answer.assumptions, *notes))
 
 
 def _training(
-    model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, grad_accum: int
+    model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int
 ) -> MemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step."""
     from flopwise.training.routing import check_routing
@@ -115,24 +116,26 @@ def _training(
     seq_len = data.seq_len(model)
     layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
-    recipe = (spec if chip is None else spec.on(chip)).recipe(seq_len, in_a_step, data.documents(seq_len))
+    spec = spec if chip is None else spec.on(chip, facts)
+    recipe = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     check_routing(model, recipe, layout)
-    return of_training(model, recipe, layout, chip, seq_given=data.seq is not None)
+    return of_training(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
 
 
 def of_training(
-    model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, *, seq_given: bool = True
+    model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, facts: Facts, *, seq_given: bool = True
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
     from flopwise.facts.models.positions import check_length
     from flopwise.training.memory import step_memory
     from flopwise.training.remedies import training_remedies
+    from flopwise.training.rules_of_thumb import memory_rules
 
     kind = "gpu" if chip is None else chip.kind
     held = step_memory(model, recipe, layout, device_kind=kind)
     total, capacity = float(held.total_bytes), None if chip is None else float(chip.hbm_bytes)
     fits = None if capacity is None else total <= capacity
-    band = memory_band("full" if recipe.lora is None else "adapters")
+    band = memory_band("full" if recipe.lora is None else "adapters", facts)
     low, high = band.interval(total)
     said = "" if seq_given else " (the default; --seq sets it)"
     stretched = check_length(model, int(recipe.seq_len))
@@ -150,17 +153,20 @@ def of_training(
         usable_bytes=capacity,
         fits=fits,
         fits_probability=None if capacity is None else float(band.probability_at_most(total, capacity)),
-        remedies=tuple(training_remedies(model, recipe, layout, capacity, device_kind=kind)) if fits is False else (),
+        remedies=()
+        if fits is not False
+        else tuple(training_remedies(model, recipe, layout, facts, capacity, device_kind=kind)),
         band=band,
-        quick=training_rules(model, recipe, layout, total, chip),
+        quick=memory_rules(model, recipe, layout, total, chip),
         settings=(
             ("layout", layout_text(layout)),
             ("micro-batch", f"{int(layout.micro_batch)} x {int(recipe.seq_len):,} tokens{said}"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
         ),
         assumptions=(*model.notes, *stretched, *held.assumptions, *_band_notes(band)),
         training=(recipe, layout, held),
+        facts=facts,
         moments=tuple(sorted(((n, float(b)) for n, b in held.moments.items()), key=lambda m: -m[1])),
     )
 
@@ -191,9 +197,10 @@ def layout_text(layout: Layout) -> str:
 
 def recipe_text(recipe: Recipe) -> str:
     """The recipe on one line."""
-    parts = [recipe.precision, recipe.optimizer, f"{recipe.attention} attention"]
+    parts = [recipe.precision, recipe.optimizer.name, f"{recipe.attention} attention"]
     if recipe.lora is not None:
-        name = "LoRA" if recipe.lora.base in {"bf16", "fp16", "fp32"} else f"QLoRA ({recipe.lora.base})"
+        base = recipe.lora.base.name
+        name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
         parts.append(f"{name} rank {recipe.lora.rank} on {', '.join(recipe.lora.targets)}")
     if recipe.frozen is not None:
         parts.append(f"frozen: {recipe.frozen.text}")
@@ -206,7 +213,7 @@ def recipe_text(recipe: Recipe) -> str:
     return ", ".join(parts)
 
 
-def memory_band(kind: str) -> ErrorBand:
+def memory_band(kind: str, facts: Facts) -> ErrorBand:
     """The measured error band of a class of memory estimates, or of all of them.
 
     Raises:
@@ -215,9 +222,9 @@ def memory_band(kind: str) -> ErrorBand:
     from flopwise.cost.intervals import error_band
 
     try:
-        return error_band(f"memory.{kind}")
+        return error_band(f"memory.{kind}", facts.calibration)
     except MissingFactError:
-        return error_band("memory")
+        return error_band("memory", facts.calibration)
 
 
 def _band_notes(band: ErrorBand) -> tuple[str, ...]:
@@ -225,17 +232,15 @@ def _band_notes(band: ErrorBand) -> tuple[str, ...]:
 
 
 def _serving(
-    model: Model, spec: ServingSpec, chip: Accelerator | None, concurrency: int, context: int | None
+    model: Model, spec: ServingSpec, chip: Accelerator | None, facts: Facts, concurrency: int, context: int | None
 ) -> MemoryAnswer:
     """Memory of serving `concurrency` sequences of `context` tokens."""
-    from flopwise.facts.formats import weight_format
     from flopwise.facts.models.positions import check_length
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
     spec, native = spec.in_its_format(model)
-    weights = spec.weights or "bf16"
-    weight_format(weights)
+    software = spec.software(facts)
     check_layout(model, spec.layout())
     tokens = context or DataSpec().seq_len(model)
     stretched = check_length(model, tokens, what="a context") if context else ()
@@ -246,18 +251,22 @@ def _serving(
         concurrency=each,
         context=tokens,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
-        weights=weights,
-        kv_dtype=spec.kv_dtype or "bf16",
-        engine_name=spec.engine,
+        **software,
         memory_frac=spec.memory_fraction,
         device_kind="gpu" if chip is None else chip.kind,
     )
-    answer = of_serving(model, spec, layout, held, chip, context=tokens, concurrency=each)
+    answer = of_serving(model, spec, layout, held, chip, facts, context=tokens, concurrency=each)
     return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
 
 
 def _serving_remedies(
-    model: Model, spec: ServingSpec, layout: ServingLayout, chip: Accelerator | None, context: int, concurrency: int
+    model: Model,
+    spec: ServingSpec,
+    layout: ServingLayout,
+    chip: Accelerator | None,
+    facts: Facts,
+    context: int,
+    concurrency: int,
 ) -> tuple[ServingRemedy, ...]:
     """What would make a deployment fit."""
     from flopwise.serving.remedies import serving_remedies
@@ -268,12 +277,11 @@ def _serving_remedies(
         serving_remedies(
             model,
             layout,
+            facts,
             concurrency=concurrency,
             context=context,
             device=chip,
-            weights=spec.weights or "bf16",
-            kv_dtype=spec.kv_dtype or "bf16",
-            engine_name=spec.engine,
+            **spec.software(facts),
             memory_frac=spec.memory_fraction,
         )
     )
@@ -285,16 +293,18 @@ def of_serving(
     layout: ServingLayout,
     held: ServingMemory,
     chip: Accelerator | None,
+    facts: Facts,
     *,
     context: int,
     concurrency: int,
 ) -> MemoryAnswer:
     """The answer for one deployment whose memory is `held`."""
     from flopwise.serving.memory import generates
+    from flopwise.serving.rules_of_thumb import capacity_rules
 
     caches = generates(model)
     total = float(held.total_bytes)
-    band = memory_band("serving")
+    band = memory_band("serving", facts)
     low, high = band.interval(total)
     usable = None if chip is None else min(float(chip.hbm_bytes), float(held.usable_bytes))
     return MemoryAnswer(
@@ -311,9 +321,9 @@ def of_serving(
         usable_bytes=usable,
         fits=None if chip is None else bool(held.fits),
         fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
-        remedies=() if held.fits else _serving_remedies(model, spec, layout, chip, context, concurrency),
+        remedies=() if held.fits else _serving_remedies(model, spec, layout, chip, facts, context, concurrency),
         band=band,
-        quick=serving_rules(model, spec, chip, context),
+        quick=capacity_rules(model, chip, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
         settings=(
             ("layout", layout.text),
             ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
@@ -322,6 +332,7 @@ def of_serving(
         ),
         assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
         serving=(layout, held),
+        facts=facts,
         deployment=spec,
         concurrency=concurrency,
         context=context,

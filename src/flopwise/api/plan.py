@@ -87,7 +87,6 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
         SpecError: the facts no longer hold the candidate's instance.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.models import load_model
     from flopwise.search.workload_file import workload_from
 
     known = load_facts(facts)
@@ -95,7 +94,7 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
     offer = next((o for o in known.offers if _same(o, chosen)), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
-    model = load_model(wanted.model, facts_folder=known.folder)
+    model = known.model(wanted.model)
     if answer.task in {"pretrain", "finetune"}:
         from flopwise.search.training_option import candidate_job
         from flopwise.training.estimate import estimate

@@ -109,7 +109,6 @@ def _train_headline(found: Any) -> Headline:
 
 
 def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
-    from flopwise.facts.software import stack
     from flopwise.training.estimate import estimate
     from flopwise.training.layout import RECOMPUTE
 
@@ -143,7 +142,7 @@ def _train_changes(answer: TrainAnswer) -> Iterator[tuple[str, Again]]:
             yield f"precision {precision}", again(recipe=replace(recipe, precision=precision))
     for mode in sorted({0, 1, 2} - {int(layout.recompute)}):
         yield f"recompute {RECOMPUTE[mode]}", again(layout=layout.recomputing(mode))
-    stages = {0, 1, stack(recipe.stack).zero} if int(layout.dp) * int(layout.cp) > 1 else {int(layout.zero)}
+    stages = {0, 1, recipe.stack.zero} if int(layout.dp) * int(layout.cp) > 1 else {int(layout.zero)}
     for zero in sorted(stages - {int(layout.zero)}):
         yield f"ZeRO {zero}", again(layout=replace(layout, zero=zero))
 
@@ -159,8 +158,6 @@ def _serve_headline(found: Any) -> Headline:
 
 
 def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
-    from flopwise.facts.platforms import runs_on
-    from flopwise.facts.software import engine
     from flopwise.serving.estimate import estimate
     from flopwise.serving.remedies import runnable_formats
 
@@ -184,11 +181,12 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
         yield "arrivals x 2", again(arrivals_per_s=2 * job.arrivals_per_s)
     yield "input tokens x 2", again(input_tokens=2 * job.input_tokens)
     yield "output tokens x 2", again(output_tokens=2 * job.output_tokens)
-    for name in runnable_formats(job.model, job.engine, job.cluster.rates, ("bf16", "fp8", "awq", "nvfp4")):
-        if name != job.weights:
-            yield f"weights in {name}", again(weights=name)
-    other = "bf16" if job.kv_dtype == "fp8" else "fp8"
-    yield f"KV cache in {other}", again(kv_dtype=other)
+    formats = tuple(map(answer.facts.weight_format, ("bf16", "fp8", "awq", "nvfp4")))
+    for form in runnable_formats(job.model, job.engine, job.cluster.rates, formats):
+        if form is not job.weights:
+            yield f"weights in {form.name}", again(weights=form)
+    other = "bf16" if job.kv_dtype.name == "fp8" else "fp8"
+    yield f"KV cache in {other}", again(kv_dtype=answer.facts.cache_format(other))
     wider = replace(job.layout, tp=2 * int(job.layout.tp))
 
     def on_more() -> tuple[Headline, str]:
@@ -197,8 +195,9 @@ def _serve_changes(answer: ServeAnswer) -> Iterator[tuple[str, Again]]:
 
     yield f"tp {int(wider.tp)}", on_more
     for name in ("vllm", "sglang", "tensorrt-llm"):
-        if name != engine(job.engine).name and runs_on(name, job.cluster.accelerator):
-            yield f"engine {name}", again(engine=name)
+        row = answer.facts.engine(name)
+        if row is not job.engine and row.runs_on(job.cluster.accelerator):
+            yield f"engine {name}", again(engine=row)
 
 
 def _memory_headline(answer: MemoryAnswer) -> Headline:
@@ -214,7 +213,9 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
     if answer.training is not None:
         recipe, layout, _ = answer.training
         kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
-        remedies = training_remedies(answer.model, recipe, layout, answer.capacity_bytes, device_kind=kind)
+        remedies = training_remedies(
+            answer.model, recipe, layout, answer.facts, answer.capacity_bytes, device_kind=kind
+        )
     else:
         assert answer.serving is not None
         assert answer.deployment is not None
@@ -222,12 +223,11 @@ def _memory_changes(answer: MemoryAnswer) -> Iterator[tuple[str, Again]]:
         remedies = serving_remedies(
             answer.model,
             answer.serving[0],
+            answer.facts,
             concurrency=answer.concurrency,
             context=answer.context,
             device=answer.accelerator,
-            weights=asked.weights or "bf16",
-            kv_dtype=asked.kv_dtype or "bf16",
-            engine_name=asked.engine,
+            **asked.software(answer.facts),
             memory_frac=asked.memory_fraction,
         )
     for remedy in remedies:

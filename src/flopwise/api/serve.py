@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.api.memory import MemoryAnswer, of_serving
-from flopwise.api.rules import token_rules
 from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
@@ -142,27 +141,20 @@ def replica_job(
         SpecError: a degree that the model does not allow, or a technique that does not go with it.
         UnknownNameError: no such format, engine, draft or processor.
     """
-    from flopwise.facts.formats import cache_elem_bytes, weight_format
-    from flopwise.facts.software import engine
     from flopwise.serving.estimate import ServeJob, check_layout
 
     spec, native = deployment.in_its_format(model)
-    kv_dtype = spec.kv_dtype or "bf16"
-    weight_format(spec.weights or "bf16")
-    cache_elem_bytes(kv_dtype)
-    engine(spec.engine)
+    software = spec.software(source.known)
     check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
     place = TechniquePlace(
-        tp=spec.tp, weights=spec.weights, engine=spec.engine, chip=cluster.accelerator, facts=source.known.folder
+        tp=spec.tp, weights=software["weights"], engine=software["engine"], chip=cluster.accelerator, facts=source.known
     )
     job = ServeJob(
         model=model,
         cluster=cluster,
         layout=spec.layout(),
-        weights=spec.weights or "bf16",
-        kv_dtype=kv_dtype,
-        engine=spec.engine,
+        **software,
         memory_frac=spec.memory_fraction,
         techniques=techniques.looked_up(model, place, source.model),
     )
@@ -211,17 +203,18 @@ def _answered(
     """The answer for `replicas` of one job."""
     from flopwise.serving.assisted import host_bytes
     from flopwise.serving.estimate import estimate, job_memory
+    from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
     from flopwise.units import format_price
 
     found, rate, concurrency = estimate(job), request.rate, request.concurrency
-    deployment = replace(deployment, weights=job.weights)
+    deployment = replace(deployment, weights=job.weights.name)
     under = None if rate is None else _under_load(job, found, rate)
     context, ranks = job.context, int(job.layout.dp)
     at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
     used = job_memory(replace(job, concurrency=at_once * ranks))
     chip = job.cluster.accelerator
-    held = of_serving(job.model, deployment, job.layout, used, chip, context=context, concurrency=at_once)
+    held = of_serving(job.model, deployment, job.layout, used, chip, facts, context=context, concurrency=at_once)
     load = (
         f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
     )
@@ -237,8 +230,8 @@ def _answered(
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
             ("layout", job.layout.text),
-            ("weights", f"{job.weights}; KV cache {job.kv_dtype}" if job.decodes else job.weights),
-            ("engine", job.engine + (", fixed batch" if job.static else "")),
+            ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
+            ("engine", job.engine.name + (", fixed batch" if job.static else "")),
             *technique_settings(job),
             ("requests", f"{_request_text(job)}; {load}"),
             ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),

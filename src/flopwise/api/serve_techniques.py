@@ -62,20 +62,13 @@ def started(job: ServeJob, start: StartSpec, facts: Facts) -> ColdStart:
     """How long a replica takes to start."""
     from flopwise.serving.startup import cold_start
 
-    storage = start.kind_of_storage(facts.folder)
+    storage = start.kind_of_storage(facts)
     return cold_start(job, storage, image_bytes=start.image_size or 0.0, image_bytes_per_s=start.image_bandwidth or 0.0)
 
 
 def unsupported(job: ServeJob) -> Iterator[str]:
     """What is said where the engine is not documented to run the format, or on the device."""
-    from flopwise.facts.engine_support import support
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.platforms import unsupported_note
-    from flopwise.facts.software import engine
-
-    yield from unsupported_note(engine(job.engine).name, job.cluster.accelerator)
-
-    row = support(job.engine)
-    if not row.runs(weight_format(job.weights)):
-        runs = ", ".join(sorted(row.formats))
-        yield f"{job.engine} is not documented to run {job.weights} weights; it runs {runs}"
+    yield from job.engine.unsupported_note(job.cluster.accelerator)
+    if not job.engine.runs(job.weights):
+        runs = ", ".join(sorted(job.engine.formats))
+        yield f"{job.engine.name} is not documented to run {job.weights.name} weights; it runs {runs}"

@@ -48,12 +48,11 @@ def advise(
         SpecError: a value cannot be, or does not go with the task.
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
     """
-    from flopwise.facts.formats import weight_format
-    from flopwise.facts.software import engine as engine_row
+    from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
     from flopwise.shapes.decoding import DecodeClock
-    from flopwise.shapes.training import TrainingClock
+    from flopwise.shapes.training import COMPARED, TrainingClock
     from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
@@ -67,16 +66,23 @@ def advise(
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
     source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found, data = source.layered(model), DataSpec(seq=seq)
-    cluster = (machines or MachineSpec(gpu=gpu)).cluster(tp, source.known)
+    found, known, data = source.layered(model), source.known, DataSpec(seq=seq)
+    cluster = (machines or MachineSpec(gpu=gpu)).cluster(tp, known)
     sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
         check_expert_parallel(found, ep or 1)
         spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
-        recipe = spec.recipe(data.seq_len(found), sequences)
+        recipe = spec.recipe(data.seq_len(found), sequences, known)
         return shape_answer(
             TrainingClock(
-                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload
+                model=found,
+                recipe=recipe,
+                cluster=cluster,
+                tp=tp,
+                ep=ep or 1,
+                batch=sequences,
+                offload=offload,
+                compared=tuple(map(known.stack, COMPARED)),
             )
         )
     if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
@@ -85,7 +91,8 @@ def advise(
         )
     return shape_answer(
         DecodeClock(
-            model=found, cluster=cluster, weights=weight_format(weights or "bf16").name, kv_dtype=kv_dtype or "bf16",
-            engine=engine_row(engine or "vllm").name, tp=tp, batch=sequences, seq=data.seq_len(found),
+            model=found, cluster=cluster, weights=known.weight_format(weights or "bf16"),
+            kv_dtype=known.cache_format(kv_dtype or "bf16"), engine=known.engine(engine or defaults.ENGINE), tp=tp,
+            batch=sequences, seq=data.seq_len(found),
         )
     )  # fmt: skip

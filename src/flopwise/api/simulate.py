@@ -80,10 +80,12 @@ def autoscale(
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import autoscaled
     from flopwise.serving.sim.result import Slo
+    from flopwise.serving.startup import DEFAULT_STORAGE
 
+    drive = SourceSpec(facts=keywords.get("facts")).known.storage(DEFAULT_STORAGE)
     return autoscaled(
-        resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare, cache=cache,
-        on_compile=on_compile, report=report,
+        resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
+        cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
 
 
@@ -162,7 +164,7 @@ def batch(
             spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, source.known),
             on_demand=replace(machines, purchase="on_demand").cluster(gpus, source.known),
             provider=machines.provider,
-            folder=source.known.folder,
+            facts=source.known,
         )
 
     notes = (*native, *found.notes, *told_of_techniques(job))

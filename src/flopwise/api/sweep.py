@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.search.sweep import Planned, Point, Sweep
+    from flopwise.search.sweep import Planned, Sweep, SweepPoint
 
 Advance = Callable[[int, int], None]
 
 
-def points(source: Any, changes: dict[str, Any] | None = None) -> list[Point] | None:
+def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
     """The workloads of a sweep (a file, or plain data with the same keys); None where it is a single workload.
 
     Raises:
@@ -30,7 +30,7 @@ def points(source: Any, changes: dict[str, Any] | None = None) -> list[Point] | 
 
 
 def sweep(
-    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[Point],
+    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweepPoint],
     *,
     engine: str = "inline",
     address: str | None = None,
@@ -47,17 +47,18 @@ def sweep(
     Raises:
         SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
     """
+    from flopwise.facts.catalog import load_facts
     from flopwise.search.engines import run
-    from flopwise.search.sweep import Point, Sweep
+    from flopwise.search.sweep import Sweep, SweepPoint
 
     started = time.perf_counter()
-    given = isinstance(source, list) and all(isinstance(p, Point) for p in source)
+    given = isinstance(source, list) and all(isinstance(p, SweepPoint) for p in source)
     found: Any = source if given and source else points(source)
     if found is None:
         raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")
-    folder = None if facts is None else str(Path(facts).absolute())
+    known = load_facts(facts)
     planned: dict[int, Planned] = {}
-    running = run(found, engine, facts=folder, assume_family=assume_family, workers=workers, address=address)
+    running = run(found, engine, facts=known, assume_family=assume_family, workers=workers, address=address)
     for number, one in running:
         planned[number] = one
         if advance is not None:

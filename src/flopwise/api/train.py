@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.api.memory import MemoryAnswer, layout_text, of_training, recipe_text
-from flopwise.api.rules import step_rules
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.spec import SourceSpec
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.run import Conditions
@@ -72,14 +72,14 @@ def train(
         conditions or RunConditionsSpec(), reads or ReadsSpec(),
     )  # fmt: skip
     source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
-    found, folder = source.layered(model), source.known.folder
-    cluster = machines.cluster(gpus, source.known)
+    found, known = source.layered(model), source.known
+    cluster = machines.cluster(gpus, known)
     seq_len = data.seq_len(found)
     batch, batch_note = data.batch(seq_len, gpus, spec.micro_batch)
-    recipe = spec.on(cluster.accelerator).recipe(seq_len, batch, data.documents(seq_len))
+    recipe = spec.on(cluster.accelerator, known).recipe(seq_len, batch, known, data.documents(seq_len))
     check_skew(found, recipe)
     layout, laid_out = _layout(found, recipe, cluster, spec, gpus)
-    storage = reads.reads(found, folder)
+    storage = reads.reads(found, known)
     sample_tokens = seq_len if recipe.documents is None else recipe.documents.mean
     tokens = data.run_tokens(sample_tokens)
     if tokens is None and (named := said(conditions)):
@@ -88,11 +88,11 @@ def train(
     if tokens is not None and tokens < batch * sample_tokens:
         one = f"{batch * sample_tokens:,.0f} of one step (global batch {batch:,} x {sample_tokens:,.0f})"
         raise SpecError(f"a run of {tokens:,.0f} tokens is shorter than the {one}; give a smaller global batch")
-    met, notes = conditions.conditions(cluster, folder)
+    met, notes = conditions.conditions(cluster, known)
     notes = (*batch_note, *notes, *(conditions.write_assumptions if tokens is not None else ()))
     notes += () if data.seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)
     return answered(
-        found, recipe, layout, cluster, tokens, laid_out=laid_out, notes=notes, reads=storage, conditions=met
+        found, recipe, layout, cluster, known, tokens, laid_out=laid_out, notes=notes, reads=storage, conditions=met
     )
 
 
@@ -112,13 +112,13 @@ def best_layout(
     Raises:
         InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
-    from flopwise.search.training import fastest
+    from flopwise.search.layout_search import fastest_layout
     from flopwise.training.layout import RECOMPUTE
     from flopwise.training.memory import FITS_WITH, memory_band, step_memory
     from flopwise.units import format_percent
 
     mode = None if recompute is None else RECOMPUTE.index(recompute)
-    found = fastest(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    found = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
     if found is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:
@@ -134,7 +134,8 @@ def best_layout(
     capacity = float(cluster.accelerator.hbm_bytes)
     if float(memory.total_bytes) > capacity:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
-    odds = float(memory_band(recipe).probability_at_most(float(memory.total_bytes), capacity))
+    band = memory_band(recipe, cluster.accelerator.calibration)
+    odds = float(band.probability_at_most(float(memory.total_bytes), capacity))
     least = f"none of which fits with a probability of {format_percent(FITS_WITH, 0)}"
     return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, {least}"
 
@@ -144,6 +145,7 @@ def answered(
     recipe: Recipe,
     layout: Layout,
     cluster: Cluster,
+    facts: Facts,
     tokens: float | None,
     *,
     laid_out: str = "given",
@@ -152,8 +154,8 @@ def answered(
     conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
-    from flopwise.facts.platforms import unsupported_note
     from flopwise.training.estimate import TrainJob, estimate
+    from flopwise.training.rules_of_thumb import step_rules
     from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent, format_price
@@ -168,7 +170,7 @@ def answered(
         conditions=conditions or DEFAULT_CONDITIONS,
     )
     found = estimate(job)
-    held = of_training(model, recipe, layout, cluster.accelerator)
+    held = of_training(model, recipe, layout, cluster.accelerator, facts)
     node = f"{cluster.gpus_per_node} a node, {cluster.fabric.link_kind} inside"
     return TrainAnswer(
         estimate=found,
@@ -183,14 +185,14 @@ def answered(
             ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
             ("global batch", f"{int(recipe.global_batch):,} sequences"),
             ("recipe", recipe_text(recipe)),
-            ("stack", recipe.stack),
+            ("stack", recipe.stack.name),
             *((("tokens dropped", format_percent(found.dropped_frac)),) if found.dropped_frac is not None else ()),
             *((("storage", reads.text),) if reads is not None else ()),
             ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
         ),
         assumptions=tuple(
             dict.fromkeys(
-                (*notes, *unsupported_note(recipe.stack, cluster.accelerator), *found.assumptions, *held.assumptions)
+                (*notes, *recipe.stack.unsupported_note(cluster.accelerator), *found.assumptions, *held.assumptions)
             )
         ),
     )

@@ -8,27 +8,29 @@ that were not the fastest are in their hours: `campaign_frac` is the share that 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import cast
 
 import numpy as np
 
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, banded, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, banded, choice, number, skipped, whole
+from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError, SpecError
-from flopwise.facts.architecture import Experts, Model
-from flopwise.facts.calibration import load_calibration
+from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
 from flopwise.search.defaults import BATCH_TOKENS
+from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
-from flopwise.search.training import searched, timed
-from flopwise.training.layout import Precision, Recipe
+from flopwise.training.layout import Recipe
+
+Row = Mapping[str, str]
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
@@ -38,17 +40,13 @@ STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
 OWN_STACKS = {"deepseek": ("hai-llm", 4096)}
 """Stacks that reports describe, and the sequences they trained on, by the first word of a model's name: DeepSeek-V2
 (arXiv 2405.04434) section 3.1 and DeepSeek-V3 (arXiv 2412.19437) sections 3 and 4.2."""
-FLASH_MONTH = 2301
-"""arXiv month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
+FLASH_MONTH = "2023-01"
+"""Month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
 GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al., May 2022)."""
-DEGREES = {"tp": r"\btp ?(\d+)", "pp": r"\bpp ?(\d+)", "dp": r"\bdp ?(\d+)"}
-"""Degrees as notes and sources write them."""
-
-
 CAMPAIGN = "train_campaign_frac"
 
 
-def campaign_frac() -> float:
+def campaign_frac(calibration: Calibration) -> float:
     """Share of the GPU-hours of a published pre-training that its steps need on the fastest layout.
 
     Source: data/calibration/training.json (`benchmarks/fit_campaign.py`). Known parts of it: Llama 3 405B trained for
@@ -56,42 +54,42 @@ def campaign_frac() -> float:
     utilisation; OPT-175B's 35 manual restarts (arXiv 2205.01068 section 2.5).
     Assumes: one share for all campaigns.
     """
-    return load_calibration().find(CAMPAIGN, ("any",)).value
+    return calibration.find(CAMPAIGN, ("any",)).value
 
 
-def early(row: Mapping[str, str]) -> bool:
+def before_flash_attention(row: Row) -> bool:
     """Whether the run is of the time before flash attention: reported before, or undated and in fp16.
 
     Assumes: who trained in fp16 on an A100 ran code of the V100's time.
     """
-    said = " ".join(row.get(c, "") for c in ("source", "notes"))
-    month = re.search(r"arXiv:\s*(\d{4})\.\d", said)
-    return int(month[1]) < FLASH_MONTH if month else row.get("precision") == "fp16"
+    return row["date"] < FLASH_MONTH if row.get("date") else row.get("precision") == "fp16"
 
 
-def noted_degrees(row: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Degrees of parallelism that the row's words state."""
-    said = " ".join(row.get(c, "") for c in ("source", "notes")).lower()
-    found = ((name, re.search(pattern, said)) for name, pattern in DEGREES.items())
-    return tuple((name, int(m[1])) for name, m in found if m)
+def row_degrees(row: Row) -> tuple[tuple[str, int], ...]:
+    """Degrees of parallelism that the row states."""
+    return tuple((name, whole(row, name, 1)) for name in ("tp", "pp", "dp") if row.get(name))
 
 
-def row_recipe(row: Mapping[str, str], model: Model, gpus: int) -> Recipe:
-    """The recipe of a pre-training run of that model, with a batch that divides over the GPUs."""
+def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
+    """The recipe of a pre-training run of that model, with a batch that divides over the GPUs.
+
+    Raises:
+        SpecError: a cell is not one of its values.
+    """
     software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
     seq = min(model.max_position or longest, longest)
     tokens = next(batch for size, batch in BATCH_TOKENS if parameters(model) < size)
-    precision = (row.get("precision") or "bf16").lower()
-    if precision not in {"bf16", "fp16", "fp8", "fp32", "mxfp8", "nvfp4"}:
-        raise SpecError(f"precision {precision[:40]!r} is unknown")
+    precision = choice(row, "precision", PRECISIONS, "bf16")
     if software != STACK and precision == "fp8":
         precision = "fp8_block"  # DeepSeek-V3 report, section 3.3.2
+    early = before_flash_attention(row)
     return Recipe(
         seq_len=seq,
         global_batch=gpus * max(1, round(tokens / seq / gpus)),
-        precision=cast("Precision", precision),
-        stack=EARLY_STACK if early(row) else software,
-        attention="eager" if early(row) else "flash",
+        precision=precision,
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(EARLY_STACK if early else software),
+        attention="eager" if early else "flash",
     )
 
 
@@ -107,32 +105,31 @@ def _hours_per_token(
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
     modes = (2,) if recipe.attention == "eager" else MODES
-    job = searched(model, recipe, most=gpus, least=gpus, recomputes=modes)
-    found = timed(job, node, 1.0, {}, every=bool(degrees))
-    if not found.rows.size:
+    job = layout_search(model, recipe, most=gpus, least=gpus, recomputes=modes)
+    layouts = timed_layouts(job, node, 1.0, {}, every=bool(degrees))
+    if not layouts.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")
-    order = np.argsort(found.run_s, kind="stable")
+    order = np.argsort(layouts.run_s, kind="stable")
     for index in order if degrees else ():
-        layout = job.space.layout(int(found.rows[index]))
+        layout = job.space.layout(int(layouts.rows[index]))
         if all(getattr(layout, name) == degree for name, degree in degrees):
-            return float(found.run_s[index]) * gpus / 3600
-    return float(found.run_s[order[0]]) * gpus / 3600
+            return float(layouts.run_s[index]) * gpus / 3600
+    return float(layouts.run_s[order[0]]) * gpus / 3600
 
 
-def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
-    """GPU-hours of one row of training_gpu_hours.csv, with its interval."""
-    name, measured = row.get("id", ""), number(row, "gpu_hours")
-    billions = number(row, "tokens_b")
-    if billions is None:
-        return skipped(name, UNIT, "tokens_b is missing", measured)
+def predict_row(row: Row, facts: Facts) -> Prediction:
+    """GPU-hours of one row, with their interval."""
+    name, measured, tokens = row.get("id", ""), number(row, "gpu_hours"), number(row, "tokens")
+    if tokens is None:
+        return skipped(name, UNIT, "the number of tokens (tokens) is missing", measured)
     try:
-        gpus = whole(row, "n_gpus", DEFAULT_GPUS)
+        gpus = whole(row, "gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
         gpu = facts.resolve(row.get("gpu", ""))
-        steps = billions * 1e9 * _hours_per_token(model, row_recipe(row, model, gpus), gpu, gpus, noted_degrees(row))
+        recipe = row_recipe(row, model, facts, gpus)
+        steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    hours = steps / campaign_frac()
-    mixture = any(isinstance(i, Experts) for k in model.stacks[0].kinds for i in k.items)
-    band = error_band("gpu_hours.moe" if mixture else "gpu_hours.dense")
+    hours = steps / campaign_frac(facts.calibration)
+    band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
     return banded(name, UNIT, measured, hours, band)

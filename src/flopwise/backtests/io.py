@@ -10,12 +10,9 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import load_model
-from flopwise.facts.samples import sample
 from flopwise.storage.samples import SampledWorkload, device_rate, workload_of_model, workload_of_sample
 
 UNIT = "B/s"
-MEASURED = ("computation_time_s", "samples_per_s_per_accel", "read_MB_per_s_per_accel")
 
 
 def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
@@ -25,28 +22,25 @@ def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
         FlopwiseError: there is none, or its figures are not known.
     """
     name = row.get("workload", "")
-    known = sample(name)
+    known = facts.sample(name)
     if known is None:
-        return workload_of_model(named_model(name, facts), seq=whole(row, "seq_len", 2048))
-    model = load_model(known.model, facts_folder=facts.folder, offline=True)
-    return workload_of_sample(known, model)
+        return workload_of_model(named_model(name, facts), facts, seq=whole(row, "seq_len", 2048))
+    model = facts.model(known.model, offline=True)
+    return workload_of_sample(known, model, facts)
 
 
 def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
-    """Bytes/s of one row of io_dlio.csv, with its interval."""
-    name = row.get("id", "")
-    measured = number(row, "read_MB_per_s_per_accel")
-    measured = None if measured is None else measured * 1e6
-    record = number(row, "record_bytes")
+    """Bytes/s of one row, with their interval."""
+    name, measured, record = row.get("id", ""), number(row, "read_bytes_per_s"), number(row, "record_bytes")
     if record is None:
         return skipped(name, UNIT, "record_bytes is missing", measured)
     try:
         work = row_workload(row, facts)
-        found = facts.resolve(row.get("accelerator", ""))
-        machine = cluster(found.accelerator, ambiguous=found.note)
-        batch = whole(row, "batch_size", work.batch or 1)
-        rate = device_rate(work, machine, batch=batch, precision=(row.get("precision") or "").lower() or None)
-        band = error_band("io")
+        gpu = facts.resolve(row.get("gpu", ""))
+        machine = cluster(gpu.accelerator, ambiguous=gpu.note)
+        batch = whole(row, "batch", work.batch or 1)
+        rate = device_rate(work, machine, facts, batch=batch, precision=(row.get("precision") or "").lower() or None)
+        band = error_band("io", facts.calibration)
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
     return banded(name, UNIT, measured, rate.samples_per_s * record, band)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flopwise.backtests.prediction import Prediction, banded, number, skipped
+from flopwise.backtests.prediction import Prediction, banded, flag, number, skipped, whole
 from flopwise.cost import collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
 from flopwise.cost.rates import Rates, precision, rates
-from flopwise.errors import FlopwiseError
-from flopwise.facts.calibration import Calibration, load_calibration
+from flopwise.errors import FlopwiseError, SpecError
+from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
 
 Row = Mapping[str, str]
 
 UNIT = "s"
 
-DTYPES = {
-    "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "sq": "int8", "fp8_e4m3": "fp8",
-    "int8": "int8_wo", "int4": "int4_wo",
-}  # fmt: skip
-"""Spellings of precisions in measurement files, by the names of `flopwise.cost.rates.PRECISIONS`."""
 NODES = {  # network of a node of the cluster that a topology names, bytes/s, and what a GPU has of it at most
     "a100_dgx": (
         12.5e9,
@@ -31,51 +26,44 @@ NODES = {  # network of a node of the cluster that a topology names, bytes/s, an
 }
 
 
-class _SkipError(FlopwiseError):
-    """A row that cannot be predicted; the message is the reason."""
+def _positive(row: Row, column: str) -> float:
+    """A cell as a positive number.
 
-
-def _number(row: Row, column: str) -> float:
+    Raises:
+        SpecError: it is none.
+    """
     text = (row.get(column) or "").strip()
     try:
         value = float(text)
     except ValueError:
-        raise _SkipError(f"{column} is missing" if not text else f"{column} is not a number: {text[:30]!r}") from None
-    if not 0 <= value < float("inf"):
-        raise _SkipError(f"{column} is out of range: {text[:30]!r}")
-    return value
-
-
-def _positive(row: Row, column: str) -> float:
-    value = _number(row, column)
-    if not value > 0:
-        raise _SkipError(f"{column} must be positive")
+        raise SpecError(f"{column} is missing" if not text else f"{column} is not a number: {text[:30]!r}") from None
+    if not 0 < value < float("inf"):
+        raise SpecError(f"{column} is {text[:30]!r}; it must be positive and finite")
     return value
 
 
 def _dtype(row: Row, column: str = "dtype") -> str:
-    text = (row.get(column) or "").strip().lower()
-    return DTYPES.get(text, text)
+    return (row.get(column) or "").strip().lower()
 
 
 def _warm(row: Row) -> bool:
-    return (row.get("cache_regime") or "").strip() == "l2_possible"
+    return flag(row, "warm", default=False)
 
 
 def _software(row: Row) -> tuple[str, ...]:
-    """Scopes of the measured software, nearest first: the implementation, its words, the framework."""
-    impl = (row.get("impl") or "").strip().lower()
-    return (impl, *impl.split("_"), (row.get("framework") or "").strip().lower())
+    """Scopes of the measured software, nearest first: the kernel, its words, the library."""
+    kernel = (row.get("kernel") or "").strip().lower()
+    return (kernel, *kernel.split("_"), (row.get("library") or "").strip().lower())
 
 
-def _looked_up(table: Calibration, name: str, row: Row, otherwise: float) -> float:
+def _software_constant(table: Calibration, name: str, row: Row, otherwise: float) -> float:
     return next((table.find(name, (s,)).value for s in _software(row) if s and table.has(name, s)), otherwise)
 
 
 def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float:
     """`seconds` with what the measured software adds (`wrapper_s`), at least its host time (`host_s`)."""
-    slower = seconds + _looked_up(table, f"wrapper_s.{kind}", row, 0.0)
-    return max(slower, _looked_up(table, f"host_s.{kind}", row, 0.0))
+    slower = seconds + _software_constant(table, f"wrapper_s.{kind}", row, 0.0)
+    return max(slower, _software_constant(table, f"host_s.{kind}", row, 0.0))
 
 
 def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
@@ -101,7 +89,7 @@ def _as_triton_ran(row: Row, dtype: str, ours: float, everyones: float) -> tuple
 
 def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     tokens, hidden, inter, experts, top_k = (
-        _positive(row, c) for c in ("tokens", "hidden", "inter", "experts", "topk")
+        _positive(row, c) for c in ("tokens", "hidden", "inter", "experts", "top_k")
     )
     ep, tp = (_positive(row, c) for c in ("ep", "tp"))
     dtype = _dtype(row)
@@ -112,22 +100,22 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
-    passes = _looked_up(table, "wrapper_passes.moe", row, 0.0)
+    passes = _software_constant(table, "wrapper_passes.moe", row, 0.0)
     extra_s = kernels.read_s(r, passes * rows * hidden * 2.0)
-    slower = _looked_up(table, "wrapper_ratio.moe", row, 1.0) - 1.0
+    slower = _software_constant(table, "wrapper_ratio.moe", row, 1.0) - 1.0
     seconds = up.seconds + down.seconds + act.seconds + extra_s + slower * (up.compute_s + down.compute_s)
     return _wrapped_s(float(seconds), row, table, "moe")
 
 
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads, kv_heads, dim = (
-        _positive(row, c) for c in ("batch", "seq_q", "seq_kv", "n_heads", "n_kv_heads", "head_dim")
+        _positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads", "num_kv_heads", "head_dim")
     )
     pairs = query * (context - query + 0.5 * (query + 1))
     timing = kernels.prefill_attention_s(
         r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=not _warm(row)
     )
-    passes = _looked_up(table, "wrapper_passes.attention_prefill", row, 0.0)
+    passes = _software_constant(table, "wrapper_passes.attention_prefill", row, 0.0)
     extra_s = kernels.read_s(r, passes * batch * query * (heads + 2 * kv_heads) * dim * 2.0)
     return _wrapped_s(float(timing.seconds + extra_s), row, table, "attention_prefill")
 
@@ -136,13 +124,13 @@ def _kv_bytes(row: Row) -> float:
     kind = _dtype(row, "kv_dtype") or _dtype(row)
     sizes = {"fp8": 1.0, "int8_wo": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "nvfp4": 0.5625}
     if kind not in sizes:
-        raise _SkipError(f"kv_dtype {kind[:30]!r} is unknown; allowed: {', '.join(sizes)}")
+        raise SpecError(f"kv_dtype {kind[:30]!r} is unknown; allowed: {', '.join(sizes)}")
     return sizes[kind]
 
 
 def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads, kv_heads, dim = (
-        _positive(row, c) for c in ("batch", "seq_kv", "n_heads", "n_kv_heads", "head_dim")
+        _positive(row, c) for c in ("batch", "context_len", "num_heads", "num_kv_heads", "head_dim")
     )
     timing = kernels.decode_attention_s(
         r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=not _warm(row)
@@ -162,7 +150,7 @@ def _on_latent(row: Row) -> bool:
 
 
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, query, context, heads = (_positive(row, c) for c in ("batch", "seq_q", "seq_kv", "n_heads"))
+    batch, query, context, heads = (_positive(row, c) for c in ("batch", "query_len", "context_len", "num_heads"))
     pairs = query * (context - query + 0.5 * (query + 1))
     latent = _on_latent(row)
     timing = kernels.prefill_attention_s(
@@ -173,9 +161,9 @@ def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
-    batch, context, heads = (_positive(row, c) for c in ("batch", "seq_kv", "n_heads"))
+    batch, context, heads = (_positive(row, c) for c in ("batch", "context_len", "num_heads"))
     kv_bytes = _kv_bytes(row)
-    passes = _looked_up(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
+    passes = _software_constant(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
     timing = kernels.decode_attention_s(
         r, batch, heads, 1, context, qk_dim=LATENT + ROPE, v_dim=LATENT, cached_dim=LATENT + ROPE,
         kv_bytes=2.0 if passes else kv_bytes,
@@ -185,7 +173,7 @@ def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
 
 
 def _elementwise_s(row: Row, r: Rates, table: Calibration) -> float:
-    nbytes = _positive(row, "min_bytes")
+    nbytes = _positive(row, "moved_bytes")
     return _wrapped_s(float(kernels.pointwise_s(r, nbytes).seconds), row, table, "elementwise")
 
 
@@ -200,66 +188,44 @@ KERNELS: dict[str, Callable[[Row, Rates, Calibration], float]] = {
 }
 
 
-def _topology(row: Row) -> tuple[str, int | None]:
-    """(topology, devices per node) from the note of a collective's row."""
-    per_node, name = None, ""
-    for part in (row.get("note") or "").split(";"):
-        key, _, value = part.strip().replace("topology ", "topology=").partition("=")
-        if key == "devices_per_node" and value.isdigit():
-            per_node = int(value)
-        elif key == "topology":
-            name = value
-    return name, per_node
-
-
 def _collective_s(row: Row, joined: Callable[..., Fabric], table: Calibration) -> float:
-    nbytes, n = _positive(row, "bytes"), _positive(row, "n_gpus")
+    nbytes, n = _positive(row, "message_bytes"), _positive(row, "gpus")
     if n < 2:
-        raise _SkipError("a collective of one GPU takes no time")
-    topology, per_node = _topology(row)
+        raise SpecError("a collective of one GPU takes no time")
+    topology, per_node = row.get("topology", ""), whole(row, "gpus_per_node", 0) or None
     stride = 1
     spans = per_node is not None and n > per_node
     if spans and topology not in NODES:
-        raise _SkipError("the network between the nodes is not known")
+        raise SpecError("the network between the nodes is not known")
     share = min(NODES[topology][0] / per_node, NODES[topology][1]) if spans and per_node else None
     links = joined(pairs="pairwise" in topology, network=share, devices=per_node if spans else None)
     op = (row.get("op") or "").strip()
     if op == "p2p":
         return float(collectives.p2p_s(links, nbytes, stride))
-    if op == "allreduce" and "nccl" not in (row.get("framework") or "").lower():
+    if op == "allreduce" and "nccl" not in (row.get("library") or "").lower():
         seconds = float(collectives.all_reduce_s(links, nbytes, n, stride, direct=True))
     else:
         seconds = float(collectives.COLLECTIVES[op](links, nbytes, n, stride))
     return _wrapped_s(seconds, row, table, op)
 
 
-def predict_row(row: Row, facts: Facts, calibration: Calibration | None = None) -> Prediction:
-    """Predict the time of one row of a kernels file.
-
-    What columns measure (`measured_time_us`, `achieved_*`, `frac_of_peak`) does not enter the prediction. What is not
-    known (GPU, operation, a missing column) gives a reason instead of a time.
-    """
-    return Predictor(facts, calibration).predict(row)
-
-
 class Predictor:
-    """`predict_row` for many rows: rates and fabrics are resolved once per GPU."""
+    """Predicts the times of rows; rates and fabrics are resolved once per GPU."""
 
     def __init__(self, facts: Facts, calibration: Calibration | None = None) -> None:
-        """Predict with `facts` and `calibration` (the shipped one by default)."""
-        self.facts, self.calibration = facts, calibration or load_calibration()
+        """Predict with `facts` and `calibration` (that of the facts by default)."""
+        self.facts, self.calibration = facts, calibration or facts.calibration
         self._rates: dict[str, Rates] = {}
         self._fabrics: dict[tuple[object, ...], Fabric] = {}
 
     def predict(self, row: Row) -> Prediction:
-        """Seconds for `row` with their interval, or a reason."""
-        name, measured_us = row.get("id", ""), number(row, "measured_time_us")
-        measured = None if measured_us is None else measured_us / 1e6
+        """Seconds for `row` with their interval; what is not known (GPU, operation, a cell) gives a reason instead."""
+        name, measured = row.get("id", ""), number(row, "seconds")
         try:
             seconds = self._seconds(row)
         except FlopwiseError as error:
             return skipped(name, UNIT, str(error), measured)
-        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}"))
+        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}", self.facts.calibration))
 
     def _seconds(self, row: Row) -> float:
         """Seconds for `row`.
@@ -270,12 +236,12 @@ class Predictor:
         op = (row.get("op") or "").strip()
         if op not in KERNELS and op not in collectives.COLLECTIVES and op != "p2p":
             known = ", ".join((*KERNELS, *collectives.COLLECTIVES, "p2p"))
-            raise _SkipError(f"operation {op[:40]!r} is unknown; known: {known}")
+            raise SpecError(f"operation {op[:40]!r} is unknown; known: {known}")
         accelerator = self.facts.accelerator((row.get("gpu") or "").strip())
         if op not in KERNELS:
             return _collective_s(row, lambda **how: self._fabric(accelerator.name, **how), self.calibration)
         if accelerator.name not in self._rates:
-            self._rates[accelerator.name] = rates(accelerator, accelerator.calibration or self.calibration)
+            self._rates[accelerator.name] = rates(accelerator, self.calibration)
         return KERNELS[op](row, self._rates[accelerator.name], self.calibration)
 
     def _fabric(self, name: str, *, pairs: bool, network: float | None, devices: int | None) -> Fabric:

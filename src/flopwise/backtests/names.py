@@ -7,7 +7,6 @@ import re
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import load_model
 
 BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
 """A remark at the end, in brackets."""
@@ -48,7 +47,7 @@ def named_model(text: str, facts: Facts) -> Model:
         if "/" in name or name.lower().endswith(".gguf"):
             continue
         try:
-            return load_model(name, facts_folder=facts.folder, offline=True)
+            return facts.model(name, offline=True)
         except SpecError as wrong:
             failure = failure or wrong
     raise failure or SpecError("the row names no model")

@@ -1,14 +1,17 @@
-"""What a backtest says of one measured quantity, and helpers to read a measurement file's cells."""
+"""What a backtest says of one measured quantity, and how the cells of a row are read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError
+from flopwise.training.layout import TARGET_SETS
 
+Value = TypeVar("Value")
 MOST = 10**8
 """The largest whole number that a cell may hold: tokens, sequences, GPUs."""
 
@@ -71,6 +74,23 @@ def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
     if text in {"true", "yes", "1"}:
         return True
     return False if text in {"false", "no", "0"} else default
+
+
+def choice(row: Mapping[str, str], column: str, values: Mapping[str, Value], default: Value) -> Value:
+    """The value that a cell names, or the default where it is empty.
+
+    Raises:
+        SpecError: it names none.
+    """
+    text = (row.get(column) or "").strip().lower()
+    if text and text not in values:
+        raise SpecError(f"{column} is {text[:40]!r}; allowed: {', '.join(values)}")
+    return values[text] if text else default
+
+
+def lora_targets(text: str) -> tuple[str, ...]:
+    """Adapted projections: the name of a set of them, or one by one as in "q k v"."""
+    return TARGET_SETS.get(text) or tuple(text.split())
 
 
 def banded(

@@ -1,18 +1,18 @@
-"""One backtest: every row of a measurement file predicted and compared."""
+"""One backtest: every row of a measurement file predicted and compared, as a whole and by group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
 from flopwise.backtests.kinds import Kind
 from flopwise.backtests.prediction import Prediction
-from flopwise.backtests.summary import Summary, summarize
+from flopwise.backtests.summary import Errors, summarize
 from flopwise.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
+from flopwise.facts.catalog import Facts
+from flopwise.facts.rows import check_header, read_rows
 
 Row = Mapping[str, str]
 
@@ -23,11 +23,11 @@ class Backtest:
 
     kind: Kind
     predictions: tuple[Prediction, ...]
-    rows: tuple[Row, ...]  # the row of each prediction, parallel to `predictions`
-    columns: tuple[str, ...]
+    rows: tuple[Row, ...]  # the row of each prediction, parallel to `predictions`: the file's columns beside ours
+    columns: tuple[str, ...]  # the file's, and those of ours that are filled in
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> Errors:
         """The figures of all predictions."""
         return summarize(self.predictions)
 
@@ -36,7 +36,7 @@ class Backtest:
         """Whether a row has several quantities, which cannot be averaged."""
         return any(p.quantity for p in self.predictions) and self.kind.name == "serving"
 
-    def grouped(self, names: Sequence[str]) -> dict[tuple[str, ...], Summary]:
+    def grouped(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:
         """Figures by the values of columns, and by quantity where rows have several; sorted.
 
         Raises:
@@ -49,30 +49,50 @@ class Backtest:
         for prediction, row in zip(self.predictions, self.rows, strict=True):
             key = tuple(row.get(name, "") for name in names)
             groups.setdefault((*key, prediction.quantity) if self.has_quantities else key, []).append(prediction)
-        return {key: summarize(held) for key, held in sorted(groups.items())}
+        return {key: summarize(members) for key, members in sorted(groups.items())}
 
-    def source_column(self) -> tuple[str, ...]:
-        """The column that says where rows are from; none where the file has no such column."""
-        return next(((name,) for name in self.kind.source if name in self.columns), ())
 
-    def class_columns(self) -> tuple[str, ...]:
-        """The columns of this kind's classes that the file has."""
-        return tuple(name for name in self.kind.classes if name in self.columns)
+def printed_rows(kind: Kind, file: Path) -> list[Row]:
+    """The rows of a measurement file as they are: with our columns, or with those of published tables.
+
+    Raises:
+        SpecError: the file cannot be read or lacks a column that the kind needs.
+    """
+    rows = read_rows(file, ())
+    check_header(file, tuple(rows[0]), [_present_name(COLUMNS[kind.name][c], c, rows[0]) for c in kind.needed])
+    return list(rows)
+
+
+def _present_name(origin: Origin, column: str, row: Row) -> str:
+    """The name under which a row has a column of ours; ours where it has it under none."""
+    published = origin if isinstance(origin, str) else origin.column if isinstance(origin, Scaled) else column
+    return published if column not in row and published in row else column
+
+
+def measurements(kind: Kind, file: Path) -> list[Row]:
+    """The rows of a measurement file in our columns.
+
+    Raises:
+        SpecError: as `printed_rows`.
+    """
+    return [our_columns(kind.name, row) for row in printed_rows(kind, file)]
 
 
 def run_backtest(
     kind: Kind, rows: Iterable[Row], facts: Facts, progress: Callable[[float, float | None], None] | None = None
 ) -> Backtest:
     """Predict every row; `progress` is told how many are done."""
-    held = list(rows)
+    printed = list(rows)
+    ours = [our_columns(kind.name, row) for row in printed]
     predict = kind.predictor(facts)
     predictions: list[Prediction] = []
     owners: list[Row] = []
-    for done, row in enumerate(held, start=1):
-        found = predict(row)
-        predictions.extend(found)
-        owners.extend(row for _ in found)
+    for done, (row, own) in enumerate(zip(printed, ours, strict=True), start=1):
+        of_row = predict(own)
+        predictions.extend(of_row)
+        owners.extend({**own, **row} for _ in of_row)
         if progress is not None:
-            progress(done, len(held))
-    columns = tuple(held[0]) if held else ()
+            progress(done, len(printed))
+    filled = dict.fromkeys(name for own in ours for name, text in own.items() if text)
+    columns = tuple(dict.fromkeys((*(printed[0] if printed else ()), *filled)))
     return Backtest(kind=kind, predictions=tuple(predictions), rows=tuple(owners), columns=columns)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, number, skipped
-from flopwise.backtests.serving_cells import (
-    Place,
-    row_cache_dtype,
-    row_device,
-    row_format,
-    row_lengths,
-    row_place,
-    row_requests,
-)
-from flopwise.backtests.serving_engines import row_engine
+from flopwise.backtests.names import BRACKETS, named_model
+from flopwise.backtests.prediction import Prediction, flag, number, skipped, whole
 from flopwise.cost.cluster import Cluster, cluster
-from flopwise.errors import FlopwiseError, SpecError
+from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.serving.estimate import ServeJob, estimate
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.result import Ranged, ServeEstimate
 
 Row = Mapping[str, str]
+Release = tuple[int, int]
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 PROMPT_ONLY = ("prefill_throughput", "prefill_latency")
@@ -35,39 +29,132 @@ ONLINE = ("serving_concurrency", "serving_qps")
 STREAM = "single_stream_decode"
 MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, *PROMPT_ONLY)
 
+DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
+"""Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
+OLLAMA_FORMAT = "Q4_K_M"
+EIGHT_BIT_CACHE = ("fp8", "nvfp4")
+DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
+"""Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
+GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
+    "vllm": (("vllm-v0", (0, 8), 2025),),
+    "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
+    "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
+}
+"""Older generations of an engine, oldest first: row, first release after it, year of that release."""
+MODEL_YEARS = {
+    "qwen3_5": 2026, "gemma4": 2026, "step3p": 2026, "glm_moe_dsa": 2026, "deepseek_v4": 2026,
+    "qwen3": 2025, "gemma3": 2025, "llama4": 2025, "gpt_oss": 2025, "glm4": 2025, "minimax": 2025, "nemotron_h": 2025,
+    "smollm3": 2025, "deepseek_v3": 2025, "lfm2": 2025, "ernie4_5": 2025, "qwen2": 2024, "gemma2": 2024,
+}  # fmt: skip
+"""Years before which no model of a family (by the beginning of its type) could be run, where that tells generations."""
+
 
 def measured_quantities(row: Row) -> dict[str, float]:
-    """What the row measured, in SI units; throughput of output tokens, all GPUs together.
-
-    Sources that print a total of input and output tokens mean the same requests: the output's share is taken.
-    """
-    inputs, outputs = number(row, "input_len"), number(row, "output_len")
-    rate = number(row, "output_tokens_per_s_total")
-    per_gpu, both, requests = (
-        number(row, c) for c in ("output_tokens_per_s_per_gpu", "total_tokens_per_s", "requests_per_s")
-    )
-    if rate is None and per_gpu is not None:
-        rate = per_gpu * (number(row, "n_gpus") or 1.0)
-    if rate is None and requests is not None and outputs:
-        rate = requests * outputs
-    if rate is None and both is not None and inputs and outputs:
-        rate = both * outputs / (inputs + outputs)
-    found = {"output_tokens_per_s": rate}
-    for name, columns in (
-        ("tpot_s", ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean")),
-        ("ttft_s", ("ttft_ms_mean", "ttft_ms_p50")),
-    ):
-        value = next((v for c in columns if (v := number(row, c)) is not None), None)
-        found[name] = None if value is None else value / 1e3
-    return {name: value for name, value in found.items() if value is not None}
+    """What the row measured."""
+    return {name: value for name in UNITS if (value := number(row, name)) is not None}
 
 
-def asked_quantities(row: Row) -> tuple[str, ...]:
+def mode_quantities(row: Row) -> tuple[str, ...]:
     """What is predicted of a row that measured nothing: what its mode is about."""
     mode = row.get("mode", "")
     if mode in PROMPT_ONLY:
         return ("ttft_s",)
     return ("output_tokens_per_s",) if mode in (*OFFLINE, STREAM) else tuple(UNITS)
+
+
+def row_device(row: Row, facts: Facts) -> Resolution:
+    """The device that the row counts: one die of a card that software sees as two.
+
+    Raises:
+        UnknownNameError: no such accelerator.
+    """
+    device = facts.resolve(row.get("gpu", ""))
+    die = DIES.get(device.accelerator.name)
+    return device if die is None else replace(device, accelerator=facts.accelerator(die))
+
+
+def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_type: str = "") -> Engine:
+    """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
+
+    The version decides (that of a product around the engine says nothing). Without one the year of the row's date does,
+    else that of the device or of the model's family, whichever is later: what is measured on old devices with old
+    models was mostly measured at their time.
+
+    Raises:
+        UnknownNameError: no such engine.
+    """
+    text = row.get("engine", "")
+    remark = BRACKETS.search(text)
+    named = _known_engine(text, facts) or _known_engine(BRACKETS.sub("", text), facts)
+    newest = named or (_known_engine(remark[1], facts) if remark else None) or facts.engine(text)
+    older = GENERATIONS.get(newest.name, ())
+    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if named else None
+    if version:
+        release = int(version[1]), int(version[2])
+        return next((facts.engine(name) for name, first, _ in older if release < first), newest)
+    dated = re.match(r"20\d\d\b", row.get("date", ""))
+    family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
+    year = int(dated[0]) if dated else max(device_year or 0, family)
+    return next((facts.engine(name) for name, _, since in older[-1:] if 0 < year < since), newest)
+
+
+def _known_engine(name: str, facts: Facts) -> Engine | None:
+    try:
+        return facts.engine(name)
+    except UnknownNameError:
+        return None
+
+
+def row_lengths(row: Row) -> tuple[int, int]:
+    """Mean tokens of a prompt and of an answer; the middle of a range of the nominal lengths."""
+    short = row.get("mode") == STREAM
+    inputs = whole(row, "input_tokens", QUESTION if short else DEFAULT_INPUT)
+    outputs = whole(row, "output_tokens", DEFAULT_OUTPUT)
+    drawn = re.fullmatch(r"uniform ([\d.]+)-([\d.]+)", row.get("lengths", ""))
+    if not drawn:
+        return inputs, outputs
+    share = (float(drawn[1]) + float(drawn[2])) / 2
+    return max(1, round(share * inputs)), max(1, round(share * outputs))
+
+
+def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
+    """The weight format: as stated, else what the engine loads by default.
+
+    Raises:
+        UnknownNameError: no such format.
+    """
+    usual = OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16"
+    return facts.weight_format(row.get("weights") or usual)
+
+
+def row_cache_format(row: Row, software: Engine, weights: WeightFormat, facts: Facts) -> CacheFormat:
+    """The format of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
+    if stated := row.get("kv_dtype", ""):
+        return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
+    eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
+    return facts.cache_format("fp8" if eight else "bf16")
+
+
+def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout, int]:
+    """The layout of one replica, and how many replicas there are.
+
+    What is left open is tensor-parallel, or split by layers where the engine does that. Attention replicas of a mixture
+    share its experts; a dense model's replicas are apart.
+
+    Raises:
+        SpecError: a cell is no number.
+    """
+    gpus = whole(row, "gpus", 1)
+    tp, pp, dp = whole(row, "tp", 0), whole(row, "pp", 1), whole(row, "dp", 1)
+    if number(row, "tp") is None:
+        by_layers = software.name.startswith("llama.cpp")
+        tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
+    ep = whole(row, "ep", 1) if model.has_experts else 1
+    if model.has_experts and dp == 1 and flag(row, "attention_dp", default=False):
+        tp, dp, ep = 1, tp, 1
+    shared = dp if model.has_experts and dp > 1 else 1
+    layout = ServingLayout(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared)
+    return layout, max(1, gpus // (tp * pp * shared))
 
 
 @lru_cache(maxsize=256)
@@ -76,8 +163,16 @@ def _cluster(gpu: Resolution, *, alone: bool) -> Cluster:
     return cluster(gpu.accelerator, gpus_per_node=1 if alone else None, ambiguous=gpu.note)
 
 
-def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
-    """The job of a row, and how many replicas of it there are.
+@lru_cache(maxsize=256)
+def _with_context(model: Model, tokens: int) -> Model:
+    """The model with a context of at least `tokens`: what was measured was possible."""
+    if model.max_position is None or model.max_position >= tokens:
+        return model
+    return replace(model, max_position=tokens)
+
+
+def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
+    """The job of one replica of a row, and how many replicas there are.
 
     Raises:
         FlopwiseError: a name is not known, or a cell is missing.
@@ -85,62 +180,55 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, Place]:
     mode = row.get("mode", "")
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
+    if row.get("prefill_replicas"):
+        raise SpecError("replicas of their own for prompts (prefill_replicas) are not predicted")
     gpu = row_device(row, facts)
     model = named_model(row.get("model", ""), facts)
-    software = row_engine(row, device_year=gpu.accelerator.year, model_type=model.model_type)
-    place = row_place(row, model, software)
-    weights = row_format(row, software)
-    if weights == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
-        weights = "fp16"
-    if mode in OFFLINE and number(row, "input_len") is None:
-        raise SpecError("input_len is missing")
-    sent = row_requests(row) if mode in ONLINE else None
-    at_once = None if mode in OFFLINE else _in_flight(row, mode, sent)
+    software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
+    layout, replicas = row_layout(row, model, software)
+    weights = row_format(row, software, facts)
+    if weights.name == "bf16" and "bf16" not in gpu.accelerator.peak and "fp16" in gpu.accelerator.peak:
+        weights = facts.weight_format("fp16")
+    if mode in OFFLINE and number(row, "input_tokens") is None:
+        raise SpecError("input_tokens is missing")
+    requests = number(row, "requests") if mode in ONLINE else None
+    at_once = None if mode in OFFLINE else _in_flight(row, mode, requests)
     rate = None
-    if mode == "serving_qps" and row.get("request_rate", "").strip().lower() not in {"", "inf"}:
-        rate = number(row, "request_rate")
+    if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
+        rate = number(row, "arrivals_per_s")
     inputs, outputs = row_lengths(row)
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    tool = mode == "fixed_batch" and software.name.startswith(
-        "llama.cpp"
-    )  # llama-bench: -b is the prompt tokens of one step
+    llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp")  # its -b: prompt tokens of one step
     job = ServeJob(
-        model=_reaching(model, inputs + outputs),
-        cluster=_cluster(gpu, alone=place.tp * place.pp * place.dp == 1),
-        layout=ServingLayout(tp=place.tp, pp=place.pp, ep=place.ep, dp=place.dp),
+        model=_with_context(model, inputs + outputs),
+        cluster=_cluster(gpu, alone=int(layout.num_gpus) == 1),
+        layout=layout,
         weights=weights,
-        kv_dtype=row_cache_dtype(row, software, weights),
-        engine=software.name,
+        kv_dtype=row_cache_format(row, software, weights, facts),
+        engine=software,
         input_tokens=inputs,
         output_tokens=outputs,
-        concurrency=None if at_once is None else 1 if tool else max(1, -(-at_once // place.replicas)),
-        requests=None if sent is None else max(1, sent // place.replicas),
-        arrivals_per_s=None if rate is None else rate / place.replicas,
+        concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),
+        requests=None if requests is None else max(1, int(requests) // replicas),
+        arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
-        prefill_tokens=at_once if tool else None,
+        prefill_tokens=at_once if llama_bench else None,
     )
-    return job, place
+    return job, replicas
 
 
-@lru_cache(maxsize=256)
-def _reaching(model: Model, tokens: int) -> Model:
-    """The model with a context of at least `tokens`: what was measured was possible."""
-    if model.max_position is None or model.max_position >= tokens:
-        return model
-    return replace(model, max_position=tokens)
-
-
-def _in_flight(row: Row, mode: str, sent: int | None) -> int | None:
-    """Requests at once; None where the rate decides. No more than are `sent`: all of them where none waits."""
+def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
+    """Requests at once; None where the rate decides. No more than `requests`: all of them where none waits."""
     if mode == "serving_qps":
-        return sent if row.get("request_rate", "").strip().lower() == "inf" else None
+        at_once = row.get("arrivals_per_s", "").strip().lower() == "inf"
+        return int(requests) if at_once and requests else None
     stated = number(row, "batch" if mode == "fixed_batch" else "concurrency") or number(row, "batch")
     if stated is None and mode in ("fixed_batch", "serving_concurrency"):
         raise SpecError("neither batch nor concurrency is stated")
-    return min(int(stated or 1), sent or int(stated or 1))
+    return min(int(stated or 1), int(requests or stated or 1))
 
 
-def _figure(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> Ranged:
+def _quantity(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> Ranged:
     """One quantity of an estimate; one stream's speed is that of its tokens, the prompt apart."""
     if quantity == "ttft_s":
         return result.ttft_s
@@ -159,14 +247,14 @@ def _figure(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> R
 def predict_row(row: Row, facts: Facts) -> list[Prediction]:
     """One prediction for each quantity that the row measured (that its mode is about, where it measured none)."""
     measured = measured_quantities(row)
-    asked = tuple(measured) or asked_quantities(row)
+    quantities = tuple(measured) or mode_quantities(row)
     name, mode = row.get("id", ""), row.get("mode", "")
     try:
-        job, place = row_job(row, facts)
+        job, replicas = row_job(row, facts)
         result = estimate(job)
-        figures = {q: _figure(result, q, mode, place.replicas) for q in asked}
+        figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
-        return [skipped(name, UNITS[q], str(error), measured.get(q), q) for q in asked]
+        return [skipped(name, UNITS[q], str(error), measured.get(q), q) for q in quantities]
     return [
         Prediction(
             id=name,

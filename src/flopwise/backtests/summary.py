@@ -13,7 +13,7 @@ from flopwise.backtests.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Errors:
     """Errors are fractions (predicted / measured - 1); None where no row has both figures.
 
     `coverage` is the share of measured values inside the 10-90 % interval: 0.8 when intervals are honest.
@@ -28,20 +28,20 @@ class Summary:
     coverage: float | None
 
 
-def summarize(predictions: Iterable[Prediction]) -> Summary:
+def summarize(predictions: Iterable[Prediction]) -> Errors:
     """The figures of `predictions`."""
-    held = list(predictions)
-    errors = np.array([p.error for p in held if p.error is not None], dtype=float)
+    members = list(predictions)
+    errors = np.array([p.error for p in members if p.error is not None], dtype=float)
     inside = [
         p.low <= p.measured <= p.high
-        for p in held
+        for p in members
         if p.error is not None and p.measured is not None and p.low is not None and p.high is not None
     ]
-    predicted = sum(1 for p in held if p.predicted is not None)
-    return Summary(
-        rows=len(held),
+    predicted = sum(1 for p in members if p.predicted is not None)
+    return Errors(
+        rows=len(members),
         predicted_rows=predicted,
-        skipped_rows=len(held) - predicted,
+        skipped_rows=len(members) - predicted,
         median_abs_error=float(np.median(np.abs(errors))) if errors.size else None,
         p90_abs_error=float(np.quantile(np.abs(errors), 0.9)) if errors.size else None,
         bias=float(np.median(errors)) if errors.size else None,

@@ -15,11 +15,11 @@ UNIT = "bytes"
 
 
 def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
-    """Bytes of one row of weights_memory.csv, with its interval."""
-    name, measured = row.get("id", ""), number(row, "bytes")
+    """Bytes of one row, with their interval."""
+    name, measured = row.get("id", ""), number(row, "stored_bytes")
     try:
         model = named_model(row.get("model", ""), facts)
-        predicted = float(weight_bytes(model, row.get("format", "")))
+        predicted = float(weight_bytes(model, facts.weight_format(row.get("format", ""))))
     except FlopwiseError as error:
         return skipped(name, UNIT, str(error), measured)
-    return banded(name, UNIT, measured, predicted, error_band("weights"))
+    return banded(name, UNIT, measured, predicted, error_band("weights", facts.calibration))

@@ -18,8 +18,7 @@ from flopwise.buy_or_build.verdict import verdict
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.grades import grade_remarks
-from flopwise.facts.hosted_prices import HostedPrice, hosted_for, hosted_prices
+from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.hosted import api_usd
 from flopwise.ops.tensors import active_parameters
 
@@ -65,7 +64,7 @@ def compare_alternatives(
         break_even=break_evens,
         cheapest=alternatives[0].name,
         verdict=verdict(alternatives, break_evens, own, request),
-        assumptions=[*assumptions, *grade_remarks(devices, facts.folder)],
+        assumptions=[*assumptions, *facts.grade_remarks(devices)],
     )
 
 
@@ -82,7 +81,7 @@ def _api_prices(request: ComparisonRequest, model: Model, facts: Facts) -> dict[
 
     prices = [min(_hosts(name, facts), key=usd) for name in request.apis]
     if not request.apis and not request.api_prices:
-        prices = sorted(hosted_for(model.name, facts.folder), key=usd)[:1]
+        prices = sorted(facts.hosted_for(model.name), key=usd)[:1]
     for number, (usd_in, usd_out) in enumerate(request.api_prices, 1):
         for value in (usd_in, usd_out):
             if not 0 <= value < 1e6:
@@ -105,12 +104,12 @@ def _hosts(name: str, facts: Facts) -> Sequence[HostedPrice]:
     Raises:
         UnknownNameError: no known provider hosts it.
     """
-    prices = hosted_for(name, facts.folder)
+    prices = facts.hosted_for(name)
     if not prices:
         provider, slash, rest = name.partition("/")
-        prices = tuple(p for p in hosted_for(rest, facts.folder) if slash and p.provider == provider.lower())
+        prices = tuple(p for p in facts.hosted_for(rest) if slash and p.provider == provider.lower())
     if not prices:
-        known = [(p.provider, p.model or p.name) for p in hosted_prices(facts.folder)]
+        known = [(p.provider, p.model or p.name) for p in facts.hosted_prices]
         names = dict.fromkeys([*(model for _, model in known), *(f"{host}/{model}" for host, model in known)])
         raise UnknownNameError("hosted model", name, names, "Its price can be given instead")
     return prices

@@ -29,7 +29,6 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import load_model
 from flopwise.facts.offers import Offer
 from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
@@ -261,7 +260,7 @@ class SelfHostedPlans:
         return SelfHosted(kind=kind, model=model, request=self._request, serving=serving, training=training)
 
     def _loaded(self, name: str, assume_family: str | None = None) -> Model:
-        model = load_model(name, facts_folder=self._facts.folder, assume_family=assume_family)
+        model = self._facts.model(name, assume_family=assume_family)
         if not model.stacks:
             raise SpecError(f"model: {model.name} has published figures only, no layers to plan")
         return model
@@ -319,7 +318,7 @@ class SelfHostedPlans:
     def _billed(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
         """What an instance of a training plan costs, `longer` times as long as planned."""
         hours = chosen.seconds * longer / HOUR_S
-        billed = run_usd(self._offer(chosen), chosen.purchase, hours, folder=self._facts.folder)
+        billed = run_usd(self._offer(chosen), chosen.purchase, hours, self._facts)
         assert billed is not None, "plans are made of what is sold"
         return billed
 
@@ -341,7 +340,7 @@ class SelfHostedPlans:
             offer, layout = self._offer(chosen), chosen.layout
             gpus = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
             instances = -(-gpus // max(1, chosen.num_gpus // chosen.num_instances))
-            price = effective(offer, chosen.purchase, HOURS_PER_MONTH, instances=instances, folder=self._facts.folder)
+            price = effective(offer, chosen.purchase, HOURS_PER_MONTH, self._facts, instances=instances)
             assert price is not None, "plans are made of what is sold"
             volume = times * traffic.tokens_per_month
             units.append(unit_of(chosen, traffic.tokens_per_request, traffic.peak, volume, price.usd_per_month))

@@ -14,7 +14,7 @@ import numpy as np
 from flopwise.cost.kernels import matmul_s, pointwise_s
 from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
-from flopwise.facts.samples import Convolution
+from flopwise.facts.samples import ConvolutionLayer
 from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def usable_precision(rates: Rates, precision: str) -> str:
     return next((known for known in ("tf32", "fp32") if known in rates.peak), "bf16")
 
 
-def convolution_step_s(rates: Rates, layers: Sequence[Convolution], batch: Ints, precision: str) -> Parts:
+def convolution_step_s(rates: Rates, layers: Sequence[ConvolutionLayer], batch: Ints, precision: str) -> Parts:
     """Seconds of one training step of `batch` samples; shape of `batch`.
 
     Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
@@ -83,7 +83,7 @@ def convolution_step_s(rates: Rates, layers: Sequence[Convolution], batch: Ints,
 
 
 def _products_s(
-    rates: Rates, layer: Convolution, batch: NDArray[np.float64], dtype: str, elem: float, *, first: bool
+    rates: Rates, layer: ConvolutionLayer, batch: NDArray[np.float64], dtype: str, elem: float, *, first: bool
 ) -> Floats:
     """Seconds of a layer's products, forward and backward; the first layer needs no gradient of its input."""
     rows, inputs, outputs, taps = batch * layer.positions, layer.inputs, layer.outputs, layer.taps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError
-from flopwise.facts.calibration import Calibration, load_calibration
+from flopwise.facts.calibration import Calibration
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -137,7 +137,7 @@ def fabric(
     Raises:
         MissingFactError: neither a link nor PCIe bandwidth is known for a node of several devices.
     """
-    table = calibration or accelerator.calibration or load_calibration()
+    table = calibration or accelerator.calibration
     told: tuple[str, ...] = ()
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else 0)
     link, clock_hz = (accelerator.link or "none").lower(), accelerator.boost_clock_hz

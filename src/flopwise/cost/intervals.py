@@ -6,15 +6,13 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
-from flopwise.data import DATA
 from flopwise.errors import MissingFactError
+from flopwise.facts.calibration import Calibration
 from flopwise.ops.types import Floats
 
 Z90 = 1.2815515655446004
@@ -102,17 +100,7 @@ def _normal_cdf(score: Floats) -> Floats:
     return np.where(np.asarray(score) >= 0, 1.0 - tail, tail)
 
 
-@lru_cache(maxsize=1)
-def _bands() -> dict[str, ErrorBand]:
-    text = (DATA / "intervals.json").read_text(encoding="utf-8")
-    document = json.loads(text)
-    return {
-        name: ErrorBand(name=name, source=document["source"], date=document["date"], **band)
-        for name, band in document["bands"].items()
-    }
-
-
-def error_band(name: str) -> ErrorBand:
+def error_band(name: str, calibration: Calibration) -> ErrorBand:
     """The band of one class of prediction (`serving.tpot.moe`), or of the nearest class above it (`serving.tpot`).
 
     Source: data/intervals.json, fitted by the backtests. Assumes: a class without rows errs as the class above it.
@@ -120,9 +108,17 @@ def error_band(name: str) -> ErrorBand:
     Raises:
         MissingFactError: no backtest stands behind that class.
     """
-    bands = _bands()
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
-        if band := bands.get(".".join(parts[:count])):
-            return replace(band, asked=name)
-    raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(bands)}")
+        if errors := calibration.errors.get(".".join(parts[:count])):
+            return ErrorBand(
+                name=errors.name,
+                low=errors.low,
+                median=errors.median,
+                high=errors.high,
+                rows=errors.rows,
+                source=errors.source,
+                date=errors.date,
+                asked=name,
+            )
+    raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(calibration.errors)}")

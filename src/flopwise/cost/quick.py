@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flopwise.ops.types import Floats, Ints
+from flopwise.ops.types import Floats
 
 TRAINING_FACTOR = 6
 """Memory of training over that of the weights alone, in the rule of thumb."""
@@ -35,30 +35,3 @@ def quick_gpus(parameters: Floats, elem_bytes: Floats, hbm_bytes: Floats, *, tra
     Source: rule of thumb. Assumes: everything else grows with the weights.
     """
     return parameters * elem_bytes * (TRAINING_FACTOR if training else 1) / hbm_bytes
-
-
-def quick_training_flops(parameters: Floats, tokens: Floats) -> Floats:
-    """6 N D: FLOP to train `parameters` on `tokens`; broadcasts.
-
-    Source: Kaplan et al. 2020 (arXiv:2001.08361) section 2.1. Assumes: attention is negligible.
-    """
-    return 6.0 * parameters * tokens
-
-
-def quick_state_bytes(parameters: Floats, dp: Ints, model_ranks: Ints, zero: int) -> Floats:
-    """16 bytes a parameter on one GPU, sharded as ZeRO shards them; broadcasts.
-
-    Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 3 and figure 1.
-    Assumes: nothing but weights, gradients and Adam's states.
-    """
-    share = 1.0 / dp
-    kept = {0: 16.0, 1: 4.0 + 12.0 * share, 2: 2.0 + 14.0 * share, 3: 16.0 * share}[zero]
-    return parameters / model_ranks * kept
-
-
-def quick_decode_s(weight_bytes: Floats, num_gpus: Ints, hbm_bytes_per_s: Floats) -> Floats:
-    """Seconds a token: the weights read once at the datasheet's bandwidth; broadcasts.
-
-    Source: rule of thumb (memory roofline of decoding). Assumes: no cache, no messages, no overhead.
-    """
-    return weight_bytes / num_gpus / hbm_bytes_per_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.calibration import Calibration, load_calibration
+from flopwise.facts.calibration import Calibration
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -214,14 +214,14 @@ def fold_assumptions(assumptions: Iterable[str]) -> list[str]:
 
 
 def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> Rates:
-    """The achieved rates of `accelerator` under `calibration` (the shipped one by default).
+    """The achieved rates of `accelerator` under `calibration` (its own by default).
 
     Source: data/calibration. Assumes: what `Rates.assumptions` lists.
 
     Raises:
         MissingFactError: the calibration lacks a parameter altogether.
     """
-    table = calibration or accelerator.calibration or load_calibration()
+    table = calibration or accelerator.calibration
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
     value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flopwise.cost.rates import SIXTEEN_BIT, Rates
 
 if TYPE_CHECKING:
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
 
 RATES_OF_PRODUCTS = "matmul_frac."
 FULL_RATE = "matmul_frac.bf16"
@@ -49,7 +49,7 @@ def clock_frac(rates: Rates) -> float:
     return float(min(1.0, (left / drawn) ** rates.value["train_clock_exponent"]))
 
 
-def grouped_kernel(software: Software, dtype: str) -> str:
+def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     """Which of the stack's kernels multiplies experts in `dtype`: "fused" ones serve some formats only, else "split".
 
     Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4);
@@ -59,7 +59,7 @@ def grouped_kernel(software: Software, dtype: str) -> str:
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
-def training_rates(rates: Rates, software: Software, dtype: str = "bf16") -> Rates:
+def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -> Rates:
     """`rates` as a training stack sustains them under a recipe in `dtype`.
 
     Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel; memory keeps its clock.

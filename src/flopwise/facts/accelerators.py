@@ -6,6 +6,7 @@ are decimal and, on links, one direction. What is not known is None and using it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 from flopwise import units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
-from flopwise.facts.calibration import Calibration
+from flopwise.facts.calibration import NOT_CALIBRATED, Calibration
+from flopwise.facts.tables import FactTable
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
+GRADES = ("datacentre", "workstation", "consumer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +59,8 @@ class Accelerator:
     link_bytes_per_s: float | None = None  # one direction, all links of the device together
     max_scaleup: int | None = None  # devices that the fast link can join
     notes: str = ""
-    calibration: Calibration | None = field(default=None, repr=False, hash=False, metadata={"inner": True})
-    """What a facts folder says of achieved rates; None: the shipped calibration."""
+    calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})
+    """What is known of achieved rates: the shipped calibration, with a facts folder's laid over it."""
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Dense peak rate in FLOP/s for matrix products in `dtype`.
@@ -125,7 +128,7 @@ FIELDS = frozenset(f.name for f in fields(Accelerator) if not f.metadata.get("in
 _PEAK_COLUMNS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
 _YEAR = tables.whole(units.parse_count, "a year from 1990 to 2100", low=1990, high=2100)
 
-COLUMNS: dict[str, tables.Reader] = {
+_READERS: dict[str, tables.Reader] = {
     "name": tables.text,
     "vendor": tables.text,
     "architecture": tables.text,
@@ -156,17 +159,18 @@ COLUMNS: dict[str, tables.Reader] = {
     "confidence": tables.confidence,
     "notes": tables.text,
 }
-KEYS = ("name", "source", "date")
 _NEEDED = ("vendor", "architecture", "kind", "hbm_bytes", "hbm_bytes_per_s")
 _DEFAULTS: dict[str, Any] = {"confidence": "medium", "hbm_bytes_reported": False, "sparsity_x2": False, "notes": ""}
 
 
-def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
+def _from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
     """The accelerator that `row` describes, laid over the `known` one of that name.
 
     Raises:
         SpecError: the accelerator would lack what every accelerator needs.
     """
+    if not spelling_key(row.values["name"]):
+        raise row.error("name", row.values["name"], "a name needs letters or digits besides the vendor's")
     peak = dict(known.peak) if known else {}
     values: dict[str, Any] = {} if known else dict(_DEFAULTS)
     for column, value in row.values.items():
@@ -184,3 +188,59 @@ def accelerator_from_row(row: tables.Row, known: Accelerator | None = None) -> A
         values.setdefault("hbm_bytes_reported", False)
         values["marketed_memory"] = values.get("marketed_memory") or f"{values['hbm_bytes'] / units.GIB:.4g} GiB"
     return replace(known, **values, peak=peak) if known else Accelerator(**values, peak=peak)
+
+
+_NOISE = {"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "google", "cloud", "aws"}
+_NOISE |= {"gpu", "gpus", "graphics", "generation", "processor", "gb", "gib"}
+_WORDS = re.compile(r"[a-z0-9]+")
+_GIGABYTES = re.compile(r"^(\d+)gi?b?$")
+
+
+def spelling_key(name: str) -> str:
+    """`name` as spellings are compared: lower case, without punctuation, vendor words and the letters of GB."""
+    parts = []
+    for word in _WORDS.findall(name.lower()):
+        if word.startswith("sxm"):
+            parts.append("sxm")
+        elif word not in _NOISE:
+            parts.append(_GIGABYTES.sub(r"\1", word) if word[0].isdigit() else word)
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """Another spelling: the canonical `name` it stands for, and the `note` where it leaves something open."""
+
+    alias: str
+    name: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradeRecord:
+    """What accelerators whose names match the pattern `accelerators` are made for.
+
+    `remark`: what stands in the way of a data centre.
+    """
+
+    accelerators: str
+    grade: str
+    source: str
+    date: str
+    remark: str = ""
+    confidence: str = "medium"
+    notes: str = ""
+
+
+ACCELERATORS = FactTable(
+    file="accelerators.csv", meaning="a GPU, TPU, other accelerator or CPU socket", row=Accelerator, key=("name",),
+    readers=_READERS, make=_from_row,
+)  # fmt: skip
+ALIASES = FactTable(
+    file="accelerator_aliases.csv", meaning="another spelling of such a name", row=Alias, key=("alias",),
+    dated=("name",),
+)  # fmt: skip
+GRADE_RECORDS = FactTable(
+    file="grades.csv", meaning="what accelerators are made for, and what stands in the way of a data centre",
+    row=GradeRecord, key=("accelerators",), readers={"grade": tables.choice(*GRADES)},
+)  # fmt: skip

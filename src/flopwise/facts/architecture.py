@@ -258,7 +258,7 @@ class Model:
     date: str = ""
     confidence: str = ""
     hf_id: str | None = None
-    checkpoint_format: str | None = None  # of the published weights, a row of data/formats.json; None: 16 bits
+    checkpoint_format: str | None = None  # of the published weights, a row of data/weight_formats.csv; None: 16 bits
     notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
 
     @property

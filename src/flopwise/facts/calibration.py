@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from flopwise.data import DATA
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import tables
 
 FIELDS = ("name", "scope", "value", "unit", "meaning", "fitted_on", "source", "date")
 
@@ -33,11 +31,25 @@ class Parameter:
     date: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorQuantiles:
+    """Measured / predicted of one class of prediction: 10th percentile, median, 90th percentile over `rows` of them."""
+
+    name: str
+    low: float
+    median: float
+    high: float
+    rows: int
+    source: str
+    date: str
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All parameters, asked by name along a chain of scopes."""
+    """All parameters, found by name along a chain of scopes, and the errors that predictions with them have."""
 
     parameters: tuple[Parameter, ...]
+    errors: Mapping[str, ErrorQuantiles] = field(default_factory=dict, repr=False)  # by class of prediction
     _index: Mapping[tuple[str, str], Parameter] = field(init=False, repr=False, compare=False)
     _scopes: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
@@ -88,25 +100,25 @@ class Calibration:
         unknown = [pair for pair in values if pair not in self._index]
         if unknown:
             raise SpecError(f"calibration: no parameter {unknown[0]}")
-        return Calibration(
-            tuple(
-                Parameter(**{**_row(p), "value": values[p.name, p.scope]}) if (p.name, p.scope) in values else p
-                for p in self.parameters
-            )
+        return self._with(
+            replace(p, value=values[p.name, p.scope]) if (p.name, p.scope) in values else p for p in self.parameters
         )
 
-    def overlaid(self, above: Calibration) -> Calibration:
+    def overlaid(self, above: Iterable[Parameter]) -> Calibration:
         """A copy in which the parameters of `above` stand in for those of the same name and scope, or beside them."""
-        return Calibration(tuple({(p.name, p.scope): p for p in (*self.parameters, *above.parameters)}.values()))
+        return self._with({(p.name, p.scope): p for p in (*self.parameters, *above)}.values())
 
     def without(self, scopes: Iterable[str]) -> Calibration:
         """A copy that knows nothing of `scopes`: what a device of an unseen family gets."""
         gone = set(scopes)
-        return Calibration(tuple(p for p in self.parameters if p.scope not in gone))
+        return self._with(p for p in self.parameters if p.scope not in gone)
+
+    def _with(self, parameters: Iterable[Parameter]) -> Calibration:
+        return Calibration(tuple(parameters), self.errors)
 
 
-def _row(parameter: Parameter) -> dict[str, Any]:
-    return {name: getattr(parameter, name) for name in FIELDS}
+NOT_CALIBRATED = Calibration(())
+"""Of a device that stands in no catalog."""
 
 
 def parameters_from(text: str, where: str) -> list[Parameter]:
@@ -132,69 +144,31 @@ def parameters_from(text: str, where: str) -> list[Parameter]:
     return parameters
 
 
-@lru_cache(maxsize=8)
-def load_calibration(folder: Path | None = None) -> Calibration:
-    """The shipped calibration, or that of the JSON files in `folder`.
+def read_parameters(folder: Path) -> list[Parameter]:
+    """The parameters of all JSON files in a folder, in the order of their names.
 
     Raises:
-        SpecError: a file is not what is expected, or the folder holds none.
+        SpecError: a file is not what is expected; names file and entry.
     """
-    root = DATA / "calibration" if folder is None else folder
-    files = sorted((f for f in root.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    if not files:
-        raise SpecError(f"{root}: no calibration (*.json) there")
-    return Calibration(tuple(p for f in files for p in parameters_from(f.read_text(encoding="utf-8"), f.name)))
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
+    return [p for f in files for p in parameters_from(f.read_text(encoding="utf-8"), f.name)]
 
 
-def calibration_page(calibration: Calibration) -> str:
-    """The parameters as a Markdown page, by name and scope."""
-    lines = [
-        "# Calibration",
-        "",
-        "Every parameter of the cost model besides datasheet figures. `benchmarks/fit_kernels.py --page` writes it,",
-        "the values live in `src/flopwise/data/calibration/`.",
-        "",
-        f"{len(calibration.parameters)} values of {len({p.name for p in calibration.parameters})} parameters.",
-    ]
-    for name in dict.fromkeys(p.name for p in calibration.parameters):
-        rows = [p for p in calibration.parameters if p.name == name]
-        lines += ["", f"## {name}", "", f"{rows[0].meaning} Unit: {rows[0].unit}.", ""]
-        lines += ["| scope | value | fitted on | source | date |", "|---|---|---|---|---|"]
-        lines += [f"| {p.scope} | {p.value:.4g} | {p.fitted_on} | {p.source} | {p.date} |" for p in rows]
-    return "\n".join([*lines, *_stack_lines(), *_engine_lines()]) + "\n"
+def read_errors(path: Path) -> dict[str, ErrorQuantiles]:
+    """The quantiles of errors in a JSON file: `source`, `date` and, by class of prediction, `bands`.
 
-
-def _stack_lines() -> list[str]:
-    """The fitted columns of the training stacks."""
-    from flopwise.facts.software import FITTED, stack, stack_names  # noqa: PLC0415 - only this page needs stacks
-
-    lines = [
-        "",
-        "## Training stacks",
-        "",
-        "Columns of `src/flopwise/data/stacks.csv` that several stacks share, fitted",
-    ]
-    lines += ["with the parameters of training above on published training runs (`benchmarks/fit_training.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED.items()]
-    lines += ["", f"| stack | {' | '.join(FITTED)} |", f"|---|{'---|' * len(FITTED)}"]
-    for name in stack_names():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(stack(name), c):.4g}' for c in FITTED)} |")
-    return lines
-
-
-def _engine_lines() -> list[str]:
-    """The fitted columns of the serving engines."""
-    from flopwise.facts.software import FITTED_OF_ENGINES, engine, engine_names  # noqa: PLC0415 - only for this page
-
-    lines = [
-        "",
-        "## Serving engines",
-        "",
-        "Columns of `src/flopwise/data/engines.csv` that several engines share, fitted",
-    ]
-    lines += ["on published serving results (`benchmarks/fit_serving.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED_OF_ENGINES.items()]
-    lines += ["", f"| engine | {' | '.join(FITTED_OF_ENGINES)} |", f"|---|{'---|' * len(FITTED_OF_ENGINES)}"]
-    for name in engine_names():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(engine(name), c):.3g}' for c in FITTED_OF_ENGINES)} |")
-    return lines
+    Raises:
+        SpecError: the file is not what is expected; names file and class.
+    """
+    document = tables.read_json_object(path)
+    bands = document.get("bands")
+    if set(document) != {"source", "date", "bands"} or not isinstance(bands, dict):
+        raise SpecError(f"{path}: exactly these fields are expected: source, date, bands")
+    found = {}
+    for name, band in bands.items():
+        fields = ("low", "median", "high", "rows")
+        numbers = isinstance(band, dict) and all(isinstance(v, int | float) for v in band.values())
+        if not numbers or set(band) != set(fields) or not 0 < band["low"] <= band["median"] <= band["high"]:
+            raise SpecError(f"{path}, {name}: numbers above 0 are needed, low <= median <= high, and how many rows")
+        found[name] = ErrorQuantiles(name=name, source=document["source"], date=document["date"], **band)
+    return found

@@ -1,21 +1,21 @@
-"""Formats in which weights are stored: the bytes of each tensor, scales included, and what stays in 16 bits.
+"""Formats in which weights and key-value caches are stored: the bytes of each tensor, scales included.
 
-The rows live in `data/formats.json`. Two families: `weights` (checkpoints: a role decides whether a tensor is
-quantised) and `gguf` (llama.cpp picks a block type for each tensor from its role, its layer and the model's shape).
-Types of the key-value cache stand there too. Nothing here knows a model; `flopwise.ops.weights` walks one.
+Two families: `weights` (checkpoints: a role decides whether a tensor is quantised) and `gguf` (llama.cpp picks a block
+type for each tensor from its role, its layer and the model's shape). Nothing here knows a model; `flopwise.ops.weights`
+walks one.
 """
 
 from __future__ import annotations
 
-import json
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from flopwise.data import DATA
-from flopwise.errors import SpecError, UnknownNameError, fold
+from flopwise import units
 from flopwise.facts.architecture import Experts, Item, Linear, Norm, Table
+from flopwise.facts.tables import FactTable, count, number, words
 
 Role = Literal[
     "embedding", "head", "attention_q", "attention_k", "attention_v", "attention_o", "attention_other",
@@ -35,7 +35,7 @@ _FEED_PREFIXES = ("mlp", "experts", "shared", "residual_mlp", "dense")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LayerPlace:
     """Where a tensor stands, as far as the choice of its type depends on it."""
 
     layer: int = 0
@@ -63,88 +63,189 @@ def tensor_role(item: Item) -> Role:
             return "other"
 
 
+TERMS = (
+    "always", "imatrix", "gqa_4", "experts_4", "experts_8", "first_2", "first_4", "first_eighth", "first_sixteenth",
+    "middle", "more_bits",
+)  # fmt: skip
+"""What llama.cpp's quantiser looks at when it picks the block type of a tensor."""
+Rules = Mapping[str, tuple[tuple[str, str], ...]]
+"""By role: conditions (TERMS joined by `and`, `or`, `not`) and the block type of the first that holds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """One weight format: a row of `data/formats.json`."""
+class WeightFormat(ABC):
+    """A format in which weights are stored."""
 
     name: str
-    kind: Literal["weights", "gguf"]
-    row: Mapping[str, Any]
+    source: str
+    date: str
     meaning: str = ""
-    source: str = ""
+    aliases: tuple[str, ...] = ()
 
-    def tensor_bytes(self, item: Item, role: Role, place: Place, shape: tuple[int, int, int]) -> float:
-        """Bytes of one matrix of `shape` (copies, outputs, inputs), scales and zeros included; biases not."""
-        return (
-            self._gguf_bytes(item, role, place, shape) if self.kind == "gguf" else self._bytes(role, place, shape, item)
-        )
+    @property
+    @abstractmethod
+    def kind(self) -> Literal["weights", "gguf"]:
+        """The family: a checkpoint's, or llama.cpp's."""
 
+    @property
+    @abstractmethod
+    def weight_bits(self) -> float:
+        """Bits of one quantised weight, without its share of scales."""
+
+    @property
+    @abstractmethod
+    def quantised(self) -> bool:
+        """Whether any tensor is stored in fewer bits than others, or in blocks."""
+
+    @property
+    @abstractmethod
     def vector_bytes(self) -> float:
         """Bytes per element of what is never quantised: norms, biases, routers."""
-        return 4.0 if self.kind == "gguf" else self.row["rest_bits"] / 8
 
-    def quantises(self, item: Item, role: Role, place: Place) -> bool:
+    @abstractmethod
+    def tensor_bytes(self, item: Item, role: Role, place: LayerPlace, shape: tuple[int, int, int]) -> float:
+        """Bytes of one matrix of `shape` (copies, outputs, inputs), scales and zeros included; biases not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFormat(WeightFormat):
+    """A checkpoint's format: the role of a tensor decides whether it is quantised. A row of data/weight_formats.csv."""
+
+    bits: float  # of a quantised weight
+    roles: Literal["all", "linear", "mlp", "experts_or_mlp"]  # the tensors that are quantised
+    block_rows: int | None = None  # of a block with a scale of its own; 0: all rows; None: there are no scales
+    block_columns: int | None = None
+    scale_bytes: float  # of one block
+    zero_bits: float  # of one block
+    index_bytes: float  # of one input
+    extra_bits: float  # of one weight: scales of scales
+    rest_bits: float  # of the weights that are not quantised
+    first_last: bool  # the first and the last layer are quantised, too
+
+    @property
+    def kind(self) -> Literal["weights", "gguf"]:
+        """Of a checkpoint."""
+        return "weights"
+
+    @property
+    def weight_bits(self) -> float:
+        """As the row says."""
+        return self.bits
+
+    @property
+    def quantised(self) -> bool:
+        """Whether only some tensors are in this many bits."""
+        return self.roles != "all"
+
+    @property
+    def vector_bytes(self) -> float:
+        """As the other unquantised weights."""
+        return self.rest_bits / 8
+
+    def quantises(self, item: Item, role: Role, place: LayerPlace) -> bool:
         """Whether a checkpoint in this format stores the tensor in its low-bit form."""
-        scope = self.row["roles"]
-        if scope == "all" or (not self.row["first_last"] and place.layer in (0, place.layers - 1)):
-            return bool(scope == "all")
-        if scope == "mlp":
+        if self.roles == "all" or (not self.first_last and place.layer in (0, place.layers - 1)):
+            return self.roles == "all"
+        if self.roles == "mlp":
             return role in _FEED
-        if scope == "experts_or_mlp":
+        if self.roles == "experts_or_mlp":
             return isinstance(item, Experts) if place.experts else role in _FEED
         return role in _ATTENTION or role in _FEED or role == "linear_other"
 
-    def _bytes(self, role: Role, place: Place, shape: tuple[int, int, int], item: Item) -> float:
+    def tensor_bytes(self, item: Item, role: Role, place: LayerPlace, shape: tuple[int, int, int]) -> float:
+        """Bytes of one matrix of `shape` (copies, outputs, inputs), scales and zeros included; biases not."""
         copies, outputs, inputs = shape
         numel = copies * outputs * inputs
         if not self.quantises(item, role, place):
-            return float(numel * self.row["rest_bits"] / 8)
-        total = numel * (self.row["bits"] + self.row["extra_bits"]) / 8
-        if self.row["block"] is not None:
-            rows, columns = self.row["block"]
-            blocks = -(-outputs // (rows or outputs)) * -(-inputs // (columns or inputs))
-            total += copies * blocks * (self.row["scale_bytes"] + self.row["zero_bits"] / 8)
-        return float(total + copies * inputs * self.row["index_bytes"])
+            return float(numel * self.rest_bits / 8)
+        total = numel * (self.bits + self.extra_bits) / 8
+        if self.block_rows is not None:
+            blocks = -(-outputs // (self.block_rows or outputs)) * -(-inputs // (self.block_columns or inputs))
+            total += copies * blocks * (self.scale_bytes + self.zero_bits / 8)
+        return float(total + copies * inputs * self.index_bytes)
 
-    def _gguf_bytes(self, item: Item, role: Role, place: Place, shape: tuple[int, int, int]) -> float:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufBlock:
+    """One of llama.cpp's block types; `fallback`: the type of rows that its blocks do not divide, F16 where empty."""
+
+    name: str
+    block_bytes: int
+    block_elements: int
+    source: str
+    date: str
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFormat(WeightFormat):
+    """One of llama.cpp's mixtures: a tensor's block type follows from its role, its layer and the model's shape."""
+
+    base: str
+    output: str  # of the head
+    embedding: str
+    imatrix: bool
+    keep_v: bool  # values and keys of models that llama.cpp calls a 70B or 8 experts keep their type
+    rules: Rules = field(default_factory=dict, hash=False)
+    blocks: Mapping[str, GgufBlock] = field(default_factory=dict, repr=False, compare=False, metadata={"inner": True})
+
+    @property
+    def kind(self) -> Literal["weights", "gguf"]:
+        """One of llama.cpp's."""
+        return "gguf"
+
+    @property
+    def weight_bits(self) -> float:
+        """Of the base type, scales included."""
+        return 8 * self.blocks[self.base].block_bytes / self.blocks[self.base].block_elements
+
+    @property
+    def quantised(self) -> bool:
+        """Always: vectors are kept in 32 bits."""
+        return True
+
+    @property
+    def vector_bytes(self) -> float:
+        """32 bits."""
+        return 4.0
+
+    def tensor_bytes(self, item: Item, role: Role, place: LayerPlace, shape: tuple[int, int, int]) -> float:
+        """Bytes of one matrix of `shape` (copies, outputs, inputs), scales included; biases not."""
         copies, outputs, inputs = shape
         numel = copies * outputs * inputs
         if role in ("router", "norm", "other"):
             return numel * 4.0
-        types = _data()["types"]
-        kind = self._gguf_type(item, role, place)
-        if inputs % types[kind]["block"]:
-            kind = "Q8_0" if role == "head" else _data()["fallback"].get(kind, "F16")
-        if inputs % types[kind]["block"]:
-            kind = "F16"
-        return float(numel * types[kind]["bytes"] / types[kind]["block"])
+        block = self.blocks[self._block_type(item, role, place)]
+        if inputs % block.block_elements:
+            block = self.blocks["Q8_0" if role == "head" else block.fallback or "F16"]
+        if inputs % block.block_elements:
+            block = self.blocks["F16"]
+        return float(numel * block.block_bytes / block.block_elements)
 
-    def _gguf_type(self, item: Item, role: Role, place: Place) -> str:
+    def _block_type(self, item: Item, role: Role, place: LayerPlace) -> str:
         """The block type that llama.cpp's quantiser gives this tensor."""
-        base = str(self.row["base"])
-        if base in ("F32", "F16", "BF16"):
-            return base
+        if self.base in ("F32", "F16", "BF16"):
+            return self.base
         if role == "head":
-            return "Q8_0" if place.falcon else str(self.row["output"])
+            return "Q8_0" if place.falcon else self.output
         if role == "embedding":
-            return str(self.row["embedding"])
-        rules = self.row["rules"]
-        picked = base
+            return self.embedding
+        picked, rules = self.base, self.rules
         for condition, kind in rules.get("experts" if isinstance(item, Experts) and "experts" in rules else role, ()):
-            if all(_holds(term, place, imatrix=self.row["imatrix"]) for term in condition.split(" and ")):
+            if all(_holds(term, place, imatrix=self.imatrix) for term in condition.split(" and ")):
                 picked = kind
                 break
-        if role == "attention_v" and not self.row.get("keep_v", False):
+        if role == "attention_v" and not self.keep_v:
             if place.layers == 80 and place.gqa > 1 and picked in ("Q3_K", "Q4_K"):  # what llama.cpp calls a 70B
                 picked = "Q5_K"
             if place.experts == 8:
                 picked = "Q8_0"
-        if role == "attention_k" and place.experts == 8 and not self.row.get("keep_v", False):
+        if role == "attention_k" and place.experts == 8 and not self.keep_v:
             picked = "Q8_0"
-        return str(picked)
+        return picked
 
 
-def _holds(term: str, place: Place, *, imatrix: bool) -> bool:
+def _holds(term: str, place: LayerPlace, *, imatrix: bool) -> bool:
     """Whether one term of a rule's condition holds: `a or b`, `not a`, or a name."""
     if " or " in term:
         return any(_holds(t, place, imatrix=imatrix) for t in term.split(" or "))
@@ -167,55 +268,56 @@ def _holds(term: str, place: Place, *, imatrix: bool) -> bool:
     return facts[term]
 
 
-@cache
-def _data() -> dict[str, Any]:
-    text = (DATA / "formats.json").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(text)
-    return data
-
-
-@cache
-def _index() -> dict[str, tuple[Literal["weights", "gguf"], str]]:
-    """Every folded spelling -> (family, name)."""
-    index: dict[str, tuple[Literal["weights", "gguf"], str]] = {}
-    for name, row in _data()["weights"].items():
-        for spelling in (name, *row["aliases"]):
-            index[fold(spelling)] = ("weights", name)
-    for name in _data()["gguf"]:
-        index.setdefault(fold(name), ("gguf", name))
-        index[fold("gguf " + name)] = ("gguf", name)
-    return index
-
-
-def format_names() -> list[str]:
-    """Names of all weight formats: checkpoint formats, then GGUF types."""
-    return [*_data()["weights"], *_data()["gguf"]]
-
-
-@cache
-def weight_format(name: str) -> Format:
-    """The format that `name` means; spelling and punctuation are forgiving (`GGUF Q4_K_M`, `q4_k_m`, `AWQ-INT4`).
+def _rules(cell: str) -> Rules:
+    """`attention_v: gqa_4 -> Q4_K, always -> Q3_K; down: always -> Q3_K`.
 
     Raises:
-        UnknownNameError: no such format; names the nearest.
+        ValueError: not of that form, or of roles and terms that are not known.
     """
-    found = _index().get(fold(name))
-    if found is None:
-        raise UnknownNameError("weight format", name, format_names())
-    kind, key = found
-    row = _data()[kind][key]
-    source = row.get("source") or _data()["source"]
-    return Format(name=key, kind=kind, row=row, meaning=row.get("meaning", ""), source=source)
+    rules = dict[str, tuple[tuple[str, str], ...]]()
+    for part in words(cell):
+        role, _, choices = part.partition(": ")
+        pairs = tuple((c.strip(), t.strip()) for c, _, t in (rule.partition(" -> ") for rule in choices.split(",")))
+        terms = {term for condition, _ in pairs for term in re.split(r" and | or |\bnot ", condition) if term}
+        if role not in (*_ATTENTION, *_FEED, "experts") or not terms <= set(TERMS) or not all(t for _, t in pairs):
+            raise ValueError(
+                f"allowed: ROLE: CONDITION -> TYPE, CONDITION -> TYPE; ROLE: ... with conditions of {', '.join(TERMS)}"
+            )
+        rules[role] = pairs
+    return rules
 
 
-def cache_elem_bytes(dtype: str) -> float:
-    """Bytes of one element of a key-value cache kept in `dtype`, its share of the scales included.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFormat:
+    """A format of key-value caches; `elem_bytes` of one element, its share of the scales included."""
 
-    Raises:
-        SpecError: no such type; lists those known.
-    """
-    known: dict[str, float] = _data()["kv_bytes"]
-    value = known.get(dtype.lower().replace("float", "fp").replace("fp8_e4m3", "fp8").replace("fp8_e5m2", "fp8"))
-    if value is None:
-        raise SpecError(f"unknown KV cache type {dtype[:40]!r}; allowed: {', '.join(known)}")
-    return value
+    name: str
+    elem_bytes: float
+    source: str
+    date: str
+
+
+BF16 = CheckpointFormat(
+    name="bf16", aliases=("bfloat16", "16bit"), bits=16, roles="all", scale_bytes=0, zero_bits=0, index_bytes=0,
+    extra_bits=0, rest_bits=16, first_last=True, meaning="every tensor in 16 bits", source="safetensors",
+    date="2026-11-21",
+)  # fmt: skip
+"""What towers beside a quantised model, and frozen weights, are stored in where nothing else is said."""
+BF16_CACHE = CacheFormat(name="bf16", elem_bytes=2, source="bfloat16", date="2026-11-21")
+_bits = number(units.parse_count, "bits above 0, up to 64", high=64)
+CHECKPOINT_FORMATS = FactTable(
+    file="weight_formats.csv", meaning="a format of checkpoints", row=CheckpointFormat, key=("name",),
+    readers={"bits": _bits, "rest_bits": _bits},
+)  # fmt: skip
+GGUF_FORMATS = FactTable(
+    file="gguf_formats.csv", meaning="a mixture of llama.cpp's block types", row=GgufFormat, key=("name",),
+    readers={"rules": _rules},
+)  # fmt: skip
+GGUF_BLOCKS = FactTable(
+    file="gguf_blocks.csv", meaning="a block type of llama.cpp", row=GgufBlock, key=("name",),
+    readers={"block_bytes": count, "block_elements": count},
+)  # fmt: skip
+CACHE_FORMATS = FactTable(
+    file="cache_formats.csv", meaning="a format of key-value caches", row=CacheFormat, key=("name",),
+    readers={"elem_bytes": number(units.parse_count, "bytes above 0, up to 8", high=8)},
+)  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts import tables
+from flopwise.facts.tables import FactTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +109,7 @@ PATTERN = frozenset("*?[")
 """Signs that make a region a pattern."""
 _SHARE = tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)
 
-COLUMNS: dict[str, tables.Reader] = {
+_READERS: dict[str, tables.Reader] = {
     "provider": tables.text,
     "instance": tables.text,
     "region": tables.text,
@@ -126,11 +127,10 @@ COLUMNS: dict[str, tables.Reader] = {
     "confidence": tables.confidence,
     "notes": tables.text,
 }
-KEYS = ("provider", "instance", "region", "price_date", "source")
 _DEFAULTS: dict[str, Any] = {"confidence": "medium", "accelerator_share": 1.0, "notes": ""}
 
 
-def offer_from_row(row: tables.Row, known: Offer | None = None) -> Offer:
+def _from_row(row: tables.Row, known: Offer | None = None) -> Offer:
     """The offer that `row` describes, laid over the `known` one of that key.
 
     Raises:
@@ -143,3 +143,9 @@ def offer_from_row(row: tables.Row, known: Offer | None = None) -> Offer:
         if values.get(column, getattr(known, column, None)) is None:
             raise row.error(column, "", "every offer needs accelerator and count")
     return replace(known, **values) if known else Offer(**values)
+
+
+OFFERS = FactTable(
+    file="instances.csv", meaning="an instance type in a region, with its prices", row=Offer,
+    key=("provider", "instance", "region"), dated=("price_date", "source"), readers=_READERS, make=_from_row,
+)  # fmt: skip

@@ -6,34 +6,14 @@ runs achieved. Networks whose layers are convolutions stand in data/convolutions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from flopwise import units
-from flopwise.data import DATA
-from flopwise.errors import fold
 from flopwise.facts import tables
+from flopwise.facts.tables import FactTable
 
 OPERATIONS = ("norm", "relu", "add", "pool", "copy", "dropout")
 """What may follow a convolution."""
-_SAMPLE_COLUMNS: dict[str, tables.Reader] = {
-    "name": tables.text,
-    "aliases": tables.text,
-    "model": tables.text,
-    "flops_per_sample": tables.number(units.parse_count, "FLOP above 0"),
-    "sample_bytes": tables.size_bytes,
-    "record_bytes": tables.size_bytes,
-    "tokens": tables.count,
-    "batch": tables.count,
-    "precision": tables.choice("fp32", "tf32", "fp16", "bf16"),
-    "achieved_frac": tables.number(units.parse_count, "a share up to 1", high=1.0),
-    "sample": tables.text,
-    "source": tables.text,
-    "date": tables.date,
-    "confidence": tables.confidence,
-    "notes": tables.text,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +28,8 @@ class Sample:
     sample: str  # what one sample is
     source: str
     date: str
-    confidence: str
-    aliases: str = ""
+    confidence: str = "medium"
+    aliases: tuple[str, ...] = ()
     flops_per_sample: float | None = None  # forward and backward, as profiled
     record_bytes: float | None = None  # as stored, where it is compressed
     tokens: int | None = None  # of a text sample
@@ -58,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
+class ConvolutionLayer:
     """One layer: `outputs` channels from `inputs` by `taps` weights each, at `positions` places of a sample."""
 
     network: str
@@ -68,33 +48,12 @@ class Convolution:
     taps: int
     positions: int
     repeats: int
-    then: tuple[str, ...]  # of OPERATIONS
+    then: tuple[str, ...] = ()  # of OPERATIONS
 
     @property
     def flops(self) -> int:
         """Forward, of one sample and all repeats; two for a multiplication with its addition."""
         return 2 * self.inputs * self.outputs * self.taps * self.positions * self.repeats
-
-
-@cache
-def samples() -> Mapping[str, Sample]:
-    """All samples by name."""
-    rows = tables.read_table(DATA / "samples.csv", _SAMPLE_COLUMNS, keys=("name", "model", "sample_bytes", "source"))
-    return {row.values["name"]: Sample(**row.values) for row in rows}
-
-
-def sample(name: str) -> Sample | None:
-    """The sample of that name in any spelling; None where there is none."""
-    key = fold(name)
-    for row in samples().values():
-        if key and key in {fold(spelling) for spelling in (row.name, *row.aliases.split(";"))}:
-            return row
-    return None
-
-
-def sample_of_model(name: str) -> Sample | None:
-    """The sample of the workload that trains this model of the catalog."""
-    return next((row for row in samples().values() if row.model == name), None)
 
 
 def _operations(cell: str) -> tuple[str, ...]:
@@ -104,18 +63,21 @@ def _operations(cell: str) -> tuple[str, ...]:
     return found
 
 
-@cache
-def _networks() -> Mapping[str, tuple[Convolution, ...]]:
-    sizes = ("inputs", "outputs", "taps", "positions", "repeats")
-    whole = tables.whole(units.parse_count, "a whole number above 0")
-    columns = {"network": tables.text, "layer": tables.text, "then": _operations} | dict.fromkeys(sizes, whole)
-    found: dict[str, list[Convolution]] = {}
-    for row in tables.read_table(DATA / "convolutions.csv", columns, keys=("network", "layer", *sizes)):
-        values = {"then": (), **row.values}
-        found.setdefault(values["network"], []).append(Convolution(**values))
-    return {name: tuple(layers) for name, layers in found.items()}
-
-
-def convolutions(model: str) -> tuple[Convolution, ...] | None:
-    """The layers of that model of the catalog, in the order in which they run; None where they are not written down."""
-    return _networks().get(model)
+_whole = tables.whole(units.parse_count, "a whole number above 0")
+SAMPLES = FactTable(
+    file="samples.csv", meaning="one training sample of a workload: its FLOP and bytes", row=Sample, key=("name",),
+    readers={
+        "flops_per_sample": tables.number(units.parse_count, "FLOP above 0"), "sample_bytes": tables.size_bytes,
+        "record_bytes": tables.size_bytes, "tokens": tables.count, "batch": tables.count,
+        "precision": tables.choice("fp32", "tf32", "fp16", "bf16"),
+        "achieved_frac": tables.number(units.parse_count, "a share up to 1", high=1.0),
+    },
+)  # fmt: skip
+CONVOLUTIONS = FactTable(
+    file="convolutions.csv", meaning="a layer of a convolutional network", row=ConvolutionLayer,
+    key=("network", "layer"), dated=(), group=("network",),
+    readers={
+        "inputs": _whole, "outputs": _whole, "taps": _whole, "positions": _whole, "repeats": _whole,
+        "then": _operations,
+    },
+)  # fmt: skip

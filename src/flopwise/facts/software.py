@@ -1,19 +1,42 @@
 """Software that trains and serves, as rows of data: optimizers, training stacks and inference engines.
 
-A row says what the software keeps in memory and why, in few numbers with a physical meaning; the formulas that use them
-stand in `flopwise.training` and `flopwise.serving`. Columns are documented on the fields below.
+A record says what the software keeps in memory and why, which devices it runs on, and what its steps cost, in few
+numbers with a physical meaning; the formulas that use them stand in `flopwise.training` and `flopwise.serving`. What is
+documented and what was fitted to measurements stand in sections of their own, each with its source.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
-from flopwise.data import DATA
-from flopwise.errors import SpecError, UnknownNameError, fold
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.formats import WeightFormat
+from flopwise.facts.tables import FactTable
+
+ANY = "any"
+OF_VENDORS = {
+    "nvidia": "nvidia",
+    "amd": "amd",
+    "intel": "intel",
+    "apple": "apple",
+    "aws": "neuron",
+    "google": "tpu",
+    "sambanova": "rdu",
+}
+OLD_NEURON = "NeuronCore-v1"
+"""Inferentia1: compiled models of 2019 run on it, none of the software here does."""
+
+
+def platform(accelerator: Accelerator) -> str | None:
+    """The platform that software is built for on a device; None where no record could know it."""
+    if accelerator.kind == "cpu":
+        return "cpu"
+    if accelerator.architecture == OLD_NEURON:
+        return "neuron-v1"
+    if accelerator.architecture.startswith("Gaudi"):
+        return "gaudi"
+    return OF_VENDORS.get(accelerator.vendor.lower())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +49,50 @@ class Optimizer:
     end_states: float  # states a parameter of embedding, head and norms
     newton_schulz_steps: int  # orthogonalisation steps on each matrix (Muon)
     paged: bool  # states may spill to host memory
-    source: str = ""
+    source: str
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """What a training stack keeps besides the model's states."""
+class Software:
+    """What a training stack and an inference engine have in common: a name, sources, and the devices they run on."""
 
     name: str
+    source: str  # of what is documented
+    platforms: frozenset[str]  # that it runs on: see `platform`
+    least_compute_capability: float  # of NVIDIA devices; 0: any
+    platforms_source: str
+    platforms_date: str
+    fitted_source: str  # of the values that measurements were fitted to
+    fitted_date: str
+    aliases: tuple[str, ...] = ()
+    meaning: str = ""
+
+    def runs_on(self, accelerator: Accelerator) -> bool:
+        """Whether it is known to run on a device.
+
+        Assumes: a plugin counts; a device of a vendor that no record knows is never refused, for nobody has said that
+        it cannot; one without a compute capability has the least that is needed.
+        """
+        built_for = platform(accelerator)
+        if ANY in self.platforms or built_for is None:
+            return True
+        if built_for not in self.platforms:
+            return False
+        capability = accelerator.compute_capability
+        return built_for != "nvidia" or capability is None or float(capability) >= self.least_compute_capability
+
+    def unsupported_note(self, accelerator: Accelerator) -> tuple[str, ...]:
+        """What to say of an estimate on a device that the software is not known to run on; nothing where it does."""
+        if self.runs_on(accelerator):
+            return ()
+        return (f"{self.name} is not known to run on {accelerator.name}: its habits are assumed all the same",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStack(Software):
+    """What a training stack keeps besides the model's states."""
+
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
     fp8_inputs: bool  # under fp8 and below, keeps the inputs of linear layers in 8 bits for the backward pass
     hf_modules: bool  # runs the modules of transformers, with their habits
@@ -81,21 +140,30 @@ class Stack:
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
     message_frac: float  # share of the links' rate that those collectives reach
-    schedules: (
-        str  # of pipelines, separated by semicolons; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its
-        # pull request 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
-    )
+    schedules: tuple[
+        str, ...
+    ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
+    # 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
     zero: int  # highest ZeRO stage: Megatron-Core's distributed optimizer is the first (the stages of Megatron-FSDP, an
     # engine of its own, are not these rows'); DeepSpeed refuses stages 2 and 3 in pipelines; nanotron has the first
-    meaning: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """How an inference engine divides a card's memory."""
+class Engine(Software):
+    """What an inference engine runs, how it divides a card's memory, how it starts, and what its steps cost.
 
-    name: str
+    Seconds of the start are those of one with nothing compiled before.
+    """
+
+    support_source: str  # of formats, all-reduce, offloading and the start
+    formats: frozenset[str]  # weight formats, or the words before the first dash of theirs; gguf: all of llama.cpp's
+    custom_all_reduce: bool  # kernels of its own for small messages
+    offload: Literal["none", "stream", "host"]  # layers in host memory: not at all, brought each step, computed there
+    bootstrap_s: float  # process, imports, configuration, communicators
+    warmup_s: float  # profiling, cache allocation, first request
+    compile_s_per_layer: float  # tracing and compiling the model
+    capture_s_per_layer: float  # capturing graphs
+    loader_bytes_per_s: float  # most that one rank's default loader reads from a cold file; 0: no limit known
     memory_rule: Literal[
         "whole", "free", "all"
     ]  # memory_frac of the whole card, of what loading leaves, or all there is
@@ -123,8 +191,11 @@ class Engine:
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     core_bytes_per_cycle: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
     core_flops_per_s: float  # most that one core computes in them; 0: as the calibrated ones
-    meaning: str = ""
-    source: str = ""
+
+    def runs(self, form: WeightFormat) -> bool:
+        """Whether it is documented to run weights of that format."""
+        names = {form.name, form.name.split("-")[0], *(("gguf",) if form.kind == "gguf" else ())}
+        return bool(names & self.formats)
 
 
 BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
@@ -141,8 +212,7 @@ FITTED = {
     "routing_s": "Host time to route, permute and launch the experts of one layer, forward and backward, in s.",
     "message_frac": "Share of the links' rate that messages between replicas reach.",
 }
-"""Columns of data/stacks.csv that `benchmarks/fit_training.py` fits, one value for stacks that are alike, and what they
-mean."""
+"""The `fitted` section of data/stacks.json, written by `benchmarks/fit_training.py`: what its columns mean."""
 
 FITTED_OF_ENGINES = {
     "layer_s": "Time a layer and step beyond its kernels and messages.",
@@ -158,104 +228,15 @@ FITTED_OF_ENGINES = {
     "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",
     "core_flops_per_s": "Most that one core computes in them (0: as the calibrated).",
 }
-"""Columns of data/engines.csv that `benchmarks/fit_serving.py` fits, one value for engines that are alike; meanings."""
+"""The `fitted` section of data/engines.json, written by `benchmarks/fit_serving.py`: what its columns mean."""
 
-Row = TypeVar("Row", Optimizer, Stack, Engine)
-Kept = TypeVar("Kept")
-
-
-def _value(text: str, kind: str, where: str) -> Any:
-    """`text` as the field's type; SpecError naming the cell."""
-    try:
-        if kind == "float":
-            return float(text)
-        if kind == "int":
-            return int(text)
-        if kind == "bool":
-            return {"true": True, "false": False}[text.lower()]
-    except (ValueError, KeyError):
-        raise SpecError(f"{where}: {text!r} is not a {kind}") from None
-    return text
-
-
-def _cells(text: str, file: str, kinds: dict[str, str]) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    """Name, spellings and typed values of each line."""
-    for line, cells in enumerate(csv.DictReader(text.splitlines()), start=2):
-        values = {n: _value(cells[n], k, f"{file} line {line} column {n}") for n, k in kinds.items()}
-        yield cells["name"], [s for s in (cells["name"], *cells["aliases"].split(";")) if s], values
-
-
-def read_rows(file: str, row: type[Row]) -> tuple[dict[str, Row], dict[str, str]]:
-    """Rows of a shipped file by name, and every folded spelling -> name.
-
-    Raises:
-        SpecError: a cell is not of its column's type; names file, line and column.
-    """
-    text = (DATA / file).read_text(encoding="utf-8")
-    kinds = {f.name: str(f.type) for f in fields(row)}
-    rows: dict[str, Row] = {}
-    names: dict[str, str] = {}
-    for name, spellings, values in _cells(text, file, kinds):
-        rows[name] = row(**values)
-        names |= dict.fromkeys((fold(s) for s in spellings), name)
-    return rows, names
-
-
-@cache
-def _optimizers() -> tuple[dict[str, Optimizer], dict[str, str]]:
-    return read_rows("optimizers.csv", Optimizer)
-
-
-@cache
-def _stacks() -> tuple[dict[str, Stack], dict[str, str]]:
-    return read_rows("stacks.csv", Stack)
-
-
-@cache
-def _engines() -> tuple[dict[str, Engine], dict[str, str]]:
-    return read_rows("engines.csv", Engine)
-
-
-def _named(table: tuple[dict[str, Row], dict[str, str]], kind: str, name: str) -> Row:
-    rows, names = table
-    found = names.get(fold(name))
-    if found is None:
-        raise UnknownNameError(kind, name, rows, f"allowed: {', '.join(rows)}")
-    return rows[found]
-
-
-def of_family(rows: Mapping[str, Kept], name: str, file: str) -> Kept:
-    """The row of that name, or of the longest name that it begins with (`megatron` for `megatron-te`).
-
-    Raises:
-        SpecError: `file` has none.
-    """
-    family = max((own for own in rows if name == own or name.startswith(f"{own}-")), key=len, default=None)
-    if family is None:
-        raise SpecError(f"{file} has no row for {name}")
-    return rows[family]
-
-
-def optimizer(name: str) -> Optimizer:
-    """The optimizer of that name. Raises UnknownNameError."""
-    return _named(_optimizers(), "optimizer", name)
-
-
-def stack(name: str) -> Stack:
-    """The training stack of that name. Raises UnknownNameError."""
-    return _named(_stacks(), "training stack", name)
-
-
-def engine(name: str) -> Engine:
-    """The inference engine of that name. Raises UnknownNameError."""
-    return _named(_engines(), "engine", name)
-
-
-def stack_names() -> list[str]:
-    """Names of all training stacks."""
-    return list(_stacks()[0])
-
-
-def engine_names() -> list[str]:
-    """Names of all inference engines."""
-    return list(_engines()[0])
+OPTIMIZERS = FactTable(
+    file="optimizers.csv", meaning="an optimizer: its states and the work of its step", row=Optimizer, key=("name",),
+    dated=("source",),
+)  # fmt: skip
+STACKS = FactTable(
+    file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=()
+)
+ENGINES = FactTable(
+    file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=()
+)

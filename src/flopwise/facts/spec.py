@@ -50,9 +50,7 @@ class SourceSpec(Spec):
         """
         if not isinstance(model, str):
             return model
-        from flopwise.facts.models import load_model
-
-        return load_model(model, facts_folder=self.facts, assume_family=self.assume_family, offline=self.offline)
+        return self.known.model(model, assume_family=self.assume_family, offline=self.offline)
 
     def layered(self, model: Model | str) -> Model:
         """As `model`, one whose layers are known.

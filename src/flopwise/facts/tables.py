@@ -1,22 +1,28 @@
-"""Reading a table of facts: a CSV file whose every cell is checked, with errors that name file, row and column.
+"""Tables of facts: how each is declared, read and overlaid, with errors that name file, row and column.
 
-A number is in base units; a person may also write its unit (`80GiB`, `3.35TB/s`, `400Gbps`, `989.4T`, `$2.49`). An
-empty cell says nothing: a new row then lacks that fact, and a row laid over another keeps what that one says. `unknown`
-says that the fact is not known. Blank rows and rows that begin with `#` are passed over.
+A table is declared once, as a `FactTable`: its columns are the fields of the dataclass that one of its rows becomes. A
+number is in base units; a person may also write its unit (`80GiB`, `3.35TB/s`, `400Gbps`, `989.4T`, `$2.49`). An empty
+cell says nothing: a new row then lacks that fact, and a row laid over another keeps what that one says. `unknown` says
+that the fact is not known. Blank rows and rows that begin with `#` are passed over.
+
+A JSON file of records is a table too: an object for each row, by its name, whose sections hold the columns and the
+`source` they were read from. A record may be `like` another one, and then says only what differs.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from flopwise import units
-from flopwise.errors import SpecError, nearest_names
+from flopwise.errors import SpecError, UnknownNameError, fold, nearest_names
 
 MAX_FILE_BYTES = 20_000_000
 UNKNOWN = "unknown"
@@ -33,7 +39,7 @@ class Row:
 
     values: dict[str, Any]
     file: str
-    line: int
+    line: int | str  # of a CSV file its number, of a JSON file the name of the record
 
     def error(self, column: str, given: object, allowed: str) -> SpecError:
         """Return the error that says where the fault stands, what was given and what is allowed."""
@@ -108,6 +114,11 @@ def flag(cell: str) -> bool:
     raise ValueError("allowed: true, false")
 
 
+def words(cell: str) -> tuple[str, ...]:
+    """Words, or names of several words, between semicolons."""
+    return tuple(part.strip() for part in cell.split(";") if part.strip())
+
+
 def date(cell: str) -> str:
     """A day, `2026-08-03`.
 
@@ -127,6 +138,167 @@ usd_per_hour = number(units.parse_usd, "US dollars per hour above 0 and below 1e
 positive = number(units.parse_count, "a number above 0", high=1e15)
 count = whole(units.parse_count, "a whole number from 1 to 1,000,000", high=10**6)
 confidence = choice("high", "medium", "low")
+usd = number(units.parse_usd, "US dollars above 0 and below 1e9", high=1e9)
+usd_or_nothing = number(units.parse_usd, "US dollars from 0 to 1e9", high=1e9, zero=True)
+at_least_zero = number(units.parse_count, "a number from 0", zero=True)
+_NAMED: dict[str, Reader] = {"date": date, "price_date": date, "confidence": confidence}
+_TYPED: dict[str, Reader] = {
+    "str": text,
+    "float": at_least_zero,
+    "int": whole(units.parse_count, "a whole number from 0", low=0),
+    "bool": flag,
+    "tuple[str, ...]": words,
+    "frozenset[str]": lambda cell: frozenset(words(cell)),
+}
+"""How a column of a name, or of a type, is read where its table says nothing else."""
+
+R = TypeVar("R")
+Key = tuple[Any, ...]
+SECTION_SOURCE = ("source", "date")
+OF_SOURCE = ("confidence", "notes")
+"""What a row that is laid over another does not keep: they go with the source."""
+MAIN_SECTION = "facts"
+
+
+def _reader(name: str, annotation: str) -> Reader:
+    if name in _NAMED:
+        return _NAMED[name]
+    if annotation.startswith("Literal["):
+        return choice(*re.findall(r"'([^']+)'", annotation))
+    return _TYPED[annotation.removesuffix(" | None")]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FactTable(Generic[R]):
+    """One table of facts: its file, what its rows become, and what tells them apart.
+
+    `key` and `dated` are the columns that every row fills. Where several rows make one thing (tiers of a price),
+    `group` names it: a folder's rows for it replace all of the shipped ones.
+    """
+
+    file: str
+    meaning: str  # what a row is
+    row: type[R]
+    key: tuple[str, ...]
+    dated: tuple[str, ...] = SECTION_SOURCE
+    group: tuple[str, ...] = ()
+    readers: Mapping[str, Reader] = field(default_factory=dict)  # of columns whose type does not say all
+    make: Callable[[Row, R | None], R] | None = None  # where columns and fields differ
+    check: Callable[[Row, R, Sequence[R]], None] | None = None  # what a row must not say, after those before it
+
+    @cached_property
+    def columns(self) -> dict[str, Reader]:
+        """What each column may hold."""
+        if self.make is not None:
+            return dict(self.readers)
+        kinds = {f.name: str(f.type) for f in fields(self.row)}  # type: ignore[arg-type]  # rows are dataclasses
+        return {name: self.readers.get(name) or _reader(name, kinds[name]) for name in self._defaults}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Default value of each column, MISSING where every row needs one."""
+        own = (f for f in fields(self.row) if not f.metadata.get("inner"))  # type: ignore[arg-type]  # same
+        return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in own}
+
+    @cached_property
+    def filled(self) -> tuple[str, ...]:
+        """Columns that every row of every file fills."""
+        optional = () if self.make is not None else [n for n in self.key if self._defaults[n] is not MISSING]
+        return tuple(n for n in (*self.key, *self.dated) if n not in optional)
+
+    def built(self, row: Row, known: R | None) -> R:
+        """What `row` says, laid over what is `known`.
+
+        Raises:
+            SpecError: it lacks what every row needs, or says what cannot be.
+        """
+        if self.make is not None:
+            return self.make(row, known)
+        values = {name: self._defaults[name] if value is None else value for name, value in row.values.items()}
+        lacking = [
+            name
+            for name, default in self._defaults.items()
+            if values.get(name, default if known is None else None) is MISSING
+        ]
+        if lacking:
+            raise row.error(lacking[0], "", f"a row of {self.file} needs {', '.join(lacking)}")
+        return self.row(**values) if known is None else replace(known, **values)  # type: ignore[type-var]  # same
+
+    def overlaid(self, below: Mapping[Key, R], path: Path, finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
+        """The rows of `below` with those of the file at `path` laid over them, by key.
+
+        `finish` has the last word on each row of the file: it holds it against other tables.
+
+        Raises:
+            SpecError: the file or a row is wrong; names file, row and column.
+        """
+        read = _read_records if path.suffix == ".json" else read_table
+        rows = read(path, self.columns, keys=self.filled)
+        anew = {tuple(row.values.get(n) for n in self.group) for row in rows} if self.group else ()
+        found = {k: r for k, r in below.items() if not anew or tuple(getattr(r, n) for n in self.group) not in anew}
+        own: dict[Key, R] = {}
+        for row in rows:
+            key = tuple(row.values.get(name) for name in self.key)
+            if key in own:
+                named = ", ".join(str(part) for part in key if part is not None)
+                raise row.error(self.key[-1], key[-1], f"{named} stands in this file twice")
+            known = self._like(row, found) or found.get(key)
+            if known is not None:  # what is said of a source is said of one row
+                for name in OF_SOURCE if "source" in row.values else ():
+                    if name in self.columns:
+                        row.values.setdefault(name, None)
+            made = self.built(row, known)
+            if self.check is not None:
+                self.check(row, made, list(own.values()))
+            found[key] = own[key] = made if finish is None else finish(row, made)
+        return found
+
+    def _like(self, row: Row, found: Mapping[Key, R]) -> R | None:
+        """What the record that a new one is like says."""
+        like = row.values.pop(LIKE, None)
+        if like is None:
+            return None
+        if (like,) not in found:
+            raise row.error(LIKE, like, f"allowed: a record that stands before it: {', '.join(k[0] for k in found)}")
+        return replace(found[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
+
+
+LIKE = "like"
+
+
+class Named(Protocol):
+    """A row that has a name and other spellings of it."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other spellings."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def spellings(rows: Iterable[N]) -> dict[str, N]:
+    """The rows by every folded spelling of their names; of two rows with one spelling the later."""
+    return {key: row for row in rows for spelling in (row.name, *row.aliases) if (key := fold(spelling))}
+
+
+def row_named(kind: str, name: str, by_spelling: Mapping[str, N]) -> N:
+    """The row of that name, in any spelling.
+
+    Raises:
+        UnknownNameError: no such `kind` of thing; names the nearest and all that are known.
+    """
+    row = by_spelling.get(fold(name))
+    if row is None:
+        known = list(dict.fromkeys(row.name for row in by_spelling.values()))
+        raise UnknownNameError(kind, name, known, f"allowed: {', '.join(known)}")
+    return row
 
 
 def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:
@@ -194,6 +366,65 @@ def _lines(path: Path) -> list[str]:
     except UnicodeDecodeError as fault:
         row = raw[: fault.start].count(b"\n") + 1
         raise SpecError(f"{path}, row {row}: is not UTF-8 text; save the table as UTF-8") from fault
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file at `path`.
+
+    Raises:
+        SpecError: it cannot be read, or is none.
+    """
+    try:
+        found = json.loads("".join(_lines(path)))
+    except (ValueError, RecursionError) as fault:
+        raise SpecError(f"{path}: not valid JSON ({fault})") from fault
+    if not isinstance(found, dict):
+        raise SpecError(f"{path}: holds a JSON {type(found).__name__}; an object is needed")
+    return found
+
+
+def _read_records(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:
+    """The checked records of the JSON file at `path`: as rows, whose columns are the keys of their sections.
+
+    Raises:
+        SpecError: the file cannot be read, or a record is none; names the record and the key.
+    """
+    del keys  # a record has its name, and may be like another
+    rows = []
+    for name, record in read_json_object(path).items():
+        row = Row({"name": name}, str(path), name)
+        for column, value in _cells(row, record).items():
+            if column not in columns:
+                near = nearest_names(column, columns)
+                raise row.error(column, value, f"no such key; nearest: {', '.join(near)}" if near else "no such key")
+            if isinstance(value, dict) or value is None:
+                raise row.error(column, value, "a text, a number, true, false or a list of texts is needed")
+            cell = ";".join(map(str, value)) if isinstance(value, list) else str(value)
+            row.values[column] = _value(row, column, cell.strip(), columns[column], required=False)
+            if row.values[column] is _SILENT:
+                row.values[column] = columns[column]("")
+        if LIKE in record:
+            row.values[LIKE] = str(record[LIKE])
+        rows.append(row)
+    return rows
+
+
+def _cells(row: Row, record: Any) -> dict[str, Any]:
+    """The cells of a record by column: `source` of a section other than the first is `SECTION_source`."""
+    if not isinstance(record, dict):
+        raise row.error("", record, "an object of sections is needed")
+    cells = dict[str, Any]()
+    for section, values in record.items():
+        if section == LIKE:
+            continue
+        if not isinstance(values, dict):
+            cells[section] = values
+            continue
+        if "source" not in values:
+            raise row.error(section, ", ".join(values), "a section says where its figures are from: source is missing")
+        for name, value in values.items():
+            cells[f"{section}_{name}" if name in SECTION_SOURCE and section != MAIN_SECTION else name] = value
+    return cells
 
 
 def _check_header(path: Path, header: list[str], columns: Mapping[str, Reader], keys: tuple[str, ...]) -> None:

@@ -114,7 +114,7 @@ def _allocated(platform: Platform, facts: Facts, told: Advance, times: int = 1) 
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
     items = carried(platform, facts, lambda done, whole: told(STAGES[0], done, whole), times=times)
     unmet(items)
-    made = problem(platform, items, facts.folder)
+    made = problem(platform, items, facts)
     told(STAGES[1], 0, 1)
     try:
         found = made.solved()
@@ -134,12 +134,12 @@ def _composed(
     solved: Solved, told: Advance, scenarios: int, seed: int, today: str | None, started: float
 ) -> Assessment:
     platform, facts, made, chosen = solved.platform, solved.facts, solved.made, solved.chosen
-    folder, rules = facts.folder, platform.rules
+    rules = platform.rules
     bill, notes = monthly_cost(made, solved.found, solved.rows)
     told(STAGES[2], 0, 3)
     binding = bindings(made, solved.found)
     told(STAGES[2], 1, 3)
-    questions = whatifs(platform, made, solved.found, folder)
+    questions = whatifs(platform, made, solved.found, facts)
     told(STAGES[2], 2, 3)
     saved = savings(chosen, solved.rows, facts, rules)
     told(STAGES[3], 0, 1)
@@ -151,12 +151,12 @@ def _composed(
         sent = {made.items[number].placed.name: traffic for number, (_, traffic) in volumes.items()}
         busy = [row for row in solved.rows if row.role != IDLE]
         loads = loads_of(busy, chosen)
-        drawn = simulated(platform, busy, fixed, loads=loads, sent_usd=sent, runs=scenarios, seed=seed, folder=folder)
+        drawn = simulated(platform, busy, fixed, loads=loads, sent_usd=sent, runs=scenarios, seed=seed, facts=facts)
     told(STAGES[3], 1, 1)
     ages = price_ages(solved.rows, today)
     own = own_rows(platform, facts, made, solved.found)
-    months = forecast(chosen, solved.rows, volumes, today, folder)
-    register = risks(platform, chosen, solved.rows, bill, questions, drawn, ages, months, folder)
+    months = forecast(chosen, solved.rows, volumes, today, facts)
+    register = risks(platform, chosen, solved.rows, bill, questions, drawn, ages, months, facts)
     return Assessment(
         name=platform.fleet.name,
         date=today or "",
@@ -169,7 +169,7 @@ def _composed(
         whatif=questions,
         scenarios=drawn,
         roadmap=roadmap(chosen, bill),
-        monitoring=alerts(platform, chosen, solved.rows, bill, folder),
+        monitoring=alerts(platform, chosen, solved.rows, bill, facts),
         gpus=gpu_rows(platform, facts, chosen),
         sizes=size_rows(chosen),
         instances=instance_rows(made, solved.found),

@@ -26,8 +26,6 @@ from flopwise.search.plan import check
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed, Platform
@@ -143,7 +141,7 @@ def _asked(number: int, platform: Platform, places: _Places, asked: dict[Key, Se
         parts += [([OWNED], (offer,)) for offer in own]
     keys = []
     for buys, offers in parts:
-        some = replace(offered, offers=offers) if own else offered
+        some = offered.replaced(offers=offers) if own else offered
         wanted: Resolved | None = searched_as(placed, platform, buys)
         if wanted is not None and platform.machines:
             wanted = narrowed(wanted, some, whole=not splittable(placed))
@@ -212,8 +210,7 @@ def _buys(placed: Placed) -> list[str]:
 
 def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved, Searched]]) -> Carried:
     offered, fell = places.of(placed)
-    folder = offered.folder
-    apis, notes = api_offers(placed, places.platform, folder)
+    apis, notes = api_offers(placed, places.platform, offered)
     ways = [api_way(index, placed, offer) for offer in apis]
     own, told = [o for o in offered.offers if isinstance(o, OwnOffer)], list[str]()
     if own and OWNED not in placed.purchase:
@@ -225,7 +222,7 @@ def _one(index: int, placed: Placed, places: _Places, found: list[tuple[Resolved
     offers = {o.key: o for o in offered.offers}
     for _, answer in found:
         plans = [] if answer.plan is None else answer.plan.plans
-        ways += [way(index, placed, c, offers[c.provider, c.instance, c.region], folder=folder) for c in plans]
+        ways += [way(index, placed, c, offers[c.provider, c.instance, c.region], offered) for c in plans]
         if answer.few is not None:
             told.append(f"only the {answer.few} most promising kinds of machines were searched: the fleet is large")
     reasons = () if ways else _why_none(placed, offered, fell, found, notes)
@@ -289,7 +286,7 @@ def _missing(answer: Plan, wanted: Resolved) -> list[str]:
     return told + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in answer.ruled_out]
 
 
-def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:
+def scaled(item: Carried, factor: float, facts: Facts) -> Carried:
     """The workload with `factor` times the traffic or runs, on the same layouts.
 
     Assumes: what it sends grows with its traffic or runs; what it stores does not.
@@ -298,7 +295,7 @@ def scaled(item: Carried, factor: float, folder: Path | None = None) -> Carried:
         return item
     placed, few = item.placed, chosen_few(item)
     more = replace(placed, egress_bytes=placed.egress_bytes * factor, inter_zone_bytes=placed.inter_zone_bytes * factor)
-    ways = tuple(way(item.index, placed, w.candidate, w.offer, factor, folder) for w in few)
+    ways = tuple(way(item.index, placed, w.candidate, w.offer, facts, factor) for w in few)
     return replace(item, placed=more, ways=ways)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER, PowerModel, device_watts, facility_joules
-from flopwise.facts.carbon import GridRecord, grid_record
+from flopwise.facts.catalog import Facts
+from flopwise.facts.regions import GridRecord
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S
 
@@ -38,13 +38,13 @@ def kwh_on(
     return facility_joules(accelerator, num_devices, watts, hours * HOUR_S, power) / JOULES_PER_KWH
 
 
-def footprint(joules: float, provider: str, region: str, folder: Path | None = None) -> Footprint:
+def footprint(joules: float, provider: str, region: str, facts: Facts) -> Footprint:
     """What `joules` at the meter emit in a region; the building's overhead is that of the joules.
 
     Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
     Assumes: the load is spread over the year.
     """
-    grid, kwh = grid_record(provider, region, folder), joules / JOULES_PER_KWH
+    grid, kwh = facts.grid(provider, region), joules / JOULES_PER_KWH
     return Footprint(kwh=kwh, kg=kwh * grid.kg_per_kwh, grid=grid)
 
 

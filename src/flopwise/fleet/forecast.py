@@ -12,8 +12,7 @@ from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.way import way
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.allocate import Allocation
     from flopwise.fleet.problem import Problem
     from flopwise.fleet.results import Chosen
@@ -27,7 +26,7 @@ def forecast(
     rows: Sequence[Allotment],
     volumes: Mapping[int, tuple[float, float]],
     today: str | None,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> list[Month]:
     """The bill of each month from the first beginning to a year after the last; none where no month is known.
 
@@ -56,7 +55,7 @@ def forecast(
         stored, sent = volumes.get(held.item.index, (0.0, 0.0))
         for number in range(begin, whole):
             grown = (1 + held.item.placed.growth_per_month) ** (number - begin)
-            more = _machines(held, grown, folder)
+            more = _machines(held, grown, facts)
             for n, usd in enumerate(_ends(own, grown, more)):
                 sums[number][n] += usd + stored + sent * grown
     return [
@@ -90,7 +89,7 @@ def volumes_by_workload(made: Problem, found: Allocation) -> dict[int, tuple[flo
     return sums
 
 
-def _machines(held: Chosen, grown: float, folder: Path | None) -> float:
+def _machines(held: Chosen, grown: float, facts: Facts) -> float:
     """How many times the machines cost of what they cost, at `grown` times the load."""
     item = held.item
     if grown == 1.0 or item.placed.wanted is None:
@@ -99,7 +98,7 @@ def _machines(held: Chosen, grown: float, folder: Path | None) -> float:
     for found, count in held.parts:
         share = count / found.instances
         now += share * found.usd
-        more = way(item.index, item.placed, found.candidate, found.offer, grown, folder)
+        more = way(item.index, item.placed, found.candidate, found.offer, facts, grown)
         beyond = isinstance(found.offer, OwnOffer) and more.instances > found.offer.most
         later += share * (found.usd * grown if beyond else more.usd)
     return later / now if now else grown

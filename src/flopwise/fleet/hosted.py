@@ -12,7 +12,7 @@ from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from flopwise.facts.hosted_prices import HostedPrice
+    from flopwise.facts.price_book import HostedPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

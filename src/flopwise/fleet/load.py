@@ -10,7 +10,7 @@ import numpy as np
 
 from flopwise.fleet.own import OwnOffer
 from flopwise.ops.types import Array
-from flopwise.search.serving import PREFILL_BUSY
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import FlopwiseError
-from flopwise.facts.models import load_model
 from flopwise.fleet.spec import API
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
-from flopwise.search.serving import answers_in_one_pass
+from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
 from flopwise.serving.bands import serving_band
@@ -57,7 +56,7 @@ def measured(item: Carried, found: Way, facts: Facts) -> Measured | None:
     """The estimate of the way that was chosen; None for machines to work on, and for an API's."""
     if item.wanted is None or found.purchase == API:
         return None
-    model = load_model(item.wanted.model, facts_folder=facts.folder)
+    model = facts.model(item.wanted.model)
     if item.placed.job.task in {"pretrain", "finetune"}:
         return _trained(item, found, facts, model)
     return _served(item, found, facts, model)
@@ -68,7 +67,7 @@ def _trained(item: Carried, found: Way, facts: Facts, model: Model) -> Measured:
     assert item.wanted is not None
     told = trained(training_job(item.wanted, model, facts, found.offer, found.candidate))
     held, band = found.candidate, told.band
-    memory = memory_band(told.job.recipe)
+    memory = memory_band(told.job.recipe, facts.calibration)
     low, high = told.low * told.num_gpus, told.high * told.num_gpus
     figures = {
         "run_s": _ranged(held.seconds, held.seconds / band.high, held.seconds / band.low),

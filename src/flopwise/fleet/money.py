@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.facts.terms import KINDS, Kind
+from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
 from flopwise.fleet.carbon import JOULES_PER_KWH, footprint
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.pricing import volume_usd
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed
 
@@ -38,25 +37,25 @@ class _Rate:
     note: str
 
 
-def carbon_kg(kwh: float, provider: str, region: str, folder: Path | None = None) -> float:
+def carbon_kg(kwh: float, provider: str, region: str, facts: Facts) -> float:
     """What electricity at the meter emits in a region, in kg of CO2 equivalent.
 
     Source and assumptions: `flopwise.fleet.carbon.footprint`.
     """
-    return footprint(kwh * JOULES_PER_KWH, provider, region, folder).kg
+    return footprint(kwh * JOULES_PER_KWH, provider, region, facts).kg
 
 
-def carbon_of(kwh: float | None, offer: Offer, folder: Path | None = None) -> float | None:
+def carbon_of(kwh: float | None, offer: Offer, facts: Facts) -> float | None:
     """The same of an offer, whose own electricity may be known; None where the electricity is not."""
     if kwh is None:
         return None
     if isinstance(offer, OwnOffer) and offer.machines.kg_per_kwh is not None:
         return kwh * offer.machines.kg_per_kwh
-    return carbon_kg(kwh, offer.provider, offer.region, folder)
+    return carbon_kg(kwh, offer.provider, offer.region, facts)
 
 
 def volume_bills(
-    placed: Sequence[Placed], providers: Sequence[Mapping[str, bool]], folder: Path | None = None
+    placed: Sequence[Placed], providers: Sequence[Mapping[str, bool]], facts: Facts
 ) -> dict[tuple[int, str], VolumeBill]:
     """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
 
@@ -66,15 +65,15 @@ def volume_bills(
     machines, or sent to an API, is in their price.
     """
     clouds = sorted({name for held in providers for name, cloud in held.items() if cloud})
-    rates: dict[Kind, dict[str, _Rate]] = {}
-    for kind in KINDS:
+    rates: dict[VolumeKind, dict[str, _Rate]] = {}
+    for kind in VOLUME_KINDS:
         total = sum(_nbytes(p, kind) for p in placed)
-        rates[kind] = _rates(kind, total, clouds, folder) if total else {}
+        rates[kind] = _rates(kind, total, clouds, facts) if total else {}
     found: dict[tuple[int, str], VolumeBill] = {}
     for number, (own, held) in enumerate(zip(placed, providers, strict=True)):
-        kinds = [kind for kind in KINDS if _nbytes(own, kind)]
+        kinds = [kind for kind in VOLUME_KINDS if _nbytes(own, kind)]
         for name in held if kinds else ():
-            usd, notes = dict.fromkeys(KINDS, 0.0), list[str]()
+            usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
             for kind in kinds:
                 rate = rates[kind].get(name, _Rate(0.0, f"{_said(kind)} of {name}: taken to be in its price"))
                 usd[kind] = rate.usd_per_byte * _nbytes(own, kind)
@@ -84,16 +83,16 @@ def volume_bills(
     return found
 
 
-def _nbytes(placed: Placed, kind: Kind) -> float:
+def _nbytes(placed: Placed, kind: VolumeKind) -> float:
     return {"storage": placed.storage_bytes, "egress": placed.egress_bytes, "inter_zone": placed.inter_zone_bytes}[kind]
 
 
-def _said(kind: Kind) -> str:
+def _said(kind: VolumeKind) -> str:
     return kind.replace("_", " ")
 
 
-def _rates(kind: Kind, total: float, clouds: Sequence[str], folder: Path | None) -> dict[str, _Rate]:
-    known, rates = {name: volume_usd(name, kind, total, folder) for name in clouds}, dict[str, _Rate]()
+def _rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, _Rate]:
+    known, rates = {name: volume_usd(name, kind, total, facts) for name in clouds}, dict[str, _Rate]()
     for name, held in known.items():
         if held is not None:
             rates[name] = _Rate(held[0] / total, f"{_said(kind)} of {name}: {held[1].source}, {held[1].date}")

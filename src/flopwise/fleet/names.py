@@ -9,9 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.compliance import tags
-from flopwise.facts.hosted_prices import hosted_prices
-from flopwise.facts.models.catalog import load_model
 from flopwise.facts.offers import known_region, region_names
 from flopwise.fleet.own import OwnOffer, with_own
 from flopwise.fleet.spec import API
@@ -45,7 +42,7 @@ def spelled(platform: Platform, facts: Facts) -> Platform:
 
     What they are compared with from here on has that spelling; all other names are compared blind to case.
     """
-    names = [p.provider for p in hosted_prices(facts.folder)] if _asks_apis(platform) else []
+    names = [p.provider for p in facts.hosted_prices] if _asks_apis(platform) else []
     spelling = {name.lower(): name for name in [*names, *(o.provider for o in facts.offers)]}
     shares = {spelling.get(name.lower(), name): share for name, share in platform.rules.providers.items()}
     caps = [
@@ -77,7 +74,7 @@ class _Known:
         self.instances = tuple(dict.fromkeys(o.instance for o in offers))
         self.regions = region_names(offers)
         if _asks_apis(self.platform):
-            prices = hosted_prices(self.facts.folder)
+            prices = self.facts.hosted_prices
             self.apis = frozenset(p.provider.lower() for p in prices)
             places = (part for p in prices for part in (p.regions or "any").lower().split("/") if part != "any")
             self.regions = tuple(dict.fromkeys([*self.regions, *places]))
@@ -138,7 +135,7 @@ class _Known:
         for at, name in _each(f"{path}.tags", job.tags):
             self.once(at, "tag", name, partial(self.tag, name))
         if job.model is not None:
-            model = partial(load_model, job.model, facts_folder=self.facts.folder)
+            model = partial(self.facts.model, job.model)
             self.once(f"{path}.model", "model", job.model, model)
 
     def provider(self, path: str, name: str, apis: frozenset[str]) -> None:
@@ -155,7 +152,7 @@ class _Known:
         """One that a provider, or a machine of one's own, has."""
         asked = name.strip().lower()
         own = {tag for o in self.facts.offers if isinstance(o, OwnOffer) for tag in o.machines.tags}
-        held = {*tags(self.facts.folder), *own}
+        held = {*self.facts.tags, *own}
         if asked not in held:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", name, held, hint)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.hardware_prices import HardwarePrice
     from flopwise.facts.offers import Offer
+    from flopwise.facts.price_book import HardwarePrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Alert, Allotment, MonthlyCost, Phase
 from flopwise.fleet.hours import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH
 from flopwise.fleet.spec import OWNED
-from flopwise.search.serving import PREFILL_BUSY
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOUR_S, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Placed, Platform
     from flopwise.fleet.results import Chosen
 
@@ -36,7 +34,7 @@ def alerts(
     chosen: Sequence[Chosen],
     rows: Sequence[Allotment],
     bill: MonthlyCost,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> list[Alert]:
     """Thresholds: spend of a day, month or run, latency, memory, throughput, load of the replicas, interruptions."""
     found = list(_of_fleet(platform.rules.budget_per_month, chosen, rows, bill))
@@ -48,7 +46,7 @@ def alerts(
         own = paid.get(held.item.placed.name, [])
         found += _spend(held.item.placed, own)
         found += _of_workload(held)
-        found += _interruptions(own, folder)
+        found += _interruptions(own, facts)
     return found
 
 
@@ -166,14 +164,12 @@ def _of_workload(held: Chosen) -> Iterable[Alert]:
         yield Alert(metric="requests", workload=placed.name, threshold=capacity, unit="1/s", why=why)
 
 
-def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[Alert]:
+def _interruptions(rows: Sequence[Allotment], facts: Facts) -> Iterable[Alert]:
     """More of them than chance explains."""
     for row in rows:
         if row.purchase != "spot":
             continue
-        expected = (
-            spot_record(row.provider, row.gpu, folder).interruptions_per_s * HOUR_S * row.hours_per_month * row.count
-        )
+        expected = facts.spot(row.provider, row.gpu).interruptions_per_s * HOUR_S * row.hours_per_month * row.count
         why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
         yield Alert(
             metric="interruptions a month", workload=row.workload, threshold=float(seldom_more(expected) + 1), unit="",

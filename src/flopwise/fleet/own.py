@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from flopwise import options
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError
-from flopwise.facts.hardware_prices import HardwarePrice, hardware_price
 from flopwise.facts.offers import OWNED, Offer
+from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet.carbon import JOULES_PER_KWH, kwh_on
 from flopwise.fleet.onprem import COLOCATED, Ownership, Site, ownership
 from flopwise.units import HOURS_PER_MONTH, format_bytes, format_rate
@@ -196,7 +196,7 @@ def with_own(facts: Facts, entries: Sequence[Machines]) -> Facts:
         if entry.provider in clouds:
             raise SpecError(f"{entry.where}.provider: {entry.provider} rents machines; own ones need another name")
     new = tuple(_offer(entry, facts) for entry in entries if entry.name not in there)
-    return replace(facts, offers=(*facts.offers, *new)) if new else facts
+    return facts.replaced(offers=(*facts.offers, *new)) if new else facts
 
 
 def _offer(entry: Machines, facts: Facts) -> OwnOffer:
@@ -251,7 +251,7 @@ def _price(entry: Machines, accelerator: str, facts: Facts) -> HardwarePrice:
             accelerator=accelerator, unit="server", grade="", count=entry.gpus, usd=entry.usd, source=GIVEN, date="",
             confidence="high",
         )  # fmt: skip
-    known = hardware_price(accelerator, facts.folder)
+    known = facts.hardware_price(accelerator)
     if known is None:
         raise SpecError(
             f"{entry.where}: what {accelerator} costs to buy is not known (support and network follow it); give "

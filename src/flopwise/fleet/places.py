@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import UnknownNameError
-from flopwise.facts.compliance import providers_with, tags
 from flopwise.fleet.own import OwnOffer
 
 if TYPE_CHECKING:
@@ -22,13 +20,13 @@ def tagged(placed: Placed, facts: Facts) -> frozenset[str] | None:
         UnknownNameError: neither a provider nor an own machine has such a tag.
     """
     asked = [tag.strip().lower() for tag in placed.job.tags]
-    known = tags(facts.folder)
+    known = facts.tags
     own = {tag for offer in facts.offers if isinstance(offer, OwnOffer) for tag in offer.machines.tags}
     for tag in asked:
         if tag not in known and tag not in own:
             hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
             raise UnknownNameError("tag", tag, {*known, *own}, hint)
-    return providers_with(asked, facts.folder) if known.keys() >= set(asked) else frozenset()
+    return facts.providers_with(asked) if known.keys() >= set(asked) else frozenset()
 
 
 def allowed(offer: Offer, placed: Placed, platform: Platform, having: frozenset[str] | None = None) -> str | None:
@@ -62,4 +60,4 @@ def offers_of(placed: Placed, platform: Platform, facts: Facts) -> tuple[Facts, 
             kept.append(offer)
         else:
             fell[reason] = fell.get(reason, 0) + 1
-    return replace(facts, offers=tuple(kept)), fell
+    return facts.replaced(offers=tuple(kept)), fell

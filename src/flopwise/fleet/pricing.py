@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts import book
-from flopwise.facts.reliability import SPOT, SpotRecord, spot_record
-from flopwise.facts.terms import Kind, purchase_terms, volume_price
+from flopwise.facts.catalog import Facts
+from flopwise.facts.price_book import VolumeKind
 from flopwise.ops.types import Floats
 from flopwise.training.checkpoint import daly_interval_s
 from flopwise.training.goodput import DEFAULT_RELIABILITY, progress_frac
@@ -27,7 +24,7 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
-    from flopwise.facts.terms import PurchaseTerms, VolumePrice
+    from flopwise.facts.price_book import PurchaseTerms, VolumePrice
 
 MOST_HOURS = 744.0
 """Of the longest month."""
@@ -114,6 +111,7 @@ def effective(
     offer: Offer,
     purchase: str,
     hours_per_month: float,
+    facts: Facts,
     *,
     interruptible: bool = True,
     checkpoint_s: float = 0.0,
@@ -122,7 +120,6 @@ def effective(
     saved_every_s: float | None = None,
     instances: int = 1,
     starts_per_month: float = 1.0,
-    folder: Path | None = None,
 ) -> EffectivePrice | None:
     """What one instance of `offer` costs for `hours_per_month` of work.
 
@@ -141,9 +138,9 @@ def effective(
         return None
     if purchase.startswith("reserved"):
         return _reserved(offer, purchase, usd, hours_per_month)
-    terms, notes, needed = purchase_terms(offer.provider, offer.instance, folder), [], hours_per_month
+    terms, notes, needed = facts.terms_of(offer.provider, offer.instance), [], hours_per_month
     if purchase == "spot":
-        rate, said = _interruptions(offer, interruptions_per_hour, folder)
+        rate, said = _interruptions(offer, interruptions_per_hour, facts)
         lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
         needed = hours_per_month / max(lasting, 1e-9)
         longer = needed / hours_per_month - 1
@@ -164,9 +161,7 @@ def effective(
     return _price(offer, purchase, usd, hours_per_month, billed, month, tuple(note for note in notes if note))
 
 
-def run_usd(
-    offer: Offer, purchase: str, hours: float, *, folder: Path | None = None
-) -> tuple[float, EffectivePrice] | None:
+def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[float, EffectivePrice] | None:
     """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
 
     A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
@@ -176,7 +171,7 @@ def run_usd(
         SpecError: no such purchase option; hours not above 0.
     """
     months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
-    price = effective(offer, purchase, hours / months, interruptions_per_hour=0.0, folder=folder)
+    price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
     return None if price is None else (price.usd_per_month * months, price)
 
 
@@ -233,20 +228,13 @@ def _price(
     )
 
 
-def _interruptions(offer: Offer, given: float | None, folder: Path | None) -> tuple[float, str]:
+def _interruptions(offer: Offer, given: float | None, facts: Facts) -> tuple[float, str]:
     """(rate of one instance an hour, what is said of it)."""
     if given is not None:
         return given, ""
-    record = _spot(offer.provider, offer.accelerator, folder, book.stamp(SPOT, folder))
+    record = facts.spot(offer.provider, offer.accelerator)
     rate = record.interruptions_per_s * HOUR_S
     return rate, f"one interruption in {1 / rate:,.0f} h of an instance: {record.text}"
-
-
-@lru_cache(maxsize=1024)
-def _spot(provider: str, accelerator: str, folder: Path | None, state: book.Stamp) -> SpotRecord:
-    """The record of spot interruptions, looked up once while the files stay as they are."""
-    del state
-    return spot_record(provider, accelerator, folder)
 
 
 def _sustained_note(terms: PurchaseTerms, share: float) -> list[str]:
@@ -267,9 +255,7 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
     return total
 
 
-def volume_usd(
-    provider: str, kind: Kind, nbytes: float, folder: Path | None = None
-) -> tuple[float, VolumePrice] | None:
+def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
     Raises:
@@ -277,5 +263,5 @@ def volume_usd(
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
-    price = volume_price(provider, kind, folder)
+    price = facts.volume_price(provider, kind)
     return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)

@@ -19,8 +19,7 @@ from flopwise.fleet.week import slots
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Platform, Rules
     from flopwise.fleet.hours import Schedule
@@ -79,7 +78,7 @@ class Problem:
         return replace(self, choices=tuple(choices), demands=tuple(demands), risen=dict.fromkeys(providers, factor))
 
 
-def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = None) -> Problem:
+def problem(platform: Platform, items: Sequence[Carried], facts: Facts) -> Problem:
     """The columns of a fleet whose workloads all have ways."""
     most = KEPT
     few = [chosen_few(item, most) for item in items]
@@ -87,9 +86,9 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
         most = max(1, most // 2)
         few = [chosen_few(item, most) for item in items]
     ways = tuple(w for group in few for w in group)
-    choices = tuple(_choice(n, w, kg) for n, (w, kg) in enumerate(zip(ways, carbon_weighed(ways, folder), strict=True)))
+    choices = tuple(_choice(n, w, kg) for n, (w, kg) in enumerate(zip(ways, carbon_weighed(ways, facts), strict=True)))
     providers = [{w.offer.provider: rented(w.purchase) for w in group} for group in few]
-    volumes = volume_bills([item.placed for item in items], providers, folder)
+    volumes = volume_bills([item.placed for item in items], providers, facts)
     week = slots([_schedule(item) for item in items])
     demands = tuple(
         _demand(item, week[n], {name: volumes[n, name].usd for name in providers[n] if (n, name) in volumes})
@@ -101,12 +100,12 @@ def problem(platform: Platform, items: Sequence[Carried], folder: Path | None = 
     )  # fmt: skip
 
 
-def carbon_weighed(ways: Sequence[Way], folder: Path | None = None) -> list[float]:
+def carbon_weighed(ways: Sequence[Way], facts: Facts) -> list[float]:
     """What each way emits in the choice, kg of CO2 a month; one that is not known counts as its workload's worst.
 
     Assumes: what nobody measured is no cleaner than the others; where none of a workload's is known, none counts.
     """
-    known = [carbon_of(w.kwh, w.offer, folder) for w in ways]
+    known = [carbon_of(w.kwh, w.offer, facts) for w in ways]
     worst: dict[int, float] = {}
     for way, kg in zip(ways, known, strict=True):
         worst[way.workload] = max(worst.get(way.workload, 0.0), kg or 0.0)

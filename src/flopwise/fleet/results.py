@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flopwise.facts.models import load_model
 from flopwise.fleet.assessment import WorkloadResult
 from flopwise.fleet.forked import forked
 from flopwise.fleet.measured import Measured, measured
@@ -118,7 +117,7 @@ def _kind(chosen: Chosen, facts: Facts) -> tuple[str, str, int | None]:
         return size_of(told.parameters), told.pattern, told.parameters
     if wanted is None:
         return "machines", "machines to work on", None
-    count = int(parameters(load_model(wanted.model, facts_folder=facts.folder)))
+    count = int(parameters(facts.model(wanted.model)))
     return size_of(count), "answered by an API", count
 
 
@@ -128,7 +127,7 @@ def _footprint(chosen: Chosen, facts: Facts) -> tuple[float | None, float | None
     carbon: float | None = 0.0
     for found, count in chosen.parts:
         own = None if found.kwh is None else found.kwh * count / found.instances
-        kg = carbon_of(own, found.offer, facts.folder)
+        kg = carbon_of(own, found.offer, facts)
         energy = None if own is None or energy is None else energy + own
         carbon = None if kg is None or carbon is None else carbon + kg
     return energy, carbon

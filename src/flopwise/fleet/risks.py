@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.spec import API
 from flopwise.fleet.week import most_at_once, slots
@@ -15,8 +14,7 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Placed, Platform
     from flopwise.fleet.hours import Schedule
     from flopwise.fleet.results import Chosen
@@ -39,8 +37,8 @@ def risks(
     asked: Sequence[WhatIf],
     drawn: Scenarios | None,
     ages: dict[str, float],
-    months: Sequence[Month] = (),
-    folder: Path | None = None,
+    months: Sequence[Month],
+    facts: Facts,
 ) -> list[Risk]:
     """The register, worst first. `ages`: days since the price of each row's date; `months`: the bill to come."""
     found: list[Risk] = []
@@ -49,7 +47,7 @@ def risks(
         found += _margins(held)
         found += _machine_lost(held, held.item.placed.name in spare)
     found += _quotas(platform, chosen, rows)
-    found += _interruptions(rows, folder)
+    found += _interruptions(rows, facts)
     found += _hosted(rows)
     found += _providers(platform, chosen, bill, asked)
     found += _prices(rows, bill, ages, platform.rules.max_price_age_days)
@@ -155,11 +153,11 @@ def _matches(pattern: str | None, name: str) -> bool:
     return pattern is None or fnmatchcase(name.lower(), pattern.lower())
 
 
-def _interruptions(rows: Sequence[Allotment], folder: Path | None) -> Iterable[Risk]:
+def _interruptions(rows: Sequence[Allotment], facts: Facts) -> Iterable[Risk]:
     for row in rows:
         if row.purchase != "spot":
             continue
-        record = spot_record(row.provider, row.gpu, folder)
+        record = facts.spot(row.provider, row.gpu)
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected = record.interruptions_per_s * HOUR_S * hours
         score = -math.expm1(-expected)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flopwise.errors import FlopwiseError
-from flopwise.facts.formats import weight_format
 from flopwise.fleet.assessment import Allotment, Saving
 from flopwise.fleet.own import OwnOffer
 from flopwise.fleet.spec import API, OWNED
@@ -189,7 +188,8 @@ def _quantised(held: Chosen, facts: Facts) -> Iterable[Saving]:
     for name in FEWER_BITS:
         fewer = min((w.usd for w in _ways_in(name, held, [found.offer], found.purchase, facts)), default=None)
         if fewer is not None and fewer < found.usd:
-            how = f"{weight_format(name).name} weights instead of {current} on {found.offer.instance}; check quality"
+            instead = f"{facts.weight_format(name).name} weights instead of {current}"
+            how = f"{instead} on {found.offer.instance}; check quality"
             yield Saving(what="quantisation", workload="", usd_per_month=found.usd - fewer, how=how, taken=False)
             return
 
@@ -215,11 +215,8 @@ def _ways_in(weights: str, held: Chosen, offers: Sequence[Offer], purchase: str,
     asked = item.wanted.limited(weight_formats=(weights,), purchase=(purchase,))
     asked = replace(asked, max_gpus=min([asked.max_gpus, *own]))
     try:
-        answer = plan(asked, replace(facts, offers=tuple(offers)), alone=False)
+        answer = plan(asked, facts.replaced(offers=tuple(offers)), alone=False)
     except FlopwiseError:
         return []
     sold = {o.key: o for o in offers}
-    return [
-        way(item.index, item.placed, c, sold[c.provider, c.instance, c.region], folder=facts.folder)
-        for c in answer.plans
-    ]
+    return [way(item.index, item.placed, c, sold[c.provider, c.instance, c.region], facts) for c in answer.plans]

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.reliability import spot_record
 from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.spec import OWNED
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Platform
     from flopwise.fleet.load import Load
 
@@ -33,7 +31,7 @@ def simulated(
     sent_usd: Mapping[str, float] | None = None,
     runs: int,
     seed: int,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> Scenarios:
     """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
 
@@ -49,7 +47,7 @@ def simulated(
     """
     if not rows:
         raise ValueError("a bill needs machines")
-    draws, demand = _draws(platform, rows, loads, runs, seed, folder)
+    draws, demand = _draws(platform, rows, loads, runs, seed, facts)
     sent = np.array([(sent_usd or {}).get(placed.name, 0.0) for placed in platform.workloads])
     total = _bill(rows, loads, draws, set(PARTS)) + fixed_usd + demand @ sent
     alone = {
@@ -71,7 +69,7 @@ def _draws(
     loads: Sequence[Load | None],
     runs: int,
     seed: int,
-    folder: Path | None,
+    facts: Facts,
 ) -> tuple[dict[str, Draws], Draws]:
     """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
     random, strays = np.random.default_rng(seed), platform.rules.strays
@@ -83,7 +81,7 @@ def _draws(
     moved = random.normal(0.0, 1.0, (runs, len(sold)))
     spread = np.array([strays.spot_price if r.purchase == "spot" else strays.list_price for r in rows])
     owner = np.array([names[r.workload] for r in rows])
-    rates = np.array([_interruptions(r, folder) for r in rows])
+    rates = np.array([_interruptions(r, facts) for r in rows])
     lost = random.poisson(rates, (runs, len(rows))) - rates
     hours = np.array([max(r.hours_per_month * (1 if r.workload in gangs else r.count), 1e-9) for r in rows])
     low, high = (np.array([_error(r, held)[n] for r, held in zip(rows, loads, strict=True)]) for n in (0, 1))
@@ -100,11 +98,11 @@ def _draws(
     return factors, demand
 
 
-def _interruptions(row: Allotment, folder: Path | None) -> float:
+def _interruptions(row: Allotment, facts: Facts) -> float:
     """Expected a month, of all instances."""
     if row.purchase != "spot":
         return 0.0
-    rate = spot_record(row.provider, row.gpu, folder).interruptions_per_s
+    rate = facts.spot(row.provider, row.gpu).interruptions_per_s
     return rate * HOUR_S * row.hours_per_month * row.count
 
 

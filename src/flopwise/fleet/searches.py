@@ -98,7 +98,7 @@ def _one(asked: Search, kinds: int | None, shares: tuple[str, ...] = ()) -> Sear
     try:
         if kinds is not None:
             buys = asked.wanted.purchase
-            fewer = _planned(asked, replace(asked.facts, offers=promising(asked.facts, kinds, buys, shares)))
+            fewer = _planned(asked, asked.facts.replaced(offers=promising(asked.facts, kinds, buys, shares)))
             if fewer.plan is not None and fewer.plan.plans:
                 return replace(fewer, few=kinds)
         return _planned(asked, asked.facts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flopwise.facts.grades import grade_record
 from flopwise.fleet.places import allowed
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
@@ -54,7 +53,7 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     usd = None if best.on_demand_usd_per_hour is None else _each(best, best.on_demand_usd_per_hour)
     return {
         "gpu": name,
-        "grade": None if device.kind == "cpu" else grade_record(name, facts.folder).grade,
+        "grade": None if device.kind == "cpu" else facts.grade(name).grade,
         "used": bool(used),
         "workloads": list(dict.fromkeys(used)),
         "hbm_bytes": device.hbm_bytes,

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flopwise.facts.compliance import providers_with, tags
-from flopwise.facts.hosted_prices import HostedPrice, hosted_for
-from flopwise.facts.models import load_model
 from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.hosted import api_usd
 from flopwise.fleet.spec import API
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.file import Placed, Platform
 
 UNKNOWN_REGION = "not known"
@@ -72,7 +69,7 @@ def month_of_tokens(placed: Placed, factor: float = 1.0) -> Tokens | None:
     )
 
 
-def api_offers(placed: Placed, platform: Platform, folder: Path | None = None) -> tuple[list[ApiOffer], list[str]]:
+def api_offers(placed: Placed, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
     """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
     if API not in placed.purchase or placed.wanted is None:
         return [], []
@@ -84,11 +81,11 @@ def api_offers(placed: Placed, platform: Platform, folder: Path | None = None) -
     month = month_of_tokens(placed)
     if month is None:
         return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
-    name = load_model(wanted.model, facts_folder=folder).name
-    prices, kept, told = hosted_for(name, folder), list[ApiOffer](), dict[str, list[str]]()
+    name = facts.model(wanted.model).name
+    prices, kept, told = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
     for price in prices:
         offer = _offer(price)
-        reason = _forbidden(offer, placed, platform, folder) or _too_dear(month.usd(price), placed)
+        reason = _forbidden(offer, placed, platform, facts) or _too_dear(month.usd(price), placed)
         if reason is None:
             kept.append(offer)
         else:
@@ -112,7 +109,7 @@ def _offer(price: HostedPrice) -> ApiOffer:
     )
 
 
-def _forbidden(offer: ApiOffer, placed: Placed, platform: Platform, folder: Path | None) -> str | None:
+def _forbidden(offer: ApiOffer, placed: Placed, platform: Platform, facts: Facts) -> str | None:
     """Why an API may not have the workload's data: what is not known of it counts against it."""
     limits, job = placed.job.constraints, placed.job
     if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
@@ -124,9 +121,9 @@ def _forbidden(offer: ApiOffer, placed: Placed, platform: Platform, folder: Path
     ):
         if places and not any(offer.serves(region) for region in places):
             return f"{reason} (region {offer.region})"
-    known = tags(folder)
+    known = facts.tags
     asked = [tag.strip().lower() for tag in job.tags]
-    having = frozenset() if any(tag not in known for tag in asked) else providers_with(asked, folder)
+    having = frozenset() if any(tag not in known for tag in asked) else facts.providers_with(asked)
     if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(job.tags)}"
     return None

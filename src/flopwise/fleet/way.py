@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER
-from flopwise.facts.carbon import grid_record
 from flopwise.fleet.carbon import JOULES_PER_KWH, power_of
 from flopwise.fleet.load import filled_frac, needed, unit_of
 from flopwise.fleet.own import OwnOffer
@@ -17,8 +16,7 @@ from flopwise.search.answer import Candidate
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.file import Placed
 
@@ -64,9 +62,7 @@ class Way:
         return self.instances * self.usd_each
 
 
-def way(
-    index: int, placed: Placed, candidate: Candidate, offer: Offer, factor: float = 1.0, folder: Path | None = None
-) -> Way:
+def way(index: int, placed: Placed, candidate: Candidate, offer: Offer, facts: Facts, factor: float = 1.0) -> Way:
     """A candidate as it serves a month, of `factor` times the traffic or runs it was planned for.
 
     Services first fill the replicas they have, then get more (`load.needed`); runs are as many more.
@@ -95,10 +91,10 @@ def way(
         offer,
         candidate.purchase,
         busy,
+        facts,
         interruptible=placed.interruptible,
         interruptions_per_hour=counted,
         starts_per_month=runs if placed.ends else placed.schedule.starts_per_month,
-        folder=folder,
     )
     assert price is not None, "the search takes what has a price"
     return Way(
@@ -111,17 +107,17 @@ def way(
         paid_hours=price.billed_hours,
         usd_per_hour=price.usd_per_hour_list,
         usd_each=price.usd_per_month,
-        kwh=None if energy is None else _metered_kwh(energy, offer, folder),
+        kwh=None if energy is None else _metered_kwh(energy, offer, facts),
         notes=price.notes,
     )
 
 
-def _metered_kwh(joules: float, offer: Offer, folder: Path | None) -> float:
+def _metered_kwh(joules: float, offer: Offer, facts: Facts) -> float:
     """Electricity at the meter of the buildings that an offer stands in; `joules` as the search has it.
 
     Source: data/carbon.csv, what providers publish of their regions; the search's usual overhead where they do not.
     """
-    there = power_of(grid_record(offer.provider, offer.region, folder))
+    there = power_of(facts.grid(offer.provider, offer.region))
     return joules / JOULES_PER_KWH * there.pue / DEFAULT_POWER.pue
 
 

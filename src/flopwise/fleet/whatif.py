@@ -18,8 +18,8 @@ from flopwise.fleet.spec import OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from flopwise.facts.catalog import Facts
     from flopwise.fleet.allocate import Allocation
     from flopwise.fleet.candidates import Carried
     from flopwise.fleet.file import Platform, Rules
@@ -33,7 +33,7 @@ TOLD = 1e-3
 
 
 def whatifs(
-    platform: Platform, made: Problem, found: Allocation, folder: Path | None = None, *, seconds: float = 3.0
+    platform: Platform, made: Problem, found: Allocation, facts: Facts, *, seconds: float = 3.0
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the bill is told, and what it exceeds."""
     rules = made.rules
@@ -48,7 +48,7 @@ def whatifs(
         ) for p in sorted(paid)
     ]  # fmt: skip
     asks.append(lambda: _without_spot(free, found, rules))
-    asks += _more(platform, made.items, found, folder, seconds)
+    asks += _more(platform, made.items, found, facts, seconds)
     return [row for rows in side_by_side(asks) for row in rows]
 
 
@@ -146,7 +146,7 @@ def grown(item: Carried) -> float:
 
 
 def _more(
-    platform: Platform, items: Sequence[Carried], found: Allocation, folder: Path | None, seconds: float
+    platform: Platform, items: Sequence[Carried], found: Allocation, facts: Facts, seconds: float
 ) -> list[Callable[[], list[WhatIf]]]:
     """Twice the traffic, and the fleet's own growth."""
     free = replace(platform, rules=replace(platform.rules, budget_per_month=None))
@@ -161,7 +161,7 @@ def _more(
         asks.append((f"growth after {MONTHS} months", [grown(i) for i in items], how + own))
 
     def more(each: Sequence[float]) -> Problem:
-        return problem(free, [scaled(i, f, folder) for i, f in zip(items, each, strict=True)], folder)
+        return problem(free, [scaled(i, f, facts) for i, f in zip(items, each, strict=True)], facts)
 
     return [
         partial(_asked, name, partial(more, each), found, platform.rules, seconds, told) for name, each, told in asks

@@ -25,7 +25,7 @@ def workstations(index: int, placed: Placed, facts: Facts, buys: Sequence[str]) 
     """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
     gpus = _canonical(placed.job.constraints.gpus, facts)
     found = [
-        way(index, placed, _machine(placed, offer, buy, facts), offer, folder=facts.folder)
+        way(index, placed, _machine(placed, offer, buy, facts), offer, facts)
         for offer in _fitting(placed, facts)
         for buy in buys
         if _ruling(placed, offer, buy, gpus) is None and offer.price_usd_per_hour(buy) is not None

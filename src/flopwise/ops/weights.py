@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Stack, Table
-from flopwise.facts.formats import Format, Place, tensor_role, weight_format
+from flopwise.facts.formats import BF16, LayerPlace, WeightFormat, tensor_role
 from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 
@@ -28,72 +28,70 @@ def _matrix(item: Item) -> tuple[int, int, int] | None:
             return None
 
 
-def item_weight_bytes(item: Item, fmt: Format, place: Place, *, tied: bool = False) -> float:
+def item_weight_bytes(item: Item, fmt: WeightFormat, place: LayerPlace, *, tied: bool = False) -> float:
     """Bytes of one item's tensors in `fmt`; an embedding that is also the head (`tied`) is stored as the head.
 
-    Source: `data/formats.json`, row by row.
+    Source: `data/weight_formats.csv` and `data/gguf_formats.csv`, row by row.
     Assumes: biases, norms and routers stay in the format's unquantised type.
     """
     numel = item_parameters(item)
     shape = _matrix(item)
     if shape is None:
-        return numel * fmt.vector_bytes()
+        return numel * fmt.vector_bytes
     role = tensor_role(item)
     if role == "embedding" and tied and fmt.kind == "gguf":
         role = "head"
     matrix = shape[0] * shape[1] * shape[2]
-    return fmt.tensor_bytes(item, role, place, shape) + (numel - matrix) * fmt.vector_bytes()
+    return fmt.tensor_bytes(item, role, place, shape) + (numel - matrix) * fmt.vector_bytes
 
 
-def _place(model: Model, stack: Stack) -> Place:
+def _place(model: Model, stack: Stack) -> LayerPlace:
     """What the choice of types asks of the whole model: grouped heads, experts, family."""
     items = [item for layer in stack.kinds for item in layer.items]
     attend = next((i for i in items if isinstance(i, Attend)), None)
     experts = next((i.experts for i in items if isinstance(i, Experts)), 0)
     gqa = attend.heads // attend.kv_heads if attend is not None and attend.kv_heads else 1
-    return Place(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=model.model_type == "falcon")
+    return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=model.model_type == "falcon")
 
 
-def _at(place: Place, layer: int) -> Place:
-    return Place(layer=layer, layers=place.layers, gqa=place.gqa, experts=place.experts, falcon=place.falcon)
+def _at(place: LayerPlace, layer: int) -> LayerPlace:
+    return LayerPlace(layer=layer, layers=place.layers, gqa=place.gqa, experts=place.experts, falcon=place.falcon)
 
 
 def _is_tied(stack: Stack) -> bool:
     return any(isinstance(i, Linear) and i.tied for i in stack.after)
 
 
-def _formats(model: Model, fmt: Format) -> Iterable[tuple[Stack, Format]]:
+def _formats(model: Model, fmt: WeightFormat) -> Iterable[tuple[Stack, WeightFormat]]:
     """The format of each stack: vision and audio towers stay unquantised; GGUF files hold the text stack only."""
-    quantised = fmt.kind == "gguf" or fmt.row["roles"] != "all"
+    quantised = fmt.quantised
     for index, stack in enumerate(model.stacks):
         text = index == 0 or stack.name in ("encoder", "decoder")
         if text or not quantised:
             yield stack, fmt
         elif fmt.kind == "weights":
-            yield stack, weight_format("bf16")
+            yield stack, BF16
 
 
-def weight_bytes(model: Model, fmt: Format | str) -> int:
+def weight_bytes(model: Model, fmt: WeightFormat) -> int:
     """Bytes of all of a model's weights in `fmt`, scales included: what a checkpoint's tensors take.
 
-    Source: `data/formats.json`; checked against published file sizes.
+    Source: the formats' rows; checked against published file sizes.
     Assumes: a GGUF file's few megabytes of metadata are left out; its vision tower is a file of its own.
-    Raises: UnknownNameError: no such format.
     """
     return round(sum(weight_groups(model, fmt).values()))
 
 
-def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
+def weight_groups(model: Model, fmt: WeightFormat) -> dict[str, float]:
     """`weight_bytes` by tensor group: path -> bytes over all layers.
 
     Source: as `weight_bytes`.
     Assumes: as `weight_bytes`; a network without a table of layers is stored unquantised.
     Raises: MissingFactError: not even its number of parameters is known.
     """
-    fmt = weight_format(fmt) if isinstance(fmt, str) else fmt
     groups: dict[str, float] = {}
     if not model.stacks:  # known by published figures: no tensor to tell apart
-        return {"parameters": parameters(model) * fmt.vector_bytes()}
+        return {"parameters": parameters(model) * fmt.vector_bytes}
     for stack, own in _formats(model, fmt):
         place, tied = _place(model, stack), _is_tied(stack)
         for item in (*stack.before, *stack.after):
@@ -108,8 +106,8 @@ def weight_groups(model: Model, fmt: Format | str) -> dict[str, float]:
 
 def _items_bytes(
     items: Iterable[Item],
-    fmt: Format,
-    place: Place,
+    fmt: WeightFormat,
+    place: LayerPlace,
     tp: Ints,
     ep: Ints,
     *,
@@ -126,7 +124,9 @@ def _items_bytes(
     return total
 
 
-def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array, *, expert_tp: Array | None = None) -> Array:
+def layer_prefix_bytes(
+    model: Model, fmt: WeightFormat, tp: Array, ep: Array, *, expert_tp: Array | None = None
+) -> Array:
     """Bytes of the first l layers of the first stack on one rank, (L + 1) x tp: differences give any stage.
 
     Source: as `weight_bytes`, cut as `sharded_parameters` says.
@@ -134,15 +134,15 @@ def layer_prefix_bytes(model: Model, fmt: Format, tp: Array, ep: Array, *, exper
     weights that all layers share count with the first.
     """
     inner = None if expert_tp is None else tuple(np.asarray(expert_tp).tolist())
-    return _prefix(model, fmt.name, tuple(np.asarray(tp).tolist()), tuple(np.asarray(ep).tolist()), inner)
+    return _prefix(model, fmt, tuple(np.asarray(tp).tolist()), tuple(np.asarray(ep).tolist()), inner)
 
 
 @lru_cache(maxsize=512)
 def _prefix(
-    model: Model, name: str, tps: tuple[int, ...], eps: tuple[int, ...], expert_tps: tuple[int, ...] | None
+    model: Model, fmt: WeightFormat, tps: tuple[int, ...], eps: tuple[int, ...], expert_tps: tuple[int, ...] | None
 ) -> Array:
     """`layer_prefix_bytes` by value: a search asks for the same degrees on every machine."""
-    fmt, tp, ep = weight_format(name), np.array(tps), np.array(eps)
+    tp, ep = np.array(tps), np.array(eps)
     expert_tp = None if expert_tps is None else np.array(expert_tps)
     stack = model.stacks[0]
     place = _place(model, stack)
@@ -157,7 +157,7 @@ def _prefix(
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 
-def frozen_bytes(model: Model, items: Iterable[Item], fmt: Format, tp: Ints, ep: Ints, *, most: float) -> Floats:
+def frozen_bytes(model: Model, items: Iterable[Item], fmt: WeightFormat, tp: Ints, ep: Ints, *, most: float) -> Floats:
     """Bytes on one rank of `items` of the first stack in `fmt`, at no more than `most` a parameter; shape of `tp`.
 
     What is not trained crosses links as it is stored, or as it is computed with where that is narrower.
@@ -175,7 +175,7 @@ def frozen_bytes(model: Model, items: Iterable[Item], fmt: Format, tp: Ints, ep:
     return total
 
 
-def end_bytes(model: Model, fmt: Format, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
+def end_bytes(model: Model, fmt: WeightFormat, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
     """Bytes on one rank of what stands before the layers, after them, and of the other stacks.
 
     Source: as `weight_bytes`.

@@ -146,6 +146,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Plans that were run through the simulator."""
     version: int = FORMAT
 
+    def priced(self, top: int | None = None) -> list[tuple[str, str]]:
+        """(what is priced, day of the price) of the first `top` candidates, or of the nearest misses."""
+        shown = (self.plans or self.misses)[:top]
+        return [(f"{c.provider} {c.instance} in {c.region}", c.price_date) for c in shown]
+
 
 def to_json(plan: Plan) -> bytes:
     """The plan as one JSON document, indented."""

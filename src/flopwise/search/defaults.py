@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
-from flopwise.facts.platforms import runs_on
-from flopwise.facts.software import Stack, stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.tensors import parameters
 from flopwise.options import OptionError
 from flopwise.search.spec import ANY
@@ -18,6 +17,7 @@ from flopwise.training.spec import PRECISIONS, SEQ_LEN, divisible_batch
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.search.workload import Resolved
 
 FINETUNE_SEQ_LEN = 2048
@@ -32,15 +32,15 @@ STACKS = {
 """Training software by task where none is named: the first that runs on the device."""
 
 
-def stack_on(workload: Resolved, accelerator: Accelerator) -> str | None:
+def stack_on(workload: Resolved, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
     """The training software on a device: the one asked for, or the usual one there; None where it does not run.
 
     Raises:
         UnknownNameError: an unknown stack is asked for.
     """
     asked = workload.training.stack
-    names = STACKS[workload.task] if asked is None else (stack(asked).name,)
-    return next((name for name in names if runs_on(name, accelerator)), None)
+    stacks = map(facts.stack, STACKS[workload.task] if asked is None else (asked,))
+    return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
 
 
 def seq_len(workload: Resolved, model: Model) -> int:
@@ -63,7 +63,7 @@ def global_batch(workload: Resolved, model: Model, seq: int) -> int:
     return divisible_batch(tokens / seq)
 
 
-def precisions(workload: Resolved, software: Stack) -> tuple[list[str], str]:
+def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
     """The precisions that are searched with a training stack, and what is assumed of them.
 
     `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
@@ -86,15 +86,15 @@ def precisions(workload: Resolved, software: Stack) -> tuple[list[str], str]:
     return found, f"{', '.join(found)} were searched; that narrower formats need no more tokens is for you to check"
 
 
-def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recipe], list[str]]:
+def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows with the training stack `software`, and what was assumed.
 
     Raises:
         SpecError: an unknown precision.
-        UnknownNameError: an unknown optimizer or stack.
+        UnknownNameError: an unknown optimizer or format.
     """
-    data, spec = workload.data, replace(workload.training, stack=software)
-    wanted, chosen = precisions(workload, stack(software))
+    data, spec = workload.data, replace(workload.training, stack=software.name)
+    wanted, chosen = precisions(workload, software)
     seq = seq_len(workload, model)
     batch = global_batch(workload, model, seq)
     notes = [chosen] if chosen else []
@@ -105,6 +105,6 @@ def recipes(workload: Resolved, model: Model, software: str) -> tuple[list[Recip
     if data.global_batch_tokens is None and data.global_batch is None:
         notes.append(f"a global batch of {batch:,} sequences, as none was given (data.global_batch)")
     documents = data.documents(seq)
-    found = [replace(spec, precision=name).recipe(seq, batch, documents) for name in wanted]
+    found = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
     check_skew(model, found[0])
     return found, notes

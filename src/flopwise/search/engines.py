@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
-from flopwise.facts.catalog import load_facts
+from flopwise.facts.catalog import Facts
 from flopwise.search.plan import plan
-from flopwise.search.sweep import Planned, Point
+from flopwise.search.sweep import Planned, SweepPoint
 from flopwise.search.workload import resolve
 
 Task = Callable[["Shipped"], Planned]
@@ -31,11 +31,11 @@ class Shipped(NamedTuple):
     source: bytes
 
 
-def planned(point: Shipped, facts: str | None, assume_family: str | None) -> Planned:
+def planned(point: Shipped, facts: Facts, assume_family: str | None) -> Planned:
     """One workload of a sweep, planned; what makes it impossible is told, not raised."""
     try:
         workload = resolve(msgspec.json.decode(point.source))
-        answer = plan(workload, load_facts(facts), assume_family=assume_family)
+        answer = plan(workload, facts, assume_family=assume_family)
     except InfeasibleError as error:
         return Planned(name=point.name, varied=point.varied, plan=None, reasons=[str(error), *error.reasons])
     except FlopwiseError as error:
@@ -44,17 +44,17 @@ def planned(point: Shipped, facts: str | None, assume_family: str | None) -> Pla
 
 
 def run(
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     engine: str,
     *,
-    facts: str | None = None,
+    facts: Facts,
     assume_family: str | None = None,
     workers: int | None = None,
     address: str | None = None,
 ) -> Iterator[tuple[int, Planned]]:
     """(number, plan) of every point, as they are ready.
 
-    `facts` is a folder that every worker can read. `workers`: processes at once; all cores without it. `address`: of
+    `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of
     the Ray cluster; without it RAY_ADDRESS, or the one that runs on this machine.
 
     Raises:
@@ -85,7 +85,7 @@ def _in_processes(points: Sequence[Shipped], task: Task, workers: int) -> Iterat
 
 
 def _on_ray(points: Sequence[Shipped], how: dict[str, Any], address: str | None) -> Iterator[tuple[int, Planned]]:
-    """Assumes: the workers have this version of flopwise installed, and see the same facts folder."""
+    """Assumes: the workers have this version of flopwise installed."""
     ray = _ray()
     own = not ray.is_initialized()
     if own:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
-from flopwise.facts.platforms import runs_on
+from flopwise.facts.software import Engine
 from flopwise.search.plan_draft import RejectionLog
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def nothing_left(ruled_out: RejectionLog) -> InfeasibleError:
     )
 
 
-def running(kinds: list[NodeKind], software: str, ruled_out: RejectionLog) -> list[NodeKind]:
+def running(kinds: list[NodeKind], engine: Engine, ruled_out: RejectionLog) -> list[NodeKind]:
     """Those on which an inference engine runs; the others are counted in `ruled_out`.
 
     Raises:
@@ -104,10 +104,10 @@ def running(kinds: list[NodeKind], software: str, ruled_out: RejectionLog) -> li
     kept = []
     for kind in kinds:
         device = kind.cluster.accelerator
-        if runs_on(software, device):
+        if engine.runs_on(device):
             kept.append(kind)
         else:
-            ruled_out.add(f"{software} is not known to run there", len(kind.priced), device.name, unit="offers")
+            ruled_out.add(f"{engine.name} is not known to run there", len(kind.priced), device.name, unit="offers")
     if not kept:
         raise nothing_left(ruled_out)
     return kept

@@ -8,8 +8,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.facts.grades import grade_remarks
-from flopwise.facts.models import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
 from flopwise.search.plan_draft import PlanDraft
@@ -35,7 +33,7 @@ def check(workload: Resolved, facts: Facts) -> None:
     if workload.task in TRAINING:
         from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half of the code is enough for each
 
-        check_training(workload, model)
+        check_training(workload, model, facts)
     else:
         from flopwise.search.plan_serving import check_serving  # noqa: PLC0415 - as above
 
@@ -43,7 +41,7 @@ def check(workload: Resolved, facts: Facts) -> None:
 
 
 def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
-    model = load_model(workload.model, facts_folder=facts.folder, assume_family=assume_family)
+    model = facts.model(workload.model, assume_family=assume_family)
     if not model.stacks:
         raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
     return model
@@ -85,7 +83,7 @@ def plan(
         "assumptions": [
             *model.notes,
             *draft.assumptions,
-            *grade_remarks((one.gpu for one in draft.plans[:SHOWN]), facts.folder),
+            *facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN]),
         ],
     }
     return Plan(

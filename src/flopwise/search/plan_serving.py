@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.formats import cache_elem_bytes, weight_format
-from flopwise.facts.software import engine
+from flopwise.facts import defaults
+from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.search.deployments import Deployments, answers_in_one_pass, deployments
 from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, cheaper_misses
-from flopwise.search.serving import Deployments, answers_in_one_pass, deployments
 from flopwise.search.serving_floors import floors, weights_read_s
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import DEGREES, ServingOption, cost_front, front_nodes, latency_fronts
-from flopwise.search.serving_targets import stepped, target_costs
-from flopwise.search.serving_techniques import tokens_a_step, told, with_draft
+from flopwise.search.serving_option import (
+    DEGREES,
+    ServingOption,
+    cost_front,
+    front_nodes,
+    latency_fronts,
+    serving_options,
+)  # fmt: skip
+from flopwise.search.serving_techniques import format_on, tokens_a_step, told, with_facts
+from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.serving.estimate import check_request
-from flopwise.serving.precision import layer_weight_bits, substitute
+from flopwise.serving.precision import layer_weight_bits
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -39,27 +46,28 @@ SIXTEEN = 12.0
 """Bits of a weight above which it counts as one of 16 bits."""
 
 
-def formats(workload: Resolved, model: Model) -> list[str]:
+def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
     """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too."""
     asked = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if asked:
-        return [weight_format(name).name for name in asked]
+        return [workload.facts.weight_format(name) for name in asked]
     if model.checkpoint_format is not None:
-        return [weight_format(model.checkpoint_format).name]
-    return ["bf16"] if answers_in_one_pass(model, workload) else ["bf16", "fp8"]
+        return [workload.facts.weight_format(model.checkpoint_format)]
+    return [BF16] if answers_in_one_pass(model, workload) else [BF16, workload.facts.weight_format("fp8")]
 
 
-def variants(workload: Resolved, model: Model) -> list[tuple[str, str]]:
+def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, CacheFormat]]:
     """(weights, cache) formats to search: as asked, else the cache in 16 bits, and in fp8 under 8-bit weights.
 
     Source: the cache types that engines take with fp8 checkpoints (vLLM and SGLang, quantised KV cache).
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
     wanted, asked = formats(workload, model), workload.limits.kv_dtype
+    plain, eight = (workload.facts.cache_format(name) for name in (asked or "bf16", "fp8"))
+    found = [(weights, plain) for weights in wanted]
     if asked is not None or answers_in_one_pass(model, workload):
-        return [(weights, asked or "bf16") for weights in wanted]
-    found = [(weights, "bf16") for weights in wanted]
-    return found + [(weights, "fp8") for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
+        return found
+    return found + [(weights, eight) for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
 
 def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
@@ -68,10 +76,9 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    with_draft(workload, facts)
-    for _, kv_dtype in variants(workload, model):
-        cache_elem_bytes(kv_dtype)
-    engine(workload.engine)
+    workload = with_facts(workload, facts)
+    variants(workload, model)
+    _ = workload.engine
     answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
     try:
         return check_request(model, workload.input_tokens, answer)
@@ -98,10 +105,9 @@ def plan_serving(
     """
     draft = PlanDraft()
     draft.assumptions += check_serving(workload, model, facts)
-    workload = with_draft(workload, facts)
+    workload = with_facts(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
-    software = engine(workload.engine).name
-    nodes = running(node_kinds(workload, facts, draft.ruled_out, alone=alone), software, draft.ruled_out)
+    nodes = running(node_kinds(workload, facts, draft.ruled_out, alone=alone), workload.engine, draft.ruled_out)
     draft.assumptions = [
         *_default_assumptions(workload, model, wanted),
         *draft.assumptions,
@@ -162,19 +168,19 @@ def _picks(
     return picks, missed
 
 
-def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[str, str]]) -> list[str]:
+def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
     """What stands in where the workload is silent."""
     limits, flow, told = workload.limits, workload.arriving, list[str]()
     if limits.engine is None:
-        told.append(f"the engine {engine(workload.engine).name}, as none was given (constraints.engine)")
+        told.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
         told.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
         return told
-    names = list(dict.fromkeys(weights for weights, _ in wanted))
+    names = list(dict.fromkeys(weights.name for weights, _ in wanted))
     if not limits.weight_formats:
         care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
         told.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
-    if limits.kv_dtype is None and any(cache != "bf16" for _, cache in wanted):
+    if limits.kv_dtype is None and any(cache.name != "bf16" for _, cache in wanted):
         told.append("the KV cache in bf16, and in fp8 under 8-bit weights (constraints.kv_dtype); check quality in fp8")
     if flow.trace is not None:
         told.append(
@@ -235,7 +241,7 @@ def _options(
     workload: Resolved,
     model: Model,
     nodes: list[NodeKind],
-    wanted: list[tuple[str, str]],
+    wanted: list[tuple[WeightFormat, CacheFormat]],
     draft: PlanDraft,
     advance: Callable[[int], None],
 ) -> list[ServingOption]:
@@ -243,17 +249,19 @@ def _options(
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_a_step(workload)
     limit_s = np.inf if target is None else stepped(target.seconds, 1)
-    names = list(dict.fromkeys(weights for weights, _ in wanted))
+    forms = list(dict.fromkeys(weights for weights, _ in wanted))
     read_s = {
-        (id(n), name): 0.0 if target is None else weights_read_s(model, n, name) / each for n in nodes for name in names
+        (id(n), form.name): 0.0 if target is None else weights_read_s(model, n, form) / each
+        for n in nodes
+        for form in forms
     }
     spared = sorted(read_s, key=read_s.__getitem__)[:NEAREST]  # even if hopeless: a miss is told by how much
     for done, node in enumerate(nodes):
         advance(done)
         for weights, kv_dtype in wanted:
-            floor_s = read_s[id(node), weights]
-            if floor_s > limit_s and (id(node), weights) not in spared:
-                example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights}"
+            floor_s = read_s[id(node), weights.name]
+            if floor_s > limit_s and (id(node), weights.name) not in spared:
+                example = f"{node.cluster.accelerator.name} ({node.name}): {format_seconds(floor_s)} in {weights.name}"
                 draft.ruled_out.add(
                     "reading the weights once takes longer than the TPOT target", 1, example, unit="machines"
                 )
@@ -267,28 +275,22 @@ def _options(
                 draft.ruled_out.add(
                     "does not fit in memory",
                     found.too_big,
-                    f"{device.name} ({node.name}): {weights} weights take at least "
+                    f"{device.name} ({node.name}): {weights.name} weights take at least "
                     f"{format_bytes(found.smallest_bytes)} of {format_bytes(device.hbm_bytes)}",
                 )
-            memo: dict[Any, Any] = {}
             if found.batch.size:
-                options += [
-                    ServingOption(
-                        workload=workload, model=model, node=node, found=found, priced=priced, kv_dtype=kv_dtype,
-                        memo=memo,
-                    ) for priced in node.priced
-                ]  # fmt: skip
+                options += serving_options(workload, model, node, found, kv_dtype, node.priced)
     return options
 
 
 def _found(
-    workload: Resolved, model: Model, node: NodeKind, weights: str, kv_dtype: str, draft: PlanDraft
+    workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
 ) -> Deployments | None:
     """Deployments on one node; a 16-bit format runs as what the device has; None (and a count) without any rate."""
-    if kv_dtype == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
+    if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:
-        return deployments(model, workload, node, substitute(weights, node.cluster.rates) or weights, kv_dtype)
+        return deployments(model, workload, node, format_on(weights, node.cluster, workload.facts), kv_dtype)
     except MissingFactError as error:
         draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
@@ -305,7 +307,7 @@ def _count_miss(pick: Pick[ServingOption], draft: PlanDraft) -> None:
     if (option.num_gpus > option.workload.max_gpus).all():
         failed = "max_gpus"
     example = (
-        f"{option.priced.offer.instance} {option.found.weights}: "
+        f"{option.priced.offer.instance} {option.found.weights.name}: "
         f"TTFT {format_seconds(float(option.found.ttft_s[row]))}, "
         f"TPOT {format_seconds(float(option.found.tpot_s[row]))} on {int(option.instances[row])} instances"
     )

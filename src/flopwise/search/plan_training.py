@@ -10,30 +10,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
-from flopwise.facts.formats import weight_format
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.reliability import spot_record
-from flopwise.facts.software import stack
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
+from flopwise.search.layout_search import (
+    LayoutSearch,
+    StepTables,
+    TimedLayouts,
+    floor_flops,
+    floor_gpu_s,
+    layout_search,
+    timed_layouts,
+)
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
-from flopwise.search.training import Known, Searched, Timed, floor_flops, floor_gpu_s, searched, timed
-from flopwise.search.training_option import TrainingOption, conditions, reliability
+from flopwise.search.training_option import TrainingOption, reliability, training_options
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, training_band
+from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.frozen import split_model
-from flopwise.training.layout import Layout, Lora
+from flopwise.training.layout import Lora
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import FULL
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.search.workload import Resolved
@@ -45,14 +48,14 @@ NEAREST = 3
 """Machines that are searched even where none is fast enough."""
 
 
-def check_training(workload: Resolved, model: Model) -> tuple[str, ...]:
+def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
     """What is assumed of sequences longer than the model is made for, once recipe and length can be.
 
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     spec = workload.training
-    found, _ = recipes(workload, model, stack(spec.stack or STACKS[workload.task][0]).name)
+    found, _ = recipes(workload, model, facts.stack(spec.stack or STACKS[workload.task][0]), facts)
     if spec.schedule is not None:
         schedule_code(spec.schedule)
     first = found[0]
@@ -77,8 +80,8 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     draft = PlanDraft()
-    draft.assumptions += check_training(workload, model)
-    options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts.folder)
+    draft.assumptions += check_training(workload, model, facts)
+    options = _options(workload, model, _by_stack(workload, facts, draft, alone=alone), draft, advance, facts)
     best: dict[tuple[str, str, str], tuple[float, Pick[TrainingOption]]] = {}
     missed: list[tuple[float, Pick[TrainingOption]]] = []
     for option in options:
@@ -95,7 +98,7 @@ def plan_training(
     _count_missed([pick for _, pick in missed], draft)
     picks = [pick for _, pick in sorted(best.values(), key=lambda entry: entry[0])]
     draft.plans = candidates(picks)
-    draft.assumptions += _spot_assumptions(draft.plans, facts.folder)
+    draft.assumptions += _spot_assumptions(draft.plans, facts)
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
@@ -107,7 +110,7 @@ def plan_training(
     odds_of = {id(option): option.odds() for option, _ in unbeaten}
     draft.front = candidates(Pick(option, row, odds_of[id(option)]) for option, row in unbeaten)
     if picks:
-        draft.levers = levers(picks[0], draft)
+        draft.levers = levers(picks[0], draft, facts)
     else:
         missed.sort(key=lambda entry: entry[0])
         draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
@@ -123,7 +126,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
-        software = stack_on(workload, device)
+        software = stack_on(workload, device, facts)
         if software is None:
             why = (
                 "no usual training stack is known to run there"
@@ -132,7 +135,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
             )
             draft.ruled_out.add(why, len(node.priced), device.name, unit="offers")
         else:
-            groups.setdefault(software, []).append(node)
+            groups.setdefault(software.name, []).append(node)
     if not groups:
         raise nothing_left(draft.ruled_out)
     if asked is None:
@@ -149,32 +152,31 @@ def _options(
     groups: dict[str, list[NodeKind]],
     draft: PlanDraft,
     advance: Advance | None,
-    folder: Path | None = None,
+    facts: Facts,
 ) -> list[TrainingOption]:
     """Every recipe on every kind of node and way to buy it."""
     options: list[TrainingOption] = []
     tokens = workload.tokens or 0.0
-    spec = workload.training
-    work = [(software, *recipes(workload, model, software)) for software in groups]
+    work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
     steps, before = sum(len(nodes) for _, nodes in pairs), 0
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
-        job = searched(
+        job = layout_search(
             model,
             recipe,
             most=workload.max_gpus,
             least=workload.min_gpus,
-            schedule=spec.schedule,
-            shard=spec.shard,
+            schedule=workload.training.schedule,
+            shard=workload.training.shard,
         )
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
-        known: Known = {}
+        tables: StepTables = {}
         away = Offloads(job)
-        margin = memory_band(recipe).quantile(workload.confidence)
+        margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
                 advance(before + done, steps)
@@ -184,23 +186,14 @@ def _options(
                     f"costs over {HOPELESS} times the best even at its peak rate", 1, name, unit="machines"
                 )
                 continue
-            result = timed(job, node, tokens, known, margin=margin)
+            result = timed_layouts(job, node, tokens, tables, margin=margin)
             draft.evaluated += result.considered
             _count_unfit(job, node, result, draft)
-            clock = partial(timed, node=node, tokens=tokens, known=known, margin=margin)
+            clock = partial(timed_layouts, node=node, tokens=tokens, tables=tables, margin=margin)
             for chosen, times in ((job, result), *away.worth_trying(node, result, clock)):
                 draft.evaluated += times.considered if chosen is not job else 0
                 if times.rows.size:
-                    band = training_band(TrainJob(model=model, recipe=recipe, layout=Layout(), cluster=node.cluster))
-                    found = [
-                        TrainingOption(
-                            workload=workload, node=node, priced=priced, search=chosen, layouts=times, band=band,
-                            conditions=conditions(
-                                priced.purchase, priced.offer.provider, node.cluster.accelerator.name, node.count,
-                                folder, chosen.reliability,
-                            ),
-                        ) for priced in node.priced
-                    ]  # fmt: skip
+                    found = training_options(workload, node, chosen, times, facts)
                     best[recipe.precision] = min(best[recipe.precision], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
@@ -208,7 +201,7 @@ def _options(
 
 
 def _by_floor(
-    job: Searched, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
+    job: LayoutSearch, nodes: list[NodeKind], tokens: float, workload: Resolved, draft: PlanDraft
 ) -> list[tuple[float, NodeKind]]:
     """(least conceivable cost, node), cheapest first, without those that no number of devices makes fast enough."""
     kept: list[tuple[float, NodeKind]] = []
@@ -234,7 +227,7 @@ def _by_floor(
     return sorted(kept, key=lambda entry: entry[0])
 
 
-def _count_unfit(job: Searched, node: NodeKind, result: Timed, draft: PlanDraft) -> None:
+def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:
     device = node.cluster.accelerator
     if result.fitting < result.considered:
         needs, has = format_bytes(result.smallest_bytes), format_bytes(device.hbm_bytes)
@@ -258,18 +251,18 @@ def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
 
 
-def _spot_assumptions(plans: Iterable[Candidate], folder: Path | None = None) -> list[str]:
+def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
     """What is assumed of the spot capacity in `plans`, once for each provider and accelerator."""
     bought = dict.fromkeys((one.gpu, one.provider) for one in plans if one.purchase == "spot")
-    return [f"spot {gpu} of {provider}: {spot_record(provider, gpu, folder).text}" for gpu, provider in bought]
+    return [f"spot {gpu} of {provider}: {facts.spot(provider, gpu).text}" for gpu, provider in bought]
 
 
-def levers(best: Pick[TrainingOption], draft: PlanDraft) -> list[Lever]:
+def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[Lever]:
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen, base = draft.plans[0], best.option.job(best.row)
     reference = _outcome(base, chosen)
     found: list[Lever] = []
-    for change, job in _changes(base, best.option.workload.task):
+    for change, job in _changes(base, best.option.workload.task, facts):
         try:
             memory, seconds, cost = _outcome(job, chosen)
         except FlopwiseError as error:
@@ -305,7 +298,7 @@ def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
 
 
-def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
+def _changes(base: TrainJob, task: str, facts: Facts) -> list[tuple[str, TrainJob]]:
     """Single changes to a job that people ask about."""
     layout, recipe = base.layout, base.recipe
     rates = base.cluster.rates
@@ -326,9 +319,10 @@ def _changes(base: TrainJob, task: str) -> list[tuple[str, TrainJob]]:
         zero = layout.zero or 1
         changes.append(("twice the GPUs (dp)", replace(base, layout=replace(layout, dp=2 * int(layout.dp), zero=zero))))
     changes.append(("twice the global batch", replace(base, recipe=replace(recipe, global_batch=2 * batch))))
-    changes.append(("optimizer adamw-8bit", replace(base, recipe=replace(recipe, optimizer="adamw-8bit"))))
-    if recipe.lora is not None and recipe.lora.base == "bf16":
-        quantised = replace(recipe.lora, base=weight_format("nf4").name)
+    eight = facts.optimizer("adamw-8bit")
+    changes.append((f"optimizer {eight.name}", replace(base, recipe=replace(recipe, optimizer=eight))))
+    if recipe.lora is not None and recipe.lora.base.name == "bf16":
+        quantised = replace(recipe.lora, base=facts.weight_format("nf4"))
         changes.append(("QLoRA (nf4 base)", replace(base, recipe=replace(recipe, lora=quantised))))
     if recipe.lora is None and task == "finetune":
         adapters = Lora(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
-Odds = dict[str, Floats]
-"""For each target the probability that it is met, of every row."""
-Shortfalls = dict[str, Floats]
+ByTarget = dict[str, Floats]
+"""A column for each target: the probability that it is met, or how far it is missed."""
 NEAREST_MISSES = 5
 """Misses that a plan shows where nothing meets the targets."""
 CHEAPER_MISSES = 3
@@ -35,40 +34,16 @@ class Option(ABC):
     workload: Resolved
     node: NodeKind
     priced: Priced
-
-    @property
-    @abstractmethod
-    def instances(self) -> Floats:
-        """Instances that each row takes."""
-
-    @property
-    @abstractmethod
-    def seconds(self) -> Floats:
-        """Time of the run or the batch job; of one request of a service."""
-
-    @property
-    @abstractmethod
-    def cost_usd(self) -> Floats:
-        """Cost of the run or the batch job; of a month of service."""
-
-    @property
-    @abstractmethod
-    def energy_joules(self) -> Floats:
-        """Energy at the meter in that time; infinite where the device's power limit is not known."""
-
-    @property
-    @abstractmethod
-    def memory_bytes(self) -> Floats:
-        """Memory of the fullest device."""
+    instances: Floats
+    seconds: Floats  # of the run or the batch job; of one request of a service
+    cost_usd: Floats  # of the run or the batch job; of a month of service
+    energy_joules: Floats  # at the meter, in the time that is paid; infinite where the power limit is not known
+    memory_bytes: Floats  # of the fullest device
+    tokens_per_s: Floats  # that are trained on, or answered (read, where nothing is)
 
     @abstractmethod
-    def odds(self, workload: Resolved | None = None) -> Odds:
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: the same with other targets."""
-
-    @property
-    @abstractmethod
-    def tokens_per_s(self) -> Floats:
-        """Tokens a second of all accelerators: useful ones that are trained on, or answers."""
 
     @abstractmethod
     def layout_document(self, row: int) -> dict[str, Any]:
@@ -78,30 +53,29 @@ class Option(ABC):
     def figures(self, row: int) -> dict[str, float | None]:
         """Rates, latencies and whatever else the task has."""
 
-    @cached_property
-    def num_gpus(self) -> Floats:
-        """Accelerators of all instances of each row."""
-        gpus: Floats = self.instances * self.node.count
-        return gpus
-
-    @cached_property
-    def usd_per_hour(self) -> Floats:
-        """Price of all instances of each row."""
-        hourly: Floats = self.instances * self.priced.usd_per_hour
-        return hourly
-
-    @property
-    def score(self) -> Floats:
-        """What the objective minimises."""
-        return {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}[self.workload.objective]
-
-    def service_shortfalls(self) -> Shortfalls:
+    def service_shortfalls(self) -> ByTarget:
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
         return {}
 
     @cached_property
-    def shortfalls(self) -> Shortfalls:
-        """How many times its limit the figure of each target is, for each row: above 1 it misses."""
+    def num_gpus(self) -> Floats:
+        """Accelerators of all instances of each row."""
+        return self.instances * self.node.count
+
+    @cached_property
+    def usd_per_hour(self) -> Floats:
+        """Price of all instances of each row."""
+        return self.instances * self.priced.usd_per_hour
+
+    @property
+    def score(self) -> Floats:
+        """What the objective minimises."""
+        columns = {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}
+        return columns[self.workload.objective]
+
+    @cached_property
+    def shortfalls(self) -> ByTarget:
+        """How many times its limit the figure of each target is: above 1 it misses."""
         workload, found = self.workload, self.service_shortfalls()
         for name, value, limit in (
             ("deadline", self.seconds, workload.deadline_s),
@@ -114,13 +88,13 @@ class Option(ABC):
             found["throughput"] = workload.tokens_per_s / self.tokens_per_s
         return found
 
-    @cached_property
+    @property
     def shortfall(self) -> Floats:
         """The worst of each row's `shortfalls`; 0 without any."""
         worst: Floats = np.max(np.stack([np.zeros(self.seconds.shape), *self.shortfalls.values()]), axis=0)
         return worst
 
-    def allowed(self, odds: Odds) -> Index:
+    def allowed(self, odds: ByTarget) -> Index:
         """The rows that meet every target with the confidence asked for, and keep to the limits."""
         workload = self.workload
         keep = (self.num_gpus <= workload.max_gpus) & (self.num_gpus >= workload.min_gpus) & np.isfinite(self.cost_usd)
@@ -136,7 +110,7 @@ class Option(ABC):
         row = int((short if too_many.all() else np.where(too_many, np.inf, short)).argmin())
         return float(short[row]) + 1e6 * bool(too_many[row]), row
 
-    def candidate(self, row: int, odds: Odds, rank: int) -> Candidate:
+    def candidate(self, row: int, odds: ByTarget, rank: int) -> Candidate:
         """The candidate of one row."""
         offer, device = self.priced.offer, self.node.cluster.accelerator
         energy = float(self.energy_joules[row])
@@ -172,7 +146,7 @@ class Pick(NamedTuple, Generic[O]):
 
     option: O
     row: int
-    odds: Odds
+    odds: ByTarget
 
     @property
     def score(self) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.facts.software import stack
-from flopwise.search.space import Limits, powers_of_two
-from flopwise.search.training import fastest
+from flopwise.search.layout_search import fastest_layout
+from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import confident_capacity_bytes, peak_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
 
+Floats = NDArray[np.float64]
 STRATEGIES = ("data", "zero-1", "fsdp", "tensor", "pipeline", "context", "expert", "hybrid")
 """One degree grows with the GPUs, or the best of all (hybrid); expert: data parallel with experts spread over it."""
 MEANINGS = {
@@ -32,7 +32,7 @@ MEANINGS = {
 BENT_FRAC = 0.8
 """Efficiency below which a way of spreading counts as bent."""
 MICRO_BATCHES = 16
-_FULLY = 3
+FULLY_SHARDED = 3
 CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tensor-parallel messages are exposed", ("tensor_parallel",)),
     ("context-parallel messages are exposed", ("context_parallel",)),
@@ -50,7 +50,7 @@ UNEVEN = "the fullest stage (head, embedding, layers left over) sets the pace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ScalingPoint:
     """One way of spreading on one number of GPUs; without layout or time where it cannot be, `reason` says why."""
 
     strategy: str
@@ -75,29 +75,34 @@ class Bend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ScalingComparison:
     """Every way of spreading on 1, 2, 4 ... GPUs, against `reference`: the best on the fewest GPUs that it fits."""
 
     weak: bool
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
     bends: tuple[Bend, ...]
-    reference: Point | None
+    reference: ScalingPoint | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """Candidates of one number of GPUs; `lines` of each step."""
+class _Steps(NamedTuple):
+    """Candidates of one number of GPUs: whose each is, its memory, and the lines of its step."""
 
     layout: Layout
-    names: tuple[str, ...]
-    memory: NDArray[np.float64]
-    step: NDArray[np.float64]
-    lines: dict[str, NDArray[np.float64]]
+    strategies: tuple[str, ...]
+    memory: Floats
+    step: Floats
+    lines: dict[str, Floats]
+
+    def best(self, strategy: str, capacity: float) -> int:
+        """The fastest of `strategy` (hybrid: of all) below `capacity`, or the one of least memory if none is."""
+        own = np.array([strategy in ("hybrid", name) for name in self.strategies])
+        fits = own & (self.memory <= capacity)
+        return int((np.where(fits, self.step, np.inf) if fits.any() else np.where(own, self.memory, np.inf)).argmin())
 
 
 def comparison(
     model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, weak: bool = False, micro_batch: int | None = None
-) -> Comparison:
+) -> ScalingComparison:
     """Compare all ways of spreading on powers of two up to `gpus`, and on `gpus`.
 
     Strong scaling keeps the recipe's global batch; weak scaling keeps that batch for each GPU of `gpus`.
@@ -105,37 +110,35 @@ def comparison(
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    counts = sorted({*powers_of_two(gpus).tolist(), gpus})
-    points: list[Point] = []
-    reference: Point | None = None
-    ideal: dict[str, float] = {}
-    for count in counts:
+    points: list[ScalingPoint] = []
+    reference: ScalingPoint | None = None
+    ideal: dict[str, float] = {}  # GPU-seconds a sequence of each line of the reference
+    capacity = cluster.accelerator.hbm_bytes
+    for count in sorted({*powers_of_two(gpus).tolist(), gpus}):
         batch = int(recipe.global_batch)
         if weak:
             batch = max(1, batch * count // gpus)
         here = replace(recipe, global_batch=batch)
-        plans, ruled = _candidates(model, here, cluster, count, micro_batch)
-        if plans is None:
-            points += [Point(strategy=s, num_gpus=count, global_batch=batch, fits=False, reason=r) for s, r in ruled]
-            continue
-        timed = _timed(model, here, cluster, *plans)
-        capacity = cluster.accelerator.hbm_bytes
-        sure = confident_capacity_bytes(here, capacity)
-        picked = {name: _best(timed, name, sure) for name in dict.fromkeys((*timed.names, "hybrid"))}
-        if reference is None and timed.memory[picked["hybrid"]] <= capacity:
-            reference = _point("hybrid", count, here, timed, picked["hybrid"], capacity, None, {})
-            ideal = {n: float(v[picked["hybrid"]]) * count / batch for n, v in timed.lines.items()}
-            reference = replace(reference, efficiency_frac=1.0)
-        held = {n: _point(n, count, here, timed, i, capacity, reference, ideal) for n, i in picked.items()}
-        held |= {s: Point(strategy=s, num_gpus=count, global_batch=batch, fits=False, reason=r) for s, r in ruled}
-        points += [held[s] for s in STRATEGIES if s in held]
-    shown = [s for s in STRATEGIES if any(p.strategy == s for p in points)]
-    return Comparison(
-        weak=weak, points=tuple(points), bends=tuple(_bend(s, points) for s in shown), reference=reference
-    )
+        layout, strategies, reasons = _candidates(model, here, cluster, count, micro_batch)
+        shown = {
+            name: ScalingPoint(strategy=name, num_gpus=count, global_batch=batch, fits=False, reason=reason)
+            for name, reason in reasons.items()
+        }
+        if strategies:
+            steps = _steps(model, here, cluster, layout, strategies)
+            sure = confident_capacity_bytes(here, cluster.accelerator)
+            best = {name: steps.best(name, sure) for name in dict.fromkeys((*strategies, "hybrid"))}
+            if reference is None and steps.memory[best["hybrid"]] <= capacity:
+                reference = replace(_point("hybrid", here, steps, best["hybrid"], capacity), efficiency_frac=1.0)
+                ideal = {name: float(line[best["hybrid"]]) * count / batch for name, line in steps.lines.items()}
+            for name in best.keys() - reasons.keys():
+                shown[name] = _point(name, here, steps, best[name], capacity, reference, ideal)
+        points += [shown[name] for name in STRATEGIES if name in shown]
+    bends = tuple(_bend(name, own) for name in STRATEGIES if (own := [p for p in points if p.strategy == name]))
+    return ScalingComparison(weak=weak, points=tuple(points), bends=bends, reference=reference)
 
 
-def ruled_out(strategy: str, count: int, limits: Limits, batch: int) -> str:
+def ruled_out(strategy: str, count: int, limits: LayoutLimits, batch: int) -> str:
     """Why `strategy` cannot use `count` GPUs; empty where it can."""
     replicas = {
         f"the batch is exhausted: {batch:,} sequences for {count:,} replicas": count > batch,
@@ -149,156 +152,127 @@ def ruled_out(strategy: str, count: int, limits: Limits, batch: int) -> str:
     return next((reason for reason, holds in others.get(strategy, replicas).items() if holds), "")
 
 
-def _degrees(strategy: str, count: int, limits: Limits) -> dict[str, int]:
+def _degrees(strategy: str, count: int, limits: LayoutLimits) -> dict[str, int]:
     """The degrees of `strategy` on `count` GPUs."""
-    zero = {"zero-1": 1, "fsdp": 3, "expert": 1}.get(strategy, 0) if count > 1 else 0
     if strategy in ("tensor", "pipeline", "context"):
         return {{"tensor": "tp", "pipeline": "pp", "context": "cp"}[strategy]: count}
+    zero = {"zero-1": 1, "fsdp": 3, "expert": 1}.get(strategy, 0) if count > 1 else 0
     experts = int(np.gcd(count, limits.experts)) if strategy == "expert" else 1
     return {"dp": count, "zero": zero, "ep": experts}
 
 
 def _candidates(
     model: Model, recipe: Recipe, cluster: Cluster, count: int, micro_batch: int | None
-) -> tuple[tuple[Layout, tuple[str, ...]] | None, list[tuple[str, str]]]:
-    """Candidates of all strategies as one layout of columns, whose each is; and (strategy, reason) of those without."""
-    batch = int(recipe.global_batch)
-    limits = Limits.of(model, int(recipe.seq_len), batch)
-    rows: list[dict[str, int]] = []
-    names: list[str] = []
-    ruled: list[tuple[str, str]] = []
-    software = stack(recipe.stack)
-    single = [s for s in STRATEGIES[:-1] if s != "expert" or limits.experts > 1]
-    for strategy in single:
+) -> tuple[Layout, tuple[str, ...], dict[str, str]]:
+    """Candidates of all strategies as one layout of columns, the strategy of each; and why the others have none."""
+    batch, software = int(recipe.global_batch), recipe.stack
+    limits = LayoutLimits.of(model, int(recipe.seq_len), batch)
+    rows: list[tuple[str, dict[str, int]]] = []
+    reasons: dict[str, str] = {}
+    for strategy in STRATEGIES[:-1]:
+        if strategy == "expert" and limits.experts == 1:
+            continue
         reason = ruled_out(strategy, count, limits, batch)
-        if strategy == "fsdp" and software.zero < _FULLY:
+        if strategy == "fsdp" and software.zero < FULLY_SHARDED:
             reason = f"{software.name} shards by ZeRO {software.zero} at most"
         if reason:
-            ruled.append((strategy, reason))
+            reasons[strategy] = reason
             continue
         base = _degrees(strategy, count, limits)
-        each = batch // base.get("dp", 1)
-        micros = [micro_batch] if micro_batch else powers_of_two(min(MICRO_BATCHES, each)).tolist()
-        for micro in (m for m in micros if each % m == 0):
-            for chunks in _chunks(base.get("pp", 1), each // micro, limits.layers):
-                found = {**base, "micro_batch": micro, "interleave": chunks}
-                rows += [{**found, "recompute": mode} for mode in range(3)]
-                names += [strategy] * 3
-    best = fastest(model, recipe, cluster, count, recompute=None, micro_batch=micro_batch)
+        each, stages = batch // base.get("dp", 1), base.get("pp", 1)
+        for micro in [micro_batch] if micro_batch else powers_of_two(min(MICRO_BATCHES, each)).tolist():
+            if each % micro:
+                continue
+            chunks = [1]  # virtual stages of each rank that come out even
+            if stages > 1 and each // micro % stages == 0:
+                chunks += [v for v in INTERLEAVES[1:] if limits.layers % (stages * v) == 0]
+            rows += [
+                (strategy, {**base, "micro_batch": micro, "interleave": v, "recompute": mode})
+                for v in chunks
+                for mode in MODES
+            ]
+    best = fastest_layout(model, recipe, cluster, count, recompute=None, micro_batch=micro_batch)
     if best is None:
-        ruled.append(("hybrid", f"no layout of {count:,} GPUs divides {batch:,} sequences"))
+        reasons["hybrid"] = f"no layout of {count:,} GPUs divides {batch:,} sequences"
     else:
-        rows.append({name: int(getattr(best[0], name)) for name in COLUMNS})
-        names.append("hybrid")
-    if not rows:
-        return None, ruled
-    default = {name: int(getattr(Layout(), name)) for name in COLUMNS}
-    columns: dict[str, Any] = {name: np.array([{**default, **row}[name] for row in rows]) for name in COLUMNS}
-    return (replace(Layout(), **columns), tuple(names)), ruled
+        rows.append(("hybrid", {name: int(getattr(best[0], name)) for name in COLUMNS}))
+    default = Layout()
+    columns: dict[str, Any] = {
+        name: np.array([row.get(name, getattr(default, name)) for _, row in rows]) for name in COLUMNS
+    }
+    return replace(default, **columns), tuple(strategy for strategy, _ in rows), reasons
 
 
-def _chunks(stages: int, micro_batches: int, layers: int) -> list[int]:
-    """Virtual stages of each rank that come out even."""
-    if stages == 1 or micro_batches % stages:
-        return [1]
-    return [1, *(v for v in (2, 4) if layers % (stages * v) == 0)]
-
-
-def _timed(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, names: tuple[str, ...]) -> _Timed:
+def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strategies: tuple[str, ...]) -> _Steps:
     """Memory and step of every candidate."""
-    keys = np.stack([np.asarray(getattr(layout, n)) for n in ("tp", "cp", "ep", "micro_batch")])
+    keys = np.stack([np.asarray(getattr(layout, name)) for name in ("tp", "cp", "ep", "micro_batch")])
     distinct, inner = np.unique(keys, axis=1, return_inverse=True)
     degrees, degree = np.unique(np.asarray(layout.pp), return_inverse=True)
-    table = step_table(model, recipe, stack(recipe.stack), cluster.rates, cluster.fabric, Inner(*distinct), degrees)
+    table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
-    lines = {name: np.broadcast_to(np.asarray(value, dtype=float), (len(names),)) for name, value in parts.items()}
-    memory = np.broadcast_to(
-        np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind)), (len(names),)
-    )
-    step: NDArray[np.float64] = np.sum(list(lines.values()), axis=0)
-    return _Timed(layout, names, memory, step, lines)
-
-
-def _best(timed: _Timed, strategy: str, capacity: float) -> int:
-    """The fastest candidate of `strategy` (hybrid: of all) below `capacity`, else that of the least memory."""
-    mine = np.array([strategy in ("hybrid", name) for name in timed.names])
-    fits = mine & (timed.memory <= capacity)
-    if fits.any():
-        return int(np.where(fits, timed.step, np.inf).argmin())
-    return int(np.where(mine, timed.memory, np.inf).argmin())
+    lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
+    memory = np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind))
+    step: Floats = np.sum(list(lines.values()), axis=0)
+    return _Steps(layout, strategies, np.broadcast_to(memory, len(strategies)), step, lines)
 
 
 def _point(
     strategy: str,
-    count: int,
     recipe: Recipe,
-    timed: _Timed,
-    index: int,
+    steps: _Steps,
+    row: int,
     capacity: float,
-    reference: Point | None,
-    ideal: dict[str, float],
-) -> Point:
-    """What came out for one strategy; `ideal`: GPU-seconds a sequence of each line of the reference."""
-    step, memory, batch = float(timed.step[index]), float(timed.memory[index]), int(recipe.global_batch)
-    fits = memory <= capacity
-    rate = batch / step
-    point = Point(
-        strategy=strategy, num_gpus=count, global_batch=batch, fits=fits, layout=timed.layout.at(index), step_s=step,
+    reference: ScalingPoint | None = None,
+    ideal: dict[str, float] | None = None,
+) -> ScalingPoint:
+    """The point of one strategy; `ideal`: GPU-seconds a sequence of each line of the reference."""
+    step, memory, batch = float(steps.step[row]), float(steps.memory[row]), int(recipe.global_batch)
+    layout, rate = steps.layout.at(row), batch / step
+    count = int(layout.num_gpus)
+    point = ScalingPoint(
+        strategy=strategy, num_gpus=count, global_batch=batch, fits=memory <= capacity, layout=layout, step_s=step,
         memory_bytes=memory, samples_per_s=rate,
     )  # fmt: skip
-    if not fits:
-        needs = f"does not fit: {format_gib(memory)} of {format_gib(capacity)}"
-        return replace(point, reason=needs)
-    if reference is None or reference.samples_per_s is None:
+    if not point.fits:
+        return replace(point, reason=f"does not fit: {format_gib(memory)} of {format_gib(capacity)}")
+    if reference is None or reference.samples_per_s is None or ideal is None:
         return point
     efficiency = rate / count / (reference.samples_per_s / reference.num_gpus)
     excess = {
-        cause: sum(float(timed.lines[n][index]) - ideal[n] * batch / count for n in lines if n in ideal)
+        cause: sum(float(steps.lines[n][row]) - ideal[n] * batch / count for n in lines if n in ideal)
         for cause, lines in CAUSES
     }
     worst = max(excess, key=lambda cause: excess[cause])
-    said = UNEVEN if worst == CAUSES[-1][0] and int(np.asarray(timed.layout.pp).ravel()[index]) > 1 else worst
-    reason = f"{said} ({100 * excess[worst] / step:.0f} % of the step)"
-    return replace(point, efficiency_frac=efficiency, reason=reason if efficiency < 1 and excess[worst] > 0 else "")
+    if efficiency < 1 and excess[worst] > 0:
+        cause = UNEVEN if worst == CAUSES[-1][0] and int(layout.pp) > 1 else worst
+        point = replace(point, reason=f"{cause} ({100 * excess[worst] / step:.0f} % of the step)")
+    return replace(point, efficiency_frac=efficiency)
 
 
-def _bend(strategy: str, points: list[Point]) -> Bend:
-    """The first number of GPUs from which on `strategy` is bent or impossible."""
-    mine = [p for p in points if p.strategy == strategy]
-    good = [p.efficiency_frac is not None and p.efficiency_frac >= BENT_FRAC for p in mine]
+def _bend(strategy: str, points: list[ScalingPoint]) -> Bend:
+    """The first number of GPUs from which on `strategy`, whose points these are, is bent or impossible."""
+    good = [p.efficiency_frac is not None and p.efficiency_frac >= BENT_FRAC for p in points]
     if not any(good):
-        fitting = [p for p in mine if p.fits]
-        sized = [p for p in mine if p.memory_bytes is not None]
-        nearest = fitting[0] if fitting else min(sized or mine, key=lambda p: p.memory_bytes or 0.0)
-        at = f" on {nearest.num_gpus:,} GPUs" if nearest.num_gpus != mine[0].num_gpus else ""
-        return Bend(strategy=strategy, num_gpus=mine[0].num_gpus, reason=nearest.reason + at)
-    last = max(i for i, fine in enumerate(good) if fine)
-    if last + 1 == len(mine):
-        return Bend(strategy=strategy, num_gpus=None, reason="")
-    return Bend(strategy=strategy, num_gpus=mine[last + 1].num_gpus, reason=mine[last + 1].reason)
+        fitting = [p for p in points if p.fits]
+        sized = [p for p in points if p.memory_bytes is not None]
+        nearest = fitting[0] if fitting else min(sized or points, key=lambda p: p.memory_bytes or 0.0)
+        where = f" on {nearest.num_gpus:,} GPUs" if nearest.num_gpus != points[0].num_gpus else ""
+        return Bend(strategy=strategy, num_gpus=points[0].num_gpus, reason=nearest.reason + where)
+    bent = points[max(i for i, fine in enumerate(good) if fine) + 1 :]
+    return Bend(strategy=strategy, num_gpus=bent[0].num_gpus if bent else None, reason=bent[0].reason if bent else "")
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(answer: ScalingComparison) -> dict[str, Any]:
     """The comparison in plain values."""
     return {
-        "scaling": "weak" if found.weak else "strong",
-        "reference": None if found.reference is None else _plain(found.reference),
-        "points": [_plain(point) for point in found.points],
-        "bends": [{"strategy": b.strategy, "num_gpus": b.num_gpus, "reason": b.reason or None} for b in found.bends],
+        "scaling": "weak" if answer.weak else "strong",
+        "reference": None if answer.reference is None else _plain(answer.reference),
+        "points": [_plain(point) for point in answer.points],
+        "bends": [{"strategy": b.strategy, "num_gpus": b.num_gpus, "reason": b.reason or None} for b in answer.bends],
     }
 
 
-def _plain(point: Point) -> dict[str, Any]:
+def _plain(point: ScalingPoint) -> dict[str, Any]:
     layout = None if point.layout is None else {name: int(getattr(point.layout, name)) for name in COLUMNS}
-    return {
-        "strategy": point.strategy,
-        "num_gpus": point.num_gpus,
-        "global_batch": point.global_batch,
-        "fits": point.fits,
-        "layout": layout,
-        "step_s": point.step_s,
-        "memory_bytes": point.memory_bytes,
-        "samples_per_s": point.samples_per_s,
-        "efficiency_frac": point.efficiency_frac,
-        "reason": point.reason or None,
-    }
+    values = {field.name: getattr(point, field.name) for field in fields(point)}
+    return values | {"layout": layout, "reason": point.reason or None}

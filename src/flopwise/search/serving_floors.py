@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +11,12 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import all_reduce_s
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Linear
-from flopwise.facts.formats import weight_format
-from flopwise.facts.software import engine
-from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.facts.formats import WeightFormat
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
-from flopwise.search.serving_grid import MAX_TP, replica_grid
-from flopwise.search.serving_techniques import prompt_left, tokens_a_step
-from flopwise.serving.precision import layer_weight_bits, product_path, substitute
+from flopwise.search.deployments import MAX_TP, least_prompt_s, replica_grid
+from flopwise.search.serving_techniques import format_on, prompt_left, tokens_a_step
+from flopwise.serving.precision import layer_weight_bits, product_path
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -31,34 +28,12 @@ Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
 
 
-@lru_cache(maxsize=64)
-def prompt_flops(model: Model, input_tokens: int) -> float:
-    """Operations of one prompt before its first token: the layers only, hidden pairs left out.
-
-    Source: `flopwise.ops.flops`. Assumes: nothing of the prompt is cached; the head is left out, as is an encoder.
-    """
-    stack = model.stacks[0]
-    shape = stack_shape(model, stack, 1, input_tokens)
-    parts = [(layers, works) for name, layers, works in stack_works(stack, shape) if name not in {"before", "after"}]
-    return float(sum(layers * sum(float(work.causal_flops) for work in works) for layers, works in parts))
-
-
-def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
-    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
-
-    Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
-    """
-    rate = node.cluster.rates.peak_flops_per_s(dtype)
-    least: Floats = prompt_flops(model, input_tokens) / (rate * np.asarray(gpus, dtype=float))
-    return least
-
-
-def weights_read_s(model: Model, node: NodeKind, weights: str) -> float:
+def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:
     """Seconds to read the weights once, however the layers are cut inside a node: no token takes less.
 
     Source: bytes over the datasheet bandwidth of all devices. Assumes: of the experts only those of one token.
     """
-    read = layer_weight_bits(model, weight_format(weights).name) / 8 * active_parameters(model)
+    read = layer_weight_bits(model, weights) / 8 * active_parameters(model)
     return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
 
 
@@ -75,7 +50,7 @@ def message_s(model: Model, node: NodeKind, tp: Floats) -> Floats:
     return seconds
 
 
-def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[str]) -> list[Floor]:
+def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: Sequence[WeightFormat]) -> list[Floor]:
     """For each latency target, the best that the allowed devices could do by physics alone, and whether that misses.
 
     Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
@@ -85,7 +60,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
     ttfts: list[Floor] = []
     for node in nodes:
         for weights in wanted:
-            form = substitute(weights, node.cluster.rates) or weights
+            form = format_on(weights, node.cluster, workload.facts)
             grid = replica_grid(node, model, workload.max_gpus, spread=False)
             if not grid.tp.size:
                 continue
@@ -115,7 +90,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
 
 
 def _floor(
-    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: str, tp: float
+    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: WeightFormat, tp: float
 ) -> Floor:
     return Floor(
         target=target,
@@ -124,7 +99,7 @@ def _floor(
         parts=parts,
         gpu=node.cluster.accelerator.name,
         instance=node.name,
-        layout={"tp": int(tp), "weights": weights},
+        layout={"tp": int(tp), "weights": weights.name},
     )
 
 
@@ -132,7 +107,7 @@ def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
     """The floor of a whole request: its prompt, and one step for each further token."""
     assert workload.latency is not None
     steps = workload.output_tokens - 1
-    host_s = engine(workload.engine).request_s
+    host_s = workload.engine.request_s
     parts = {COMPUTING: ttft.seconds, f"{steps:,} tokens": steps * tpot.seconds, "the server": host_s}
     return Floor(
         target="latency", limit_s=workload.latency.seconds, seconds=sum(parts.values()), parts=parts,

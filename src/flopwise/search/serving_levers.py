@@ -9,13 +9,14 @@ import numpy as np
 
 from flopwise.errors import FlopwiseError
 from flopwise.search.answer import Candidate, Lever
-from flopwise.search.serving import answers_in_one_pass, deployments
+from flopwise.search.deployments import answers_in_one_pass, deployments
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.remedies import allows, runnable_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.search.plan_draft import PlanDraft
     from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
@@ -38,13 +39,14 @@ def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lev
 
 def _other_formats(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
     """Weights and caches in formats that the engine and the device run; batches and degrees that the model allows."""
-    engine_name, rates = best.workload.engine, best.node.cluster.rates
-    if not answers_in_one_pass(best.model, best.workload):
-        for weights in runnable_formats(best.model, engine_name, rates, tuple(FORMATS)):
-            if weights != best.found.weights:
-                yield _lever(FORMATS[weights], best, chosen, weights=weights)
-        if best.kv_dtype != "fp8":
-            yield _lever("KV cache fp8", best, chosen, kv_dtype="fp8")
+    workload, rates = best.workload, best.node.cluster.rates
+    if not answers_in_one_pass(best.model, workload):
+        forms = map(workload.facts.weight_format, FORMATS)
+        for form in runnable_formats(best.model, workload.engine, rates, tuple(forms)):
+            if form is not best.found.weights:
+                yield _lever(FORMATS[form.name], best, chosen, weights=form)
+        if best.kv_dtype.name != "fp8":
+            yield _lever("KV cache fp8", best, chosen, kv_dtype=workload.facts.cache_format("fp8"))
     held = chosen.layout
     for change, other in (
         ("twice the batch", {"max_batch": 2 * held["max_batch"]}),
@@ -91,8 +93,8 @@ def _lever(
     best: ServingOption,
     chosen: Candidate,
     *,
-    weights: str | None = None,
-    kv_dtype: str | None = None,
+    weights: WeightFormat | None = None,
+    kv_dtype: CacheFormat | None = None,
     workload: Resolved | None = None,
     layout: dict[str, Any] | None = None,
 ) -> Lever:
@@ -104,7 +106,7 @@ def _lever(
         return Lever(change, None, None, None, fits=False, note=str(error))
     if found is None or not found.batch.size:
         return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = replace(best, memo={}, workload=asked, found=found, kv_dtype=cache)
+    option = best.estimated_as(found, asked, cache)
     met = option.odds()
     rows = option.allowed(met)
     held = layout or chosen.layout

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
+from flopwise.facts import defaults
+from flopwise.search.deployments import Deployments, answers_in_one_pass
 from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import Floats, Odds, Option, Pick, Shortfalls, candidates, front
-from flopwise.search.serving import Deployments, answers_in_one_pass
-from flopwise.search.serving_grid import Column
-from flopwise.search.serving_techniques import job_of, with_draft
+from flopwise.search.rank import ByTarget, Floats, Option, Pick, candidates, front
+from flopwise.search.serving_techniques import job_of, with_facts
 from flopwise.serving.bands import serving_band
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
+    from flopwise.search.nodes import NodeKind, Priced
     from flopwise.search.spec import Latency
     from flopwise.search.workload import Resolved
 
@@ -40,76 +42,35 @@ class ServingOption(Option):
 
     model: Model
     found: Deployments
-    kv_dtype: str
-    memo: dict[Hashable, Odds] = field(default_factory=dict)  # odds of those with the same estimates
+    kv_dtype: CacheFormat
+    memo: dict[Hashable, ByTarget]  # odds of those with the same estimates
 
     @property
     def decodes(self) -> bool:
         """Whether answers are made token by token."""
         return not answers_in_one_pass(self.model, self.workload)
 
-    @cached_property
-    def gpus_each(self) -> Column:
-        """Devices of one replica."""
-        return self.found.tp * self.found.pp * self.found.dp
+    def estimated_as(
+        self, found: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
+    ) -> ServingOption:
+        """The same machines, bought so, with other deployments."""
+        cache = kv_dtype or self.kv_dtype
+        return serving_options(workload or self.workload, self.model, self.node, found, cache, [self.priced])[0]
 
-    @cached_property
-    def instances(self) -> Floats:
-        """Whole instances that hold all replicas of each row."""
-        each, packed = self.gpus_each, self.node.count // self.gpus_each
-        shared = np.ceil(self.found.replicas / np.maximum(packed, 1))
-        count: Floats = np.where(packed > 0, shared, self.found.replicas * each / self.node.count)
-        return count
+    def gpus_each(self, row: int) -> int:
+        """Devices of one replica of a row."""
+        return int(self.found.tp[row] * self.found.pp[row] * self.found.dp[row])
 
     def replicas_on(self, instances: int, row: int) -> float:
         """Replicas of one row that so many instances hold at most; 1 at least."""
-        each = int(self.gpus_each[row])
+        each = self.gpus_each(row)
         return float(max(instances * (self.node.count // each) or instances * self.node.count // each, 1))
 
     def instances_of(self, replicas: float, row: int) -> int:
         """Instances that hold so many replicas of one row."""
-        each = int(self.gpus_each[row])
+        each = self.gpus_each(row)
         packed = self.node.count // each
         return int(np.ceil(replicas / packed)) if packed else int(replicas * each // self.node.count)
-
-    @cached_property
-    def seconds(self) -> Floats:
-        """Time of the batch job, or of one request."""
-        if self.workload.requests is not None and self.workload.task == "batch":
-            job: Floats = self.workload.requests / (self.found.replicas * self.found.requests_per_s)
-            return job
-        return self.found.e2e_s
-
-    @property
-    def billed_s(self) -> Floats | float:
-        """Time of the batch job, or a month of service."""
-        return self.seconds if self.workload.task == "batch" else HOURS_PER_MONTH * HOUR_S
-
-    @cached_property
-    def cost_usd(self) -> Floats:
-        """Cost of the batch job, or of a month of service."""
-        if self.workload.task == "batch":
-            return self.usd_per_hour * self.seconds / HOUR_S
-        return self.usd_per_hour * HOURS_PER_MONTH
-
-    @cached_property
-    def energy_joules(self) -> Floats:
-        """Energy of the batch job or of a month, at the meter; infinite where the power limit is not known."""
-        device = self.node.cluster.accelerator
-        if device.tdp_w is None:
-            return np.full(self.num_gpus.shape, np.inf)
-        watts = self.found.watts_frac * device.tdp_w
-        return np.asarray(facility_joules(device, self.num_gpus, watts, self.billed_s))
-
-    @property
-    def memory_bytes(self) -> Floats:
-        """Memory of each row's fullest device."""
-        return self.found.memory_bytes
-
-    @property
-    def tokens_per_s(self) -> Floats:
-        """Tokens of answers (of inputs, where there are none) a second."""
-        return self.found.tokens_per_s
 
     @cached_property
     def bands(self) -> dict[str, ErrorBand]:
@@ -132,7 +93,7 @@ class ServingOption(Option):
         whole = ttft + max(self.workload.output_tokens - 1, 0) * tpot if self.decodes else ttft
         return {"ttft": ttft, "tpot": tpot, "latency": whole}
 
-    def odds(self, workload: Resolved | None = None) -> Odds:
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: with other limits on the same figures."""
         workload = workload or self.workload
         key = (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
@@ -142,9 +103,9 @@ class ServingOption(Option):
             return self.memo[key]
         return {**self.memo[key], "budget": (self.cost_usd <= workload.budget_usd) * 1.0}
 
-    def _estimated_odds(self, workload: Resolved) -> Odds:
+    def _estimated_odds(self, workload: Resolved) -> ByTarget:
         """The odds of what does not depend on prices."""
-        odds: Odds = {}
+        odds: ByTarget = {}
         for name, target in latency_targets(workload).items():
             if target is not None and (name != "tpot" or self.decodes):
                 value = getattr(self.found, LATENCIES[name])
@@ -159,9 +120,9 @@ class ServingOption(Option):
             odds["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / workload.deadline_s))
         return odds
 
-    def service_shortfalls(self) -> Shortfalls:
+    def service_shortfalls(self) -> ByTarget:
         """How many times its limit each latency is, and how many times more devices than allowed there are."""
-        found: Shortfalls = {
+        found: ByTarget = {
             name: np.minimum(getattr(self.found, LATENCIES[name]), 1e9) / target.seconds
             for name, target in latency_targets(self.workload).items()
             if target is not None
@@ -180,9 +141,9 @@ class ServingOption(Option):
             **{name: int(getattr(self.found, name)[row]) for name in DEGREES},
             "replicas": int(self.found.replicas[row]),
             "max_batch": int(self.found.batch[row]),
-            "weights": self.found.weights,
-            "kv_dtype": self.kv_dtype,
-            "engine": self.workload.engine,
+            "weights": self.found.weights.name,
+            "kv_dtype": self.kv_dtype.name,
+            "engine": self.workload.limits.engine or defaults.ENGINE,
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
@@ -200,6 +161,49 @@ class ServingOption(Option):
         }
 
 
+def serving_options(
+    workload: Resolved,
+    model: Model,
+    node: NodeKind,
+    found: Deployments,
+    kv_dtype: CacheFormat,
+    bought: Sequence[Priced],
+) -> list[ServingOption]:
+    """Deployments on a kind of node, bought in each of these ways."""
+    each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.task == "batch"
+    packed = node.count // each  # replicas of an instance; 0: a replica takes several instances
+    shared = np.ceil(found.replicas / np.maximum(packed, 1))
+    instances = np.where(packed > 0, shared, found.replicas * each / node.count)
+    seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
+    if batch:
+        assert workload.requests is not None
+        seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
+    energy = np.full(instances.shape, np.inf)
+    if device.tdp_w is not None:
+        watts = found.watts_frac * device.tdp_w
+        energy = np.asarray(facility_joules(device, instances * node.count, watts, paid_s))
+    memo: dict[Hashable, ByTarget] = {}
+    return [
+        ServingOption(
+            workload=workload,
+            node=node,
+            priced=priced,
+            instances=instances,
+            seconds=seconds,
+            cost_usd=hourly * seconds / HOUR_S if batch else hourly * HOURS_PER_MONTH,
+            energy_joules=energy,
+            memory_bytes=found.memory_bytes,
+            tokens_per_s=found.tokens_per_s,
+            model=model,
+            found=found,
+            kv_dtype=kv_dtype,
+            memo=memo,
+        )
+        for priced in bought
+        for hourly in (instances * priced.usd_per_hour,)
+    ]
+
+
 def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
     """The target of each latency, or None."""
     return {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
@@ -212,9 +216,9 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     return replace(
-        job_of(with_draft(workload, facts), model, built, document["weights"], layout),
-        kv_dtype=document["kv_dtype"],
-        engine=document["engine"],
+        job_of(with_facts(workload, facts), model, built, facts.weight_format(document["weights"]), layout),
+        kv_dtype=facts.cache_format(document["kv_dtype"]),
+        engine=facts.engine(document["engine"]),
         concurrency=document["max_batch"] * int(layout.dp),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from flopwise.errors import SpecError
-from flopwise.facts.models import load_model
-from flopwise.facts.software import engine
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.precision import substitute
 from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.speculative import tokens_per_step
 from flopwise.serving.technique_request import DRAFT_TOKENS, TechniquePlace
@@ -22,25 +20,30 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import WeightFormat
     from flopwise.ops.types import Ints
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
 
 
-def with_draft(workload: Resolved, facts: Facts) -> Resolved:
-    """The workload with the model that drafts for it, and where facts are looked up.
+def with_facts(workload: Resolved, facts: Facts) -> Resolved:
+    """The workload with what is known, and with the model that drafts for it.
 
     Raises:
         SpecError, UnknownNameError: no such model.
     """
-    if not workload.techniques.any:
-        return workload
     name = workload.techniques.draft_name
-    drafter = None if name is None else load_model(name, facts_folder=facts.folder)
-    return replace(workload, drafter=drafter, facts_folder=facts.folder)
+    drafter = None if name is None else facts.model(name)
+    return replace(workload, drafter=drafter, facts=facts)
 
 
-def used(workload: Resolved, model: Model, cluster: Cluster, weights: str, tp: Ints) -> Techniques:
+def format_on(weights: WeightFormat, cluster: Cluster, facts: Facts) -> WeightFormat:
+    """The format that stands in for a 16-bit one which the device has no units for; else `weights` itself."""
+    other = substitute(weights.name, cluster.rates)
+    return weights if other is None else facts.weight_format(other)
+
+
+def used(workload: Resolved, model: Model, cluster: Cluster, weights: WeightFormat, tp: Ints) -> Techniques:
     """The techniques on replicas of degree `tp`, which may be a column.
 
     Raises:
@@ -49,16 +52,14 @@ def used(workload: Resolved, model: Model, cluster: Cluster, weights: str, tp: I
     if not workload.techniques.any:
         return PLAIN
     place = TechniquePlace(
-        tp=tp,
-        weights=weights,
-        engine=workload.engine,
-        chip=cluster.accelerator,
-        facts=None if workload.facts_folder is None else Path(workload.facts_folder),
+        tp=tp, weights=weights, engine=workload.engine, chip=cluster.accelerator, facts=workload.facts
     )
     return workload.techniques.looked_up(model, place, lambda _: cast("Model", workload.drafter))
 
 
-def job_of(workload: Resolved, model: Model, cluster: Cluster, weights: str, layout: ServingLayout) -> ServeJob:
+def job_of(
+    workload: Resolved, model: Model, cluster: Cluster, weights: WeightFormat, layout: ServingLayout
+) -> ServeJob:
     """One replica of the workload, or a column of them, without what the search varies beside."""
     return ServeJob(
         model=model,
@@ -72,7 +73,7 @@ def job_of(workload: Resolved, model: Model, cluster: Cluster, weights: str, lay
     )
 
 
-def told(workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: str) -> list[str]:
+def told(workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: WeightFormat) -> list[str]:
     """What is used and what is assumed of it; refuses what cannot be on any device.
 
     Raises:
@@ -95,7 +96,7 @@ def prompt_left(workload: Resolved) -> int:
     Source: `flopwise.serving.prefix.cached_tokens`.
     """
     how = workload.techniques
-    block = engine(workload.engine).block_tokens
+    block = workload.engine.block_tokens
     found = cached_tokens(
         workload.input_tokens, shared_tokens=how.shared_prefix or 0, hit_frac=how.prefix_hit or 0.0, block_tokens=block
     )

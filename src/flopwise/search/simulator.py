@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.search.answer import SimulatedFigures
-from flopwise.search.serving_option import LATENCIES, latency_targets
+from flopwise.search.serving_option import DEGREES, LATENCIES, latency_targets
 from flopwise.search.workload_traffic import busiest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
@@ -21,7 +21,7 @@ from flopwise.serving.sim.trace_file import read_trace_columns
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array
-    from flopwise.search.serving import Deployments
+    from flopwise.search.deployments import Deployments
     from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
     from flopwise.search.workload_traffic import Arriving
@@ -107,12 +107,12 @@ def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> Trace
 
 def machine_key(option: ServingOption, row: int) -> Hashable:
     """What a replica's speed depends on: offers of the same devices and links are run once."""
-    job, cluster = option.job(row), option.node.cluster
-    levels, chip = cluster.fabric.levels, cluster.accelerator
+    job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
     inside = int(job.layout.num_gpus) <= option.node.count
+    degrees = (int(getattr(job.layout, name)) for name in DEGREES)
     return (
-        chip.name, chip.hbm_bytes, chip.hbm_bytes_per_s, levels[:-1] if inside else levels, job.weights, job.kv_dtype,
-        job.max_batch, *(int(v) for v in (job.layout.tp, job.layout.pp, job.layout.ep, job.layout.dp)),
+        chip.name, chip.hbm_bytes, chip.hbm_bytes_per_s, fabric.levels[:-1] if inside else fabric.levels,
+        job.weights.name, job.kv_dtype.name, job.max_batch, *degrees,
     )  # fmt: skip
 
 

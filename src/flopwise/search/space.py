@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import Stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Layout
 from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
@@ -47,7 +47,7 @@ MAX_CONTEXT_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LayoutLimits:
     """What the model and the job allow."""
 
     heads: int
@@ -57,10 +57,10 @@ class Limits:
     global_batch: int
 
     @staticmethod
-    def of(model: Model, seq_len: int, global_batch: int) -> Limits:
-        """Limits of the stack that generates."""
+    def of(model: Model, seq_len: int, global_batch: int) -> LayoutLimits:
+        """The limits of the stack that generates."""
         stack = model.stacks[0]
-        return Limits(
+        return LayoutLimits(
             heads=stack.fewest_heads or 1,
             layers=stack.num_layers,
             experts=1 if stack.largest_experts is None else stack.largest_experts.experts,
@@ -88,7 +88,7 @@ class Pipelines(NamedTuple):
     zero: int = 3
 
     @staticmethod
-    def of(software: Stack, asked: str | None) -> Pipelines:
+    def of(software: TrainingStack, asked: str | None) -> Pipelines:
         """Those that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises:
@@ -225,15 +225,10 @@ class Space:
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
-        some, row = divmod(row, max(self.size, 1))
-        for family, start in zip(self.families, self.starts, strict=True):
-            if row < start + family.meshes * family.choices:
-                mesh = (row - start) % family.meshes
-                found = self.columns(family.take(slice(mesh, mesh + 1))).at((row - start) // family.meshes)
-                if some and (some > len(EVERY) or int(found.recompute) != FULL):
-                    break
-                return replace(found, recompute_every=(1, *EVERY)[some])
-        raise IndexError(row)
+        layout = self.at_rows(np.array([row]))[2].at(0)
+        if layout.recomputes_some and int(layout.recompute) != FULL:
+            raise IndexError(row)
+        return layout
 
 
 def divisors(n: int, most: int) -> Column:
@@ -250,7 +245,7 @@ def powers_of_two(most: int) -> Column:
     return powers
 
 
-def inner_combinations(limits: Limits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
+def inner_combinations(limits: LayoutLimits, domain: int, max_micro_batch: int = MAX_MICRO_BATCH) -> Inner:
     """(tp, cp, ep, micro-batch) that the model divides into; tp stays inside the fast-link `domain`."""
     tp = divisors(limits.heads, min(domain, 64))
     tp = tp[(tp & (tp - 1)) == 0]
@@ -266,7 +261,7 @@ def inner_combinations(limits: Limits, domain: int, max_micro_batch: int = MAX_M
 
 
 def layouts(
-    limits: Limits,
+    limits: LayoutLimits,
     inner: Inner,
     *,
     most: int,
@@ -315,7 +310,7 @@ def layouts(
 
 
 def _families(
-    limits: Limits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None
+    limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, pipelines: Pipelines, only: int | None
 ) -> Iterator[Family]:
     """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
     if pipelines.alone:
@@ -345,7 +340,7 @@ def _families(
         yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
 
 
-def _possible(limits: Limits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
+def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
     """Which meshes have no pipeline, or one that schedule `code` can run."""
     pp, micro = degrees[meshes.degree_index], inner.micro_batch[meshes.inner_index]
     possible: NDArray[np.bool_] = runs(code, Pipe(pp, 1, limits.global_batch // (meshes.dp * micro)), limits.layers)

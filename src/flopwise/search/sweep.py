@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flopwise.search.workload import Resolved, merged_onto
 from flopwise.search.workload_file import document, read_text, resolved
 
 MAX_WORKLOADS = 10_000
+MOST_VALUES = 1000
 AXES = {
     key.rpartition(".")[2]: key
     for key in (
@@ -24,10 +26,9 @@ AXES = {
     )
 }  # fmt: skip
 """What may vary, and where it stands in a workload."""
-MOST_VALUES = 1000
 
 
-class Point(msgspec.Struct, frozen=True):
+class SweepPoint(msgspec.Struct, frozen=True):
     """One workload of a sweep: what it is called, what varies in it, and the workload."""
 
     name: str
@@ -81,7 +82,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[Point] | None:
+def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
     """The workloads of a sweep file, with `changes` laid over each; None where the file holds a single workload.
 
     Raises:
@@ -90,86 +91,72 @@ def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[
     return parse_sweep(read_text(path), str(path), changes)
 
 
-def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[Point] | None:
+def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
     """As `load_sweep`, of a text; `where` names it in messages."""
     node, data = document(text, where)
     return points(data, where, changes, node)
 
 
-def is_sweep(data: Any) -> bool:
-    """Whether plain data stand for many workloads."""
-    return isinstance(data, list) or (isinstance(data, dict) and ("sweep" in data or "workloads" in data))
-
-
 def points(
     data: Any, where: str = "sweep", changes: dict[str, Any] | None = None, node: Any = None
-) -> list[Point] | None:
+) -> list[SweepPoint] | None:
     """The workloads of plain data with the keys of a sweep file; None where they are a single workload.
 
     Raises:
         SpecError: as `load_sweep`, with a line where `node` is the composed document.
     """
-    if not is_sweep(data):
-        return None
     if isinstance(data, dict) and "sweep" in data:
-        return _product(data, where, changes or {}, node)
-    listed = data
-    if isinstance(data, dict):
-        if len(data) > 1:
-            other = next(k for k in data if k != "workloads")
+        return _combinations(data, where, changes or {}, node)
+    workloads = data
+    if isinstance(data, dict) and "workloads" in data:
+        other = next((key for key in data if key != "workloads"), None)
+        if other is not None:
             raise SpecError(f"{where}: {str(other)[:60]!r} stands beside `workloads`; put it into each of them")
-        listed = data["workloads"]
-    if not isinstance(listed, list) or not listed:
+        workloads = data["workloads"]
+    elif not isinstance(data, list):
+        return None
+    if not isinstance(workloads, list) or not workloads:
         raise SpecError(f"{where}: `workloads` is a list of workloads, at least one")
-    _bounded(len(listed), where)
+    _check_count(len(workloads), where)
     found = []
-    for number, one in enumerate(listed, start=1):
+    for number, one in enumerate(workloads, start=1):
         if not isinstance(one, dict):
             raise SpecError(
                 f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
             )
         workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
-        found.append(Point(workload.name or workload.model, {}, workload))
+        found.append(SweepPoint(workload.name or workload.model, {}, workload))
     return found
 
 
-def _bounded(count: int, where: str) -> None:
+def _check_count(count: int, where: str) -> None:
     if count > MAX_WORKLOADS:
         raise SpecError(f"{where}: {count:,} workloads; at most {MAX_WORKLOADS:,} make a sweep")
 
 
-def _product(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[Point]:
-    """Every combination of the varied values."""
-    varied = data["sweep"]
-    if not isinstance(varied, dict) or not varied:
+def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[SweepPoint]:
+    """A workload for every combination of the varied values."""
+    axes = data["sweep"]
+    if not isinstance(axes, dict) or not axes:
         raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
-    unknown = next((k for k in varied if k not in AXES), None)
+    unknown = next((key for key in axes if key not in AXES), None)
     if unknown is not None:
         near = nearest_names(str(unknown), AXES)
         hint = f"; nearest: {near[0]}" if near else ""
         raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
-    count = 1
-    for name, values in varied.items():
+    for key, values in axes.items():
         if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
-            raise SpecError(f"{where}: sweep.{name}: expected a list of 1 to {MOST_VALUES:,} values")
-        count *= len(values)
-    _bounded(count, where)
-    base = {k: v for k, v in data.items() if k != "sweep"}
+            raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
+    _check_count(math.prod(map(len, axes.values())), where)
+    base = {key: value for key, value in data.items() if key != "sweep"}
     found = []
-    for values in product(*varied.values()):
-        chosen = dict(zip(varied, values, strict=True))
-        one = merged_onto(base, _placed(chosen))
+    for values in product(*axes.values()):
+        varied, one = dict(zip(axes, values, strict=True)), base
+        for key, value in varied.items():
+            section, dot, name = AXES[key].rpartition(".")
+            change = {name: [value] if WORKLOAD_FILE.options[AXES[key]].repeated else value}
+            one = merged_onto(one, {section: change} if dot else change)
         workload = resolved(merged_onto(one, changes), node, where)
-        told = ", ".join(f"{k} {v}" for k, v in chosen.items())
-        found.append(Point(f"{workload.name}: {told}" if workload.name else told, chosen, workload))
+        text = ", ".join(f"{key} {value}" for key, value in varied.items())
+        found.append(SweepPoint(f"{workload.name}: {text}" if workload.name else text, varied, workload))
     return found
-
-
-def _placed(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Varied values in the shape of a workload; one value of a list is a list of one there."""
-    changes: dict[str, Any] = {}
-    for axis, value in chosen.items():
-        section, dot, name = AXES[axis].rpartition(".")
-        held = changes.setdefault(section, {}) if dot else changes
-        held[name] = [value] if WORKLOAD_FILE.options[AXES[axis]].repeated else value
-    return changes

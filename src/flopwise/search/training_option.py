@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
-from flopwise.facts.reliability import spot_record
 from flopwise.options import said
 from flopwise.search.defaults import recipes
+from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import Floats, Index, Odds, Option
-from flopwise.search.training import Searched, Timed
-from flopwise.training.estimate import TrainJob
+from flopwise.search.rank import ByTarget, Floats, Index, Option
+from flopwise.training.estimate import TrainJob, training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
 from flopwise.training.memory import memory_band
@@ -23,12 +21,11 @@ from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
+    from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
 
 
@@ -36,51 +33,10 @@ if TYPE_CHECKING:
 class TrainingOption(Option):
     """The fastest layouts of a recipe for each number of GPUs."""
 
-    search: Searched
-    layouts: Timed
+    search: LayoutSearch
+    layouts: TimedLayouts
     band: ErrorBand
     conditions: Conditions
-
-    @cached_property
-    def instances(self) -> Floats:
-        """Instances of each row."""
-        return np.asarray(self.layouts.num_gpus // self.node.count)
-
-    @cached_property
-    def seconds(self) -> Floats:
-        """Run time of each row; interruptions of spot instances make it longer.
-
-        What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
-        """
-        if self.priced.purchase != "spot":
-            return self.layouts.run_s
-        gpus, nbytes = self.layouts.num_gpus, self.search.checkpoint_bytes
-        undisturbed = goodput_frac(gpus, nbytes, self.search.reliability)
-        longer: Floats = self.layouts.run_s * (undisturbed / goodput_frac(gpus, nbytes, self.conditions.reliability))
-        return longer
-
-    @cached_property
-    def cost_usd(self) -> Floats:
-        """Cost of each row's run."""
-        cost: Floats = self.seconds / 3600 * self.usd_per_hour
-        return cost
-
-    @cached_property
-    def energy_joules(self) -> Floats:
-        """Energy of each row's run at the meter; infinite where the device's power limit is not known."""
-        energy: Floats = self.seconds * self.layouts.watts
-        return energy
-
-    @property
-    def memory_bytes(self) -> Floats:
-        """Memory of each row's fullest device."""
-        return self.layouts.memory_bytes
-
-    @property
-    def tokens_per_s(self) -> Floats:
-        """Useful tokens of each row a second."""
-        rate: Floats = self.search.recipe.useful_tokens / self.layouts.step_s
-        return rate
 
     @property
     def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -88,14 +44,15 @@ class TrainingOption(Option):
         known = np.minimum(self.energy_joules, np.finfo(float).max)
         return self.cost_usd, self.seconds, self.num_gpus.astype(float), known
 
-    def odds(self, workload: Resolved | None = None) -> Odds:
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met.
 
         The band is of throughput, measured / predicted: time at most t means throughput at least predicted time / t.
         """
         workload = workload or self.workload
-        band, capacity = memory_band(self.search.recipe), float(self.node.cluster.accelerator.hbm_bytes)
-        odds: Odds = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
+        device = self.node.cluster.accelerator
+        band, capacity = memory_band(self.search.recipe, device.calibration), float(device.hbm_bytes)
+        odds: ByTarget = {"memory": np.asarray(band.probability_at_most(self.memory_bytes, capacity))}
         for name, value, limit in (
             ("deadline", self.seconds, workload.deadline_s),
             ("budget", self.cost_usd, workload.budget_usd),
@@ -134,8 +91,8 @@ class TrainingOption(Option):
             "precision": recipe.precision,
             "global_batch": int(recipe.global_batch),
             "seq_len": int(recipe.seq_len),
-            "stack": recipe.stack,
-            "optimizer": recipe.optimizer,
+            "stack": recipe.stack.name,
+            "optimizer": recipe.optimizer.name,
             **({"offload": list(space.offload)} if space.offload else {}),
         }
 
@@ -150,11 +107,48 @@ class TrainingOption(Option):
         }
 
 
+def training_options(
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts
+) -> list[TrainingOption]:
+    """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
+
+    What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
+    """
+    gpus, nbytes, device = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator.name
+    band = training_band(TrainJob(model=search.model, recipe=search.recipe, layout=Layout(), cluster=node.cluster))
+    options = []
+    for priced in node.priced:
+        surroundings = conditions(priced.purchase, priced.offer.provider, device, node.count, facts, search.reliability)
+        seconds = layouts.run_s
+        if priced.purchase == "spot":
+            undisturbed = goodput_frac(gpus, nbytes, search.reliability)
+            seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
+        instances = gpus // node.count
+        options.append(
+            TrainingOption(
+                workload=workload,
+                node=node,
+                priced=priced,
+                instances=np.asarray(instances),
+                seconds=seconds,
+                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour),
+                energy_joules=seconds * layouts.watts,
+                memory_bytes=layouts.memory_bytes,
+                tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search,
+                layouts=layouts,
+                band=band,
+                conditions=surroundings,
+            )
+        )
+    return options
+
+
 def reliability(workload: Resolved) -> Reliability:
     """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
     if not said(workload.conditions):
         return DEFAULT_RELIABILITY
-    return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node)[0]
+    return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
 
 
 def conditions(
@@ -162,13 +156,13 @@ def conditions(
     provider: str,
     accelerator: str,
     count: int,
-    folder: Path | None = None,
+    facts: Facts,
     saved: Reliability = DEFAULT_RELIABILITY,
 ) -> Conditions:
     """The conditions of a run on instances of `count` accelerators, bought and `saved` so; default but for spot."""
     if purchase != "spot":
         return DEFAULT_CONDITIONS if saved is DEFAULT_RELIABILITY else Conditions(reliability=saved)
-    record = spot_record(provider, accelerator, folder)
+    record = facts.spot(provider, accelerator)
     interrupted = replace(saved, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return Conditions(reliability=interrupted, origins=(("interruptions_per_s", record.text),))
 
@@ -176,7 +170,7 @@ def conditions(
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:
     """The job that a candidate of a plan stands for, from its `layout_document`."""
     document = chosen.layout
-    allowed, _ = recipes(workload, model, document["stack"])
+    allowed, _ = recipes(workload, model, facts.stack(document["stack"]), facts)
     recipe = next(r for r in allowed if r.precision == document["precision"])
     degrees = {name: document[name] for name in COLUMNS if name in document} | {
         "recompute": RECOMPUTE.index(document["recompute"]),
@@ -194,7 +188,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
             chosen.provider,
             chosen.gpu,
             chosen.num_gpus // chosen.num_instances,
-            facts.folder,
+            facts,
             reliability(workload),
         ),
     )

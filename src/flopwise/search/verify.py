@@ -12,8 +12,8 @@ import numpy as np
 
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.search.answer import Candidate, SimulatedFigures
+from flopwise.search.deployments import deployments
 from flopwise.search.rank import Pick
-from flopwise.search.serving import deployments
 from flopwise.search.serving_option import DEGREES, LATENCIES, ServingOption, latency_targets
 from flopwise.search.simulator import Simulator
 from flopwise.serving.sim.provision import fewest
@@ -211,7 +211,7 @@ def _trial(pick: ServingPick, simulator: Simulator) -> Trial:
 def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, largest: bool = True) -> ServingPick:
     """The pick with so many replicas, estimated at the load that each then has; with the `largest` batch it holds."""
     option, row = pick.option, pick.row
-    key = (id(option.node), option.found.weights, option.kv_dtype, replicas)
+    key = (id(option.node), option.found.weights.name, option.kv_dtype.name, replicas)
     if key not in simulator.estimates:
         estimate = deployments(
             option.model, option.workload, option.node, option.found.weights, option.kv_dtype, least=replicas
@@ -223,7 +223,7 @@ def _with_replicas(pick: ServingPick, replicas: float, simulator: Simulator, *, 
         alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
         rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
         row = int(rows[found.batch[rows].argmax()])
-    other = replace(option, memo={}, found=found)
+    other = option.estimated_as(found)
     return Pick(other, row, other.odds())
 
 
@@ -233,7 +233,7 @@ def _with_pace(pick: ServingPick, requests_per_s: float) -> ServingPick:
     pace, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
     pace[row] = requests_per_s
     tokens[row] *= requests_per_s / float(found.requests_per_s[row])
-    other = replace(pick.option, memo={}, found=replace(found, requests_per_s=pace, tokens_per_s=tokens))
+    other = pick.option.estimated_as(replace(found, requests_per_s=pace, tokens_per_s=tokens))
     return Pick(other, row, other.odds())
 
 
@@ -257,6 +257,6 @@ def _miss_text(trial: Trial, target: str) -> str:
     value = getattr(trial.run, LATENCIES[target])[limit.percentile]
     shown = "-" if value is None else format_seconds(value)
     return (
-        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights}: {target} "
+        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights.name}: {target} "
         f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % likely"
     )

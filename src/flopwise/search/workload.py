@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
 from flopwise.options import OptionError, options_of
 from flopwise.search.spec import (
     SERVING,
@@ -23,12 +24,12 @@ from flopwise.search.spec import (
     means_something,
 )
 from flopwise.search.workload_traffic import Arriving, arriving
-from flopwise.serving.spec import DEFAULT_ENGINE
 from flopwise.serving.technique_request import TechniqueRequest
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.facts.software import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +67,13 @@ class Resolved:
     max_gpus: int
     max_usd_per_hour: float | None
     drafter: Model | None = None  # the model that drafts, once it is looked up
-    facts_folder: Any = None  # where it was
+    facts: Any = None  # what is known (`Facts`), once it is given
 
     @property
-    def engine(self) -> str:
-        """The inference engine: the one that is named, or the usual one."""
-        return self.limits.engine or DEFAULT_ENGINE
+    def engine(self) -> Engine:
+        """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
+        found: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)
+        return found
 
     def limited(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""

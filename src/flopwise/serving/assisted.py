@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.facts.software import engine
 from flopwise.serving.iteration import ACT_BYTES, Load, Runner, StepTime
 from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.offload import STREAM_TOKENS, layer_bytes, on_host, streamed
@@ -98,7 +97,7 @@ def prefix_tokens(job: ServeJob) -> float:
     how = job.techniques
     if not (how.shared_tokens or how.hit_frac):
         return 0.0
-    block = engine(job.engine).block_tokens
+    block = job.engine.block_tokens
     found = cached_tokens(job.input_tokens, shared_tokens=how.shared_tokens, hit_frac=how.hit_frac, block_tokens=block)
     return float(found)
 
@@ -211,7 +210,7 @@ def changed_memory(job: ServeJob) -> dict[str, Any]:
     if how == type(how)():
         return {}
     away = how.offload
-    block = engine(job.engine).block_tokens
+    block = job.engine.block_tokens
     spoken = how.speculation
     draft = None
     if spoken is not None and spoken.draft is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flopwise.cost.intervals import ErrorBand, error_band
-from flopwise.facts.software import engine
 from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     `queued`: more requests than memory holds, so that time to the first token is mostly waiting.
     """
     name = quantity.split(".", maxsplit=1)[0]
-    if engine(job.engine).local:
+    if job.engine.local:
         return f"serving.{name}.local"
     fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
     if name == "ttft":
@@ -29,7 +28,7 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
 
 def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:
     """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
-    band = error_band(serving_class(job, quantity, queued=queued))
+    band = error_band(serving_class(job, quantity, queued=queued), job.cluster.accelerator.calibration)
     if job.cluster.ambiguous:
         band = band.wider(1.5, "the device's variant is a guess")
     if job.cluster.accelerator.vendor != "NVIDIA":

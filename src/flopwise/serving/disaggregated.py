@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.collectives import p2p_s
-from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.serving.assisted import paced, per_token, request_work
 from flopwise.serving.iteration import Load
@@ -44,13 +44,13 @@ class Pools(NamedTuple):
     transfer_s: Floats
 
 
-def transfer_bytes(model: Model, tokens: Ints, kv_dtype: str, tp: Ints, pp: Ints = 1) -> Floats:
+def transfer_bytes(model: Model, tokens: Ints, kv_dtype: CacheFormat, tp: Ints, pp: Ints = 1) -> Floats:
     """Bytes of the cache of one prompt that one rank hands over; broadcasts.
 
     Source: `flopwise.ops.cache`; Zhong et al. 2024 (arXiv:2401.09670) section 3.3.
     Assumes: both pools cut the model alike, so that each rank sends to one other.
     """
-    return kv_cache_bytes(model, tokens, 1, cache_elem_bytes(kv_dtype), tp=tp) / np.asarray(pp)
+    return kv_cache_bytes(model, tokens, 1, kv_dtype.elem_bytes, tp=tp) / np.asarray(pp)
 
 
 def moved_s(job: ServeJob, tokens: int) -> float:

@@ -11,9 +11,9 @@ from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.engine_support import support
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import Engine, engine
+from flopwise.facts.software import Engine
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
 from flopwise.serving.bands import serving_band
@@ -37,9 +37,9 @@ class ServeJob:
     model: Model
     cluster: Cluster
     layout: ServingLayout = field(default_factory=ServingLayout)
-    weights: str = "bf16"
-    kv_dtype: str = "bf16"
-    engine: str = "vllm"
+    weights: WeightFormat = BF16
+    kv_dtype: CacheFormat = BF16_CACHE
+    engine: Engine
     input_tokens: int = 1024
     output_tokens: int = 256
     concurrency: int | None = None
@@ -54,8 +54,9 @@ class ServeJob:
     @property
     def software(self) -> Engine:
         """The engine, with the prefill budget that is asked for."""
-        row = engine(self.engine)
-        return row if self.prefill_tokens is None else replace(row, prefill_tokens=self.prefill_tokens)
+        if self.prefill_tokens is None:
+            return self.engine
+        return replace(self.engine, prefill_tokens=self.prefill_tokens)
 
     @property
     def num_gpus(self) -> int:
@@ -139,7 +140,7 @@ def runner(job: ServeJob) -> Runner:
         weight_bits=path.weight_bits,
         kv_dtype=job.kv_dtype,
         head_bits=path.head_bits,
-        direct=support(job.engine).custom_all_reduce,
+        direct=job.engine.custom_all_reduce,
     )
     return assisted(job, plain)
 
@@ -170,7 +171,7 @@ def job_memory(job: ServeJob) -> ServingMemory:
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
         kv_dtype=job.kv_dtype,
-        engine_name=job.engine,
+        engine=job.engine,
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
         prefill_tokens=job.prefill_tokens,

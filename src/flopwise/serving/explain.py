@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.cost.energy import device_watts
-from flopwise.facts.formats import cache_elem_bytes, weight_format
-from flopwise.facts.software import CONTEXT, GRAPHS, Engine, engine
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import (
     COUNTED,
@@ -48,22 +48,25 @@ def serve_figure(found: ServeEstimate, *more: Figure) -> Figure:
 
 
 def serving_memory_figure(
-    model: Model, layout: ServingLayout, held: ServingMemory, weights: str, kv_dtype: str, engine_name: str
+    model: Model,
+    layout: ServingLayout,
+    held: ServingMemory,
+    form: WeightFormat,
+    kv_dtype: CacheFormat,
+    row: Engine,
 ) -> Figure:
     """The memory of the fullest GPU, item by item."""
-    row, form = engine(engine_name), weight_format(weights)
     degrees = tuple(given(n, int(getattr(layout, n))) for n in ("tp", "pp", "ep", "dp"))
-    width = cache_elem_bytes(kv_dtype)
     each = derived(
         "cache bytes a token, all layers",
-        number(kv_bytes_per_token(model, width)),
+        number(kv_bytes_per_token(model, kv_dtype.elem_bytes)),
         "B",
         f"{COUNTED}: keys and values of every layer",
-        given("KV dtype", kv_dtype),
+        given("KV dtype", kv_dtype.name),
         source=model.source,
         note="the growing part: windows and state-space layers keep a fixed amount",
     )
-    stored = fact("weight format", form.name, "", source=form.source or "data/formats.json", note=form.meaning)
+    stored = fact("weight format", form.name, "", source=form.source, note=form.meaning)
     held_by: dict[str, tuple[str, tuple[Figure, ...]]] = {
         "weights": ("tensor by tensor in the format, cut over the ranks", (stored, *degrees)),
         "KV cache": ("sequences x context in whole blocks, on the fullest rank", (each, *degrees)),
@@ -84,7 +87,7 @@ def serving_memory_figure(
 
 
 def _engine(row: Engine, name: str, value: float | str, unit: str = "B") -> Figure:
-    return fact(name, value, unit, source=f"data/engines.csv, {row.name}: {row.source}", note=row.meaning)
+    return fact(name, value, unit, source=f"data/engines.json, {row.name}: {row.source}", note=row.meaning)
 
 
 class _Tree:
@@ -92,7 +95,7 @@ class _Tree:
 
     def __init__(self, found: ServeEstimate) -> None:
         self.found, self.job = found, found.job
-        self.device, self.row = Device(self.job.cluster), engine(self.job.engine)
+        self.device, self.row = Device(self.job.cluster), self.job.engine
         self.machine: Runner = runner(self.job)
         self.output = given("output tokens", self.job.output_tokens, "tokens")
         asked = prompt(self.job.model, self.job.input_tokens)

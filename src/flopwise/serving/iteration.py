@@ -16,7 +16,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.rates import PRECISIONS, precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
-from flopwise.facts.formats import cache_elem_bytes
+from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import hottest_rank_load
@@ -121,7 +121,7 @@ class Runner:
     engine: Engine
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.rates.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
-    kv_dtype: str = "bf16"  # of the cache
+    kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
     direct: bool = True  # custom all-reduce kernels for small messages
@@ -135,12 +135,12 @@ class Runner:
     @property
     def kv_bytes(self) -> float:
         """Bytes of a cached element."""
-        return cache_elem_bytes(self.kv_dtype)
+        return self.kv_dtype.elem_bytes
 
     def step(self, load: Load, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
-        Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.csv`).
+        Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`).
         Assumes: pipeline stages work on different micro-batches at once, so a step passes through all of them.
         """
         stack = self.model.stacks[0]
@@ -212,7 +212,7 @@ class Runner:
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
 
-        Source: `grouped_decode` of data/engines.csv. Assumes: nothing of it is found in the L2 cache.
+        Source: `grouped_decode` of data/engines.json. Assumes: nothing of it is found in the L2 cache.
         """
         if self.engine.grouped_decode or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
             return work
@@ -221,7 +221,7 @@ class Runner:
     def _fused(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.
 
-        Source: `pointwise_traffic` of data/engines.csv, calibrated. Assumes: they are bound by memory.
+        Source: `pointwise_traffic` of data/engines.json, calibrated. Assumes: they are bound by memory.
         """
         if work.kind != "pointwise":
             return timing
@@ -235,7 +235,7 @@ class Runner:
         Assumes: they run on the vector units, after the reads.
         """
         rate = self.own_rates.peak.get("fp32")
-        emulated = self.kv_dtype.startswith("fp8") and "fp8" not in self.own_rates.peak
+        emulated = self.kv_dtype.name.startswith("fp8") and "fp8" not in self.own_rates.peak
         if not emulated or not rate or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
             return timing
         extra_s = self.own_rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rate
@@ -313,7 +313,7 @@ NATIVE = ("NVIDIA", "Apple")
 def native(rates: Rates, engine: Engine) -> bool:
     """Whether the engine's kernels were as good on this device as on those they were written for.
 
-    Source: `port_frac` of data/engines.csv. Assumes: one share for all ports of a generation.
+    Source: `port_frac` of data/engines.json. Assumes: one share for all ports of a generation.
     """
     return engine.port_frac == 1.0 or rates.vendor in ("", *NATIVE)
 
@@ -321,7 +321,7 @@ def native(rates: Rates, engine: Engine) -> bool:
 def _own_rates(rates: Rates, engine: Engine) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
-    Source: columns of data/engines.csv. Assumes: all its matrix kernels are written alike.
+    Source: columns of data/engines.json. Assumes: all its matrix kernels are written alike.
     """
     value = dict(rates.value)
     if not native(rates, engine):

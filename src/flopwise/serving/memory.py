@@ -13,8 +13,8 @@ import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Linear, Model, Recurrence
-from flopwise.facts.formats import Format, cache_elem_bytes, weight_format
-from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine, engine
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
@@ -71,7 +71,7 @@ class Draft:
     """A second model that proposes tokens, on the same GPUs; it caches what the first one caches."""
 
     model: Model
-    weights: str
+    weights: WeightFormat
     layout: ServingLayout
 
 
@@ -89,17 +89,16 @@ class Changes:
 UNCHANGED = Changes()
 
 
-def weights_per_gpu(model: Model, form: Format | str, layout: ServingLayout) -> Floats:
+def weights_per_gpu(model: Model, form: WeightFormat, layout: ServingLayout) -> Floats:
     """Weight bytes on the fullest GPU: the first pipeline stage (embedding, towers) or the last (head).
 
     Source: `flopwise.ops.weights`. Assumes: layers as even as they divide, what is left over on the middle stages.
-    Raises: UnknownNameError: no such format; MissingFactError: the network is known by published figures only.
+    Raises: MissingFactError: the network is known by published figures only.
     """
     if not model.stacks:
         raise MissingFactError(
             f"{model.name} is known by published figures only: serving it needs a table of layers (a config.json)"
         )
-    form = weight_format(form) if isinstance(form, str) else form
     (tp, ep, inner), index = distinct(layout.tp, layout.ep, layout.expert_tp)
     prefix = layer_prefix_bytes(model, form, tp, ep, expert_tp=inner)
     before, after, towers = end_bytes(model, form, tp, ep)
@@ -146,10 +145,10 @@ class _Cache:
     """Bytes of the cache on the fullest rank as a function of batch and context."""
 
     def __init__(
-        self, model: Model, layout: ServingLayout, row: Engine, dtype: str, changes: Changes = UNCHANGED
+        self, model: Model, layout: ServingLayout, row: Engine, dtype: CacheFormat, changes: Changes = UNCHANGED
     ) -> None:
         self.model, self.layout, self.row, self.dtype = model, layout, row, dtype
-        self.elem_bytes = cache_elem_bytes(dtype)
+        self.elem_bytes = dtype.elem_bytes
         layers = model.stacks[0].num_layers
         self.share = -(-layers // np.asarray(layout.pp)) / layers
         self.changes = changes
@@ -191,9 +190,9 @@ def serving_memory(
     context: Ints,
     answer: Ints = 0,
     hbm_bytes: Floats | None = None,
-    weights: str = "bf16",
-    kv_dtype: str = "bf16",
-    engine_name: str = "vllm",
+    weights: WeightFormat = BF16,
+    kv_dtype: CacheFormat = BF16_CACHE,
+    engine: Engine,
     memory_frac: float | None = None,
     max_batch: int | None = None,
     prefill_tokens: int | None = None,
@@ -205,11 +204,11 @@ def serving_memory(
     `concurrency` None: as many as fit beside weights and activations of so many. `answer`: of the context, the tokens
     made one by one; engines that do not reserve them hold half on average, so that more run than whole contexts fit.
 
-    Source: data/engines.csv for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
+    Source: data/engines.json for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
-    Raises: SpecError: a fraction outside (0, 1]; UnknownNameError: no such engine or format.
+    Raises: SpecError: a fraction outside (0, 1].
     """
-    layout, row = layout or ServingLayout(), engine(engine_name)
+    layout, row = layout or ServingLayout(), engine
     share, cap = _share(row, memory_frac), row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
     loaded = weights_per_gpu(model, weights, layout) - changes.away_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.facts.formats import weight_format
+from flopwise.facts.formats import WeightFormat
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats
 from flopwise.ops.weights import layer_prefix_bytes
@@ -23,13 +23,13 @@ STREAM_TOKENS = 32
 `min_batch_size` of its pull request 6083)."""
 
 
-def layer_bytes(model: Model, weights: str, layout: ServingLayout) -> Floats:
+def layer_bytes(model: Model, weights: WeightFormat, layout: ServingLayout) -> Floats:
     """Bytes of the layers' weights on one GPU, without embedding, head and towers; shape of the layout.
 
     Source: `flopwise.ops.weights`. Assumes: layers are spread evenly over pipeline stages.
     """
     (tp, ep, inner), index = distinct(layout.tp, layout.ep, layout.expert_tp)
-    prefix = layer_prefix_bytes(model, weight_format(weights), tp, ep, expert_tp=inner)
+    prefix = layer_prefix_bytes(model, weights, tp, ep, expert_tp=inner)
     held: Floats = prefix[-1, index] / np.asarray(layout.pp)
     return held
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flopwise.cost.rates import PRECISIONS, SIXTEEN_BIT, Rates
 from flopwise.errors import MissingFactError
-from flopwise.facts.formats import weight_format
+from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
 
@@ -34,48 +34,47 @@ class ComputePath(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def layer_weight_bits(model: Model, name: str) -> float:
+def layer_weight_bits(model: Model, form: WeightFormat) -> float:
     """Mean bits of a weight inside the layers of the first stack, scales included.
 
     Source: tensor by tensor, `flopwise.ops.weights`.
     Assumes: products of a layer read their weights at this mean width.
     """
-    if name in PLAIN:
-        return 32.0 if PLAIN[name] == "fp32" else 16.0
+    if form.name in PLAIN:
+        return 32.0 if PLAIN[form.name] == "fp32" else 16.0
     stack = model.stacks[0].name
-    whole = weight_groups(model, "bf16")
-    mine = weight_groups(model, name)
+    whole = weight_groups(model, BF16)
+    mine = weight_groups(model, form)
     inside = [path for path in whole if path.startswith(f"{stack}/") and path.count("/") > 1 and path in mine]
     plain = sum(whole[path] for path in inside)
     if not plain:
-        return 8.0 * weight_bytes(model, name) / max(1, parameters(model))
+        return 8.0 * weight_bytes(model, form) / max(1, parameters(model))
     return 16.0 * sum(mine[path] for path in inside) / plain
 
 
 @lru_cache(maxsize=512)
-def head_weight_bits(model: Model, name: str) -> float:
+def head_weight_bits(model: Model, form: WeightFormat) -> float:
     """Bits of a weight of the head, scales included: of the embedding where the two are one tensor.
 
     Source: tensor by tensor, `flopwise.ops.weights`; files of llama.cpp quantise the head, too.
     Assumes: 16 bits where there is neither.
     """
     stack = model.stacks[0].name
-    whole, mine = weight_groups(model, "bf16"), weight_groups(model, name)
+    whole, mine = weight_groups(model, BF16), weight_groups(model, form)
     path = next((p for p in (f"{stack}/lm_head", f"{stack}/embed_tokens") if whole.get(p) and p in mine), None)
     return 16.0 if path is None else 16.0 * mine[path] / whole[path]
 
 
-def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
-    """The path of weight format `name` on a device.
+def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
+    """The path of a weight format on a device.
 
     Formats that quantise activations use the low-precision units where there are any; others are unpacked to 16 bits.
 
     Source: engines' kernels (vLLM and TensorRT-LLM quantisation tables).
     Assumes: a device without the units runs the format weight-only, as Marlin kernels do for fp8.
-    Raises: UnknownNameError: no such format; MissingFactError: no kernels for it run on so old a device.
+    Raises: MissingFactError: no kernels for it run on so old a device.
     """
-    known = weight_format(name).name
-    bits = layer_weight_bits(model, known)
+    known, bits = form.name, layer_weight_bits(model, form)
     stand_in = substitute("bf16", rates)
     if known in PLAIN:
         note = rates.substitution_note(PLAIN[known])
@@ -93,7 +92,7 @@ def product_path(model: Model, name: str, rates: Rates) -> ComputePath:
     )
     if note is None and stand_in is not None:
         note = f"{rates.name} has no bf16 units: {known} weights are unpacked and multiplied in {stand_in}"
-    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, known))
+    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form))
 
 
 def substitute(dtype: str, rates: Rates) -> str | None:

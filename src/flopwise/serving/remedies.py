@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.fabric import fabric
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.engine_support import support
-from flopwise.facts.formats import cache_elem_bytes, weight_format
-from flopwise.facts.software import engine
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.estimate import check_layout
 from flopwise.serving.memory import ServingLayout, serving_memory
@@ -20,6 +18,8 @@ from flopwise.serving.precision import product_path
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.software import Engine
 
 LOWER_WEIGHTS = ("fp8", "awq", "nvfp4", "Q4_K_M")
 _LOWER_CACHE = ("fp8", "q4_0")
@@ -28,24 +28,22 @@ MOST_TP = 8
 
 
 def runnable_formats(
-    model: Model, engine_name: str, achieved: Rates | None, names: Sequence[str] = LOWER_WEIGHTS
-) -> tuple[str, ...]:
-    """Those of `names` that the engine is documented to run and the device has kernels for.
+    model: Model, engine: Engine, achieved: Rates | None, formats: Sequence[WeightFormat]
+) -> tuple[WeightFormat, ...]:
+    """Those of `formats` that the engine is documented to run and the device has kernels for.
 
     Files of llama.cpp are for engines of one's own machine. `achieved`: rates of the device; None: any.
     """
-    local, row = engine(engine_name).local, support(engine_name)
 
-    def runs(name: str) -> bool:
-        form = weight_format(name)
-        if not row.runs(form) or (form.kind == "gguf") > local:
+    def runs(form: WeightFormat) -> bool:
+        if not engine.runs(form) or (form.kind == "gguf") > engine.local:
             return False
         try:
-            return achieved is None or bool(product_path(model, name, achieved))
+            return achieved is None or bool(product_path(model, form, achieved))
         except MissingFactError:
             return False
 
-    return tuple(name for name in names if runs(name))
+    return tuple(filter(runs, formats))
 
 
 def allows(model: Model, layout: ServingLayout) -> bool:
@@ -78,13 +76,14 @@ class Remedy:
 def serving_remedies(
     model: Model,
     layout: ServingLayout,
+    facts: Facts,
     *,
     concurrency: int,
     context: int,
     device: Accelerator | None,
-    weights: str = "bf16",
-    kv_dtype: str = "bf16",
-    engine_name: str = "vllm",
+    weights: WeightFormat = BF16,
+    kv_dtype: CacheFormat = BF16_CACHE,
+    engine: Engine,
     **how: Any,
 ) -> list[Remedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
@@ -93,22 +92,22 @@ def serving_remedies(
     """
     asked: dict[str, Any] = {
         "layout": layout, "concurrency": concurrency, "context": context, "weights": weights, "kv_dtype": kv_dtype,
-        "engine_name": engine_name, **how,
+        "engine": engine, **how,
     }  # fmt: skip
     if device is not None:
         asked |= {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
     changes: list[tuple[str, dict[str, Any]]] = []
     size = weight_bytes(model, weights)
+    lower = tuple(map(facts.weight_format, LOWER_WEIGHTS))
     changes += [
-        (f"weights in {name}", {"weights": name})
-        for name in runnable_formats(model, engine_name, None if device is None else rates(device))
-        if weight_bytes(model, name) < size
+        (f"weights in {form.name}", {"weights": form})
+        for form in runnable_formats(model, engine, None if device is None else rates(device), lower)
+        if weight_bytes(model, form) < size
     ]
     changes += [
-        (f"KV cache in {name}", {"kv_dtype": name})
-        for name in _LOWER_CACHE
-        if cache_elem_bytes(name) < cache_elem_bytes(kv_dtype)
-        and (name == "fp8" or engine(engine_name).name.startswith("llama.cpp"))
+        (f"KV cache in {form.name}", {"kv_dtype": form})
+        for form in map(facts.cache_format, _LOWER_CACHE)
+        if form.elem_bytes < kv_dtype.elem_bytes and (form.name == "fp8" or engine.name.startswith("llama.cpp"))
     ]
     wider = {"tp": replace(layout, tp=2 * layout.tp), "pp": replace(layout, pp=2 * layout.pp)}
     changes += [

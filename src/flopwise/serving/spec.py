@@ -5,22 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from flopwise import options
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Kind, OptionError, Spec, option, same
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.software import Engine
     from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.caching import ResponseCache
 
-DEFAULT_ENGINE = "vllm"
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
 
@@ -58,6 +61,14 @@ def mean_tokens(length: int | str) -> int:
     return max(1, round(Lengths.parse(length).mean))
 
 
+class ServingSoftware(TypedDict):
+    """With what a model is served: keywords of `ServeJob` and `serving_memory`."""
+
+    weights: WeightFormat
+    kv_dtype: CacheFormat
+    engine: Engine
+
+
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSpec(Spec):
@@ -71,7 +82,7 @@ class ServingSpec(Spec):
         "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...",
     )
     engine: str = _format(
-        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=DEFAULT_ENGINE,
+        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE,
     )
     memory_fraction: float | None = _format(
         "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).",
@@ -92,6 +103,18 @@ class ServingSpec(Spec):
     def num_gpus(self) -> int:
         """Accelerators of a replica."""
         return self.tp * self.pp * self.dp
+
+    def software(self, facts: Facts) -> ServingSoftware:
+        """Formats and engine, looked up.
+
+        Raises:
+            UnknownNameError, SpecError: there is no such format or engine.
+        """
+        return ServingSoftware(
+            weights=facts.weight_format(self.weights or "bf16"),
+            kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
+            engine=facts.engine(self.engine),
+        )
 
     def in_its_format(self, model: Model) -> tuple[ServingSpec, tuple[str, ...]]:
         """The spec with the checkpoint's own weight format where none is given, and the sentence that says so."""
@@ -126,17 +149,17 @@ class StartSpec(Spec):
         if self.storage is not None and self.storage_bandwidth is not None:
             raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
 
-    def kind_of_storage(self, folder: Path | None = None) -> Storage:
+    def kind_of_storage(self, facts: Facts) -> Storage:
         """Where weights are read from at a start.
 
         Raises:
             UnknownNameError: no such kind.
         """
-        from flopwise.facts.storage import Storage, storage
+        from flopwise.facts.storage import Storage
         from flopwise.serving.startup import DEFAULT_STORAGE
 
         if self.storage_bandwidth is None:
-            return storage(self.storage or DEFAULT_STORAGE, folder)
+            return facts.storage(self.storage or DEFAULT_STORAGE)
         return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
 
 

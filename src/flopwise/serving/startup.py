@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import PINNED_FRAC
-from flopwise.facts.engine_support import support
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import weights_per_gpu
@@ -48,11 +47,11 @@ def cold_start(
     overlap, so that the slowest of storage, loader and link decides. Compiling and capturing go by the layers of the
     first stack.
 
-    Source: data/storage.csv and data/engine_support.csv; the parts as in "Breaking the Ice" (arXiv:2606.07362).
+    Source: data/storage.csv and data/engines.json; the parts as in "Breaking the Ice" (arXiv:2606.07362).
     Assumes: pipeline stages start at once; layers cost alike whatever their width; an object store is read over
     `CONNECTIONS` connections.
     """
-    row, cluster, layers = support(job.engine), job.cluster, job.model.stacks[0].num_layers
+    row, cluster, layers = job.engine, job.cluster, job.model.stacks[0].num_layers
     ranks = job.num_gpus
     on_node = min(ranks, max(cluster.gpus_per_node, 1))
     stored = float(weight_bytes(job.model, job.weights)) * (1 + job.techniques.prefill_gpus // int(job.layout.num_gpus))
@@ -79,5 +78,5 @@ def cold_start(
         storage=storage.name,
         weights_bound=bound,
         read_bytes=read,
-        sources=(storage.source, row.source),
+        sources=(storage.source, row.support_source),
     )

@@ -13,11 +13,12 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flopwise.cost.rates import Rates
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import WeightFormat
+    from flopwise.facts.software import Engine
     from flopwise.ops.types import Ints
     from flopwise.serving.techniques import Offload, Speculation, Techniques
 
@@ -38,10 +39,10 @@ class TechniquePlace:
     """Where techniques run: formats and degrees may be columns of candidates."""
 
     tp: Ints
-    weights: str | None
-    engine: str
+    weights: WeightFormat
+    engine: Engine
     chip: Accelerator
-    facts: Path | None = None
+    facts: Facts
 
 
 # fmt: off
@@ -141,6 +142,7 @@ class TechniqueRequest(Spec):
             raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
 
     def _speculation(self, model: Model, place: TechniquePlace, load: Callable[[str], Model]) -> Speculation | None:
+        from flopwise.facts.formats import BF16  # noqa: PLC0415 - as above
         from flopwise.serving.speculative import block_draft, draft_tp  # noqa: PLC0415 - as above
         from flopwise.serving.techniques import Speculation  # noqa: PLC0415 - as above
 
@@ -150,7 +152,9 @@ class TechniqueRequest(Spec):
         if name in NGRAM:
             return Speculation(name="n-grams", tokens=tokens, acceptance=self.acceptance)
         if name in BLOCK:
-            weights = self.draft_weights or (place.weights if name in {"mtp", "nextn"} else "bf16") or "bf16"
+            weights = place.weights if name in {"mtp", "nextn"} else BF16
+            if self.draft_weights is not None:
+                weights = place.facts.weight_format(self.draft_weights)
             return Speculation(
                 name=name,
                 tokens=tokens,
@@ -170,12 +174,11 @@ class TechniqueRequest(Spec):
             tokens=tokens,
             acceptance=self.acceptance,
             draft=found,
-            weights=self.draft_weights or found.checkpoint_format or "bf16",
+            weights=place.facts.weight_format(self.draft_weights or found.checkpoint_format or BF16.name),
             tp=draft_tp(found, place.tp),
         )
 
     def _offload(self, model: Model, place: TechniquePlace) -> Offload | None:
-        from flopwise.facts.engine_support import support  # noqa: PLC0415 - as above
         from flopwise.serving.techniques import Offload  # noqa: PLC0415 - as above
 
         layers = model.stacks[0].num_layers
@@ -188,31 +191,31 @@ class TechniqueRequest(Spec):
             if self.host is not None:
                 raise SpecError("a host is given, but no layers for it (--offload-weights, --gpu-layers)")
             return None
-        way = support(place.engine).offload
+        way = place.engine.offload
         if way == "none":
             raise SpecError(
-                f"{place.engine} keeps all weights on the device; engines that offload: vllm, sglang, hf, llama.cpp"
+                f"{place.engine.name} keeps all weights on the device; engines that offload: "
+                f"{', '.join(name for name, row in place.facts.engines.items() if row.offload != 'none')}"
             )
         if place.chip.kind in {"cpu", "soc"}:
             raise SpecError(f"{place.chip.name} shares the host's memory: there is nothing to offload to")
         if way == "stream" and self.host is not None:
             raise SpecError(
-                f"{place.engine} brings offloaded weights to the device; only llama.cpp computes on the host"
+                f"{place.engine.name} brings offloaded weights to the device; only llama.cpp computes on the host"
             )
         return Offload(frac=frac, host=None if way == "stream" else _host_rates(self.host, place.chip, place.facts))
 
 
-def _host_rates(name: str | None, chip: Accelerator, facts: Path | None) -> Rates:
+def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
     """What the host's processor sustains.
 
     Raises:
         SpecError: it is no processor.
     """
     from flopwise.cost.rates import rates  # noqa: PLC0415 - as above
-    from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - as above
 
     desktop = chip.name.startswith(("RTX", "GTX", "Radeon", "Arc"))
-    found = load_facts(facts).resolve(name or (DESKTOP_HOST if desktop else SERVER_HOST)).accelerator
+    found = facts.resolve(name or (DESKTOP_HOST if desktop else SERVER_HOST)).accelerator
     if found.kind != "cpu":
         raise SpecError(f"{found.name} is no processor of a host; give one of kind cpu (flopwise gpus --kind cpu)")
     return rates(found)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Recurrence
-from flopwise.facts.software import engine
 from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.memory import weights_per_gpu
 
@@ -145,7 +144,7 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
 
 def told_of_techniques(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
-    how, row = job.techniques, engine(job.engine)
+    how, row = job.techniques, job.engine
     if how != type(how)():
         yield "intervals are those of plain serving; what techniques add to its errors is not measured"
     if how.shared_tokens:
@@ -186,4 +185,4 @@ def _told_of_speculation(how: Speculation) -> Iterator[str]:
     if how.draft is None:
         yield "looking up n-grams takes no time on the device"
     elif not how.shares_ends:
-        yield f"the draft {how.draft.name} runs on tp {how.tp} in {how.weights}"
+        yield f"the draft {how.draft.name} runs on tp {how.tp} in {how.weights.name}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flopwise.facts.formats import BF16, WeightFormat
+
 if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Model
@@ -22,7 +24,7 @@ class Speculation:
     tokens: int
     acceptance: float
     draft: Model | None = None  # None: looked up in the text so far, at no cost on the device
-    weights: str = "bf16"  # format of the draft's weights
+    weights: WeightFormat = BF16  # of the draft
     tp: Ints = 1
     shares_ends: bool = False  # embedding and head are the target's own: they run, but take no further memory
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from flopwise.cost.fabric import fabric
-from flopwise.facts.software import stack as software_row
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.shapes.decoding import DecodeClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
@@ -15,8 +14,6 @@ from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.shapes.training import TrainingClock
 from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
-COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
-"""Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
 PINNED_FRAC = 0.76
 """Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
 PAGEABLE_FRAC = 0.4
@@ -91,14 +88,14 @@ def shape_answer(clock: TrainingClock | DecodeClock) -> ShapeAnswer:
         settings = (
             ("pass", f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"),
             (device[0], device[1] + f", ep {clock.ep}" * (clock.ep > 1)),
-            ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack}"),
+            ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}"),
         )
     else:
         findings += _link_findings(case)
         settings = (
             ("pass", f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"),
             device,
-            ("serving", f"weights {clock.weights}, cache {clock.kv_dtype}, {clock.engine}"),
+            ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}"),
         )
     advice = (finding for finding in findings if isinstance(finding, Advice))
     return ShapeAnswer(
@@ -114,15 +111,15 @@ def shape_answer(clock: TrainingClock | DecodeClock) -> ShapeAnswer:
 
 def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
     """The micro-batch under the stack asked for and under those that fuse less or more."""
-    for name in dict.fromkeys((clock.recipe.stack, *COMPARED)):
-        seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=name)).lines()
-        yield StackTime(name, scalar(seconds), scalar(memory) / scalar(seconds))
+    for stack in {stack.name: stack for stack in (clock.recipe.stack, *clock.compared)}.values():
+        seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=stack)).lines()
+        yield StackTime(stack.name, scalar(seconds), scalar(memory) / scalar(seconds))
 
 
 def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Finding]:
     """What another stack's fused kernels would save in memory-bound operations and launches.
 
-    Source: `data/stacks.csv`: what each stack fuses.
+    Source: `data/stacks.json`: what each stack fuses.
     """
     if not stacks:
         return
@@ -178,7 +175,7 @@ def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
     chip = clock.cluster.accelerator
     if not clock.offload or not chip.pcie_bytes_per_s:
         return
-    dtype = resident_grad_dtype(clock.recipe, software_row(clock.recipe.stack))
+    dtype = resident_grad_dtype(clock.recipe, clock.recipe.stack)
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     count = scalar(sharded_parameters(items, clock.tp, clock.ep))
     nbytes = count * DTYPE_BYTES[dtype] + count * ACT_BYTES

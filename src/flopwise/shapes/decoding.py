@@ -9,7 +9,8 @@ import numpy as np
 
 from flopwise.cost.cluster import Cluster
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import engine
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
 from flopwise.ops.types import Array, Ints
 from flopwise.serving.iteration import Load, Runner
 from flopwise.serving.memory import ServingLayout
@@ -23,9 +24,9 @@ class DecodeClock:
 
     model: Model
     cluster: Cluster
-    weights: str = "bf16"
-    kv_dtype: str = "bf16"
-    engine: str = "vllm"
+    weights: WeightFormat = BF16
+    kv_dtype: CacheFormat = BF16_CACHE
+    engine: Engine
     tp: int = 1
     batch: int = 1
     seq: int = 1
@@ -44,7 +45,7 @@ class DecodeClock:
             model=model or self.model,
             rates=self.cluster.rates,
             fabric=self.cluster.fabric,
-            engine=engine(self.engine),
+            engine=self.engine,
             dtype=path.dtype,
             weight_bits=path.weight_bits,
             kv_dtype=self.kv_dtype,

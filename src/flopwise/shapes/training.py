@@ -11,7 +11,7 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.software import stack as software_row
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.types import Array, Ints
 from flopwise.ops.work import Shape, Split
@@ -24,6 +24,8 @@ from flopwise.training.step import Inner, StepTable, step_parts, step_table
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
+COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
+"""Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
 MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
@@ -38,6 +40,7 @@ class TrainingClock:
     ep: int = 1
     batch: int = 1
     offload: bool = False  # the optimizer and its states stand in host memory
+    compared: tuple[TrainingStack, ...] = ()  # other stacks whose kernels the advice looks at
     towers: bool = False  # a multimodal model's towers see a sample with each sequence
     seen: dict[Any, Kernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
     task: str = "train"
@@ -100,7 +103,7 @@ class TrainingClock:
 
     def context(self, tokens: int, batch: Array, tp: Array) -> BlockContext:
         """What all blocks of a micro-batch over sequences of `tokens` share."""
-        software, one = software_row(self.recipe.stack), np.ones(len(batch), dtype=np.int64)
+        software, one = self.recipe.stack, np.ones(len(batch), dtype=np.int64)
         return BlockContext(
             recipe=replace(self.recipe, seq_len=tokens, global_batch=batch),
             software=software,
@@ -113,7 +116,7 @@ class TrainingClock:
     def table(self, model: Model, tokens: int, batch: Array, tp: Array) -> StepTable:
         """The step table of the first stack of `model` over sequences of `tokens`; one micro-batch a step."""
         shared = self.context(tokens, batch, tp)
-        key = (tokens, batch.tobytes(), tp.tobytes(), self.recipe.stack, self.recipe.attention)
+        key = (tokens, batch.tobytes(), tp.tobytes(), self.recipe.stack.name, self.recipe.attention)
         kernels = []
         for items, _, inside in block_list(model):
             place = (key, inside, items)

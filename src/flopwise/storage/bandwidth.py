@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.storage import bytes_per_flop, checkpoint_bytes_per_s, hit_frac, kept_up_frac, read_bytes_per_s
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.software import optimizer
-from flopwise.facts.storage import Storage, storage, storage_kinds
+from flopwise.facts import defaults
+from flopwise.facts.catalog import Facts
+from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.storage.samples import DeviceRate, SampledWorkload
 from flopwise.storage.spec import StorageRequest
@@ -146,7 +146,7 @@ def storage_answer(
     rate: DeviceRate,
     band: ErrorBand | None,
     notes: Sequence[str],
-    folder: Path | None,
+    facts: Facts,
 ) -> StorageAnswer:
     """The bandwidth that `num_gpus` devices need which train at `rate`, and each kind of storage against it.
 
@@ -157,7 +157,7 @@ def storage_answer(
     read_bytes, record_note = _read_bytes(work, request)
     demand = StorageAnswer(
         request=request, workload=work, cluster=cluster, num_gpus=num_gpus, rate=rate, band=band, read_bytes=read_bytes,
-        hit_frac=0.0, checkpoints=_checkpoint_demand(work, request),
+        hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, facts),
     )  # fmt: skip
     cache_note = "no cache: every epoch reads all from storage (--dataset, --cache)"
     if request.cache_bytes is not None and request.dataset_bytes is not None:
@@ -167,7 +167,7 @@ def storage_answer(
         demand = replace(demand, hit_frac=float(hits))
         cache_note = f"caches: {request.policy}, {request.shuffle} shuffle, records of one size"
     assumptions = (*work.notes, *notes, *record_note, cache_note, *_machine_notes(cluster, rate.origin))
-    return replace(demand, deliveries=deliveries(demand, folder), assumptions=tuple(dict.fromkeys(assumptions)))
+    return replace(demand, deliveries=deliveries(demand, facts), assumptions=tuple(dict.fromkeys(assumptions)))
 
 
 def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def num_parameters(work: SampledWorkload) -> float | None:
     return None if model.published is None or model.published.parameters is None else float(model.published.parameters)
 
 
-def _checkpoint_demand(work: SampledWorkload, request: StorageRequest) -> CheckpointDemand | None:
+def _checkpoint_demand(work: SampledWorkload, request: StorageRequest, facts: Facts) -> CheckpointDemand | None:
     """The bandwidth that checkpoints need; None where the parameters are not known.
 
     Raises:
@@ -213,11 +213,11 @@ def _checkpoint_demand(work: SampledWorkload, request: StorageRequest) -> Checkp
         if interval is not None or within is not None:
             raise SpecError(f"{work.name}: its parameters are not known, so its checkpoints aren't either")
         return None
-    row = optimizer(request.optimizer)
+    row = facts.optimizer(request.optimizer)
     if work.model is not None and work.model.stacks:
-        recipe = Recipe(seq_len=1, optimizer=row.name)
+        recipe = Recipe(seq_len=1, optimizer=row, stack=facts.stack(defaults.STACK))
         nbytes = float(checkpoint_bytes(MemoryTable(work.model, recipe)))
-        origin = f"weights, master weights and {row.name}'s states as {recipe.stack} keeps them"
+        origin = f"weights, master weights and {row.name}'s states as {recipe.stack.name} keeps them"
     else:
         states = 4.0 * row.states + row.packed_bytes
         nbytes = count * (4.0 + states)
@@ -234,7 +234,7 @@ def _checkpoint_demand(work: SampledWorkload, request: StorageRequest) -> Checkp
     )
 
 
-def deliveries(demand: StorageAnswer, folder: Path | None) -> tuple[StorageDelivery, ...]:
+def deliveries(demand: StorageAnswer, facts: Facts) -> tuple[StorageDelivery, ...]:
     """Each kind of storage against the demand, the fastest first; what the user gave above all.
 
     Raises:
@@ -242,9 +242,9 @@ def deliveries(demand: StorageAnswer, folder: Path | None) -> tuple[StorageDeliv
         SpecError: a row of the facts folder is wrong.
     """
     request, rate = demand.request, demand.request.storage_bytes_per_s
-    kinds = [storage(name, folder) for name in request.storage]
+    kinds = [facts.storage(name) for name in request.storage]
     if not kinds and rate is None:
-        kinds = list(storage_kinds(folder).values())
+        kinds = list(facts.storage_kinds.values())
     found = sorted((_delivery_of_kind(kind, demand) for kind in kinds), key=lambda d: -d.read_bytes_per_s)
     own = [] if rate is None else [_delivery(demand, GIVEN, rate, rate, "given", "", "")]
     return (*own, *found)

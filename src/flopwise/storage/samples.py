@@ -12,8 +12,10 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
-from flopwise.facts.samples import Convolution, Sample, convolutions, sample_of_model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.samples import ConvolutionLayer, Sample
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.training.estimate import TrainJob, estimate
 from flopwise.training.layout import Layout, Precision, Recipe
@@ -44,7 +46,7 @@ class SampledWorkload:
     tokens: int | None = None
     batch: int | None = None
     precision: str | None = None
-    layers: tuple[Convolution, ...] | None = None
+    layers: tuple[ConvolutionLayer, ...] | None = None
     achieved_frac: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -62,7 +64,7 @@ class DeviceRate:
     notes: tuple[str, ...] = ()
 
 
-def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> SampledWorkload:
+def workload_of_sample(row: Sample, model: Model, facts: Facts, *, seq: int | None = None) -> SampledWorkload:
     """The benchmark workload in `row`, which trains `model`.
 
     Raises:
@@ -92,13 +94,15 @@ def workload_of_sample(row: Sample, model: Model, *, seq: int | None = None) -> 
         tokens=tokens if model.stacks else None,
         batch=row.batch,
         precision=row.precision,
-        layers=convolutions(model.name),
+        layers=facts.convolutions(model.name),
         achieved_frac=row.achieved_frac,
         notes=notes,
     )
 
 
-def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: float | None = None) -> SampledWorkload:
+def workload_of_model(
+    model: Model, facts: Facts, *, seq: int | None = None, token_bytes: float | None = None
+) -> SampledWorkload:
     """What training `model` reads and does for each sample: a sequence of `seq` tokens, an image, or as published.
 
     Raises:
@@ -112,7 +116,7 @@ def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: floa
         raise MissingFactError(f"{model.name}: the FLOP of a sample are not known; give --flops-per-sample")
     if published.sample_bytes is None:
         raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
-    row = sample_of_model(model.name)
+    row = facts.sample_of_model(model.name)
     return SampledWorkload(
         name=model.name,
         sample=published.sample,
@@ -123,7 +127,7 @@ def workload_of_model(model: Model, *, seq: int | None = None, token_bytes: floa
         model=model,
         batch=row.batch if row else None,
         precision=row.precision if row else None,
-        layers=convolutions(model.name),
+        layers=facts.convolutions(model.name),
         achieved_frac=row.achieved_frac if row else None,
     )
 
@@ -166,7 +170,7 @@ def _workload_of_layers(model: Model, seq: int | None, token_bytes: float | None
 
 
 def device_rate(
-    work: SampledWorkload, cluster: Cluster, *, batch: int | None = None, precision: str | None = None
+    work: SampledWorkload, cluster: Cluster, facts: Facts, *, batch: int | None = None, precision: str | None = None
 ) -> DeviceRate:
     """How fast one device trains on `work` when nothing keeps it waiting, `batch` samples a step.
 
@@ -190,14 +194,22 @@ def device_rate(
             parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
         )
     if work.model is not None and work.model.stacks:
-        return _training_rate(work, work.model, cluster, size, dtype)
+        return _training_rate(work, work.model, cluster, facts, size, dtype)
     return share_rate(work, cluster, dtype)
 
 
-def _training_rate(work: SampledWorkload, model: Model, cluster: Cluster, batch: int, precision: str) -> DeviceRate:
+def _training_rate(
+    work: SampledWorkload, model: Model, cluster: Cluster, facts: Facts, batch: int, precision: str
+) -> DeviceRate:
     assert work.tokens is not None
     named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
-    recipe = Recipe(seq_len=work.tokens, global_batch=batch, precision=named, stack=REFERENCE_STACK)
+    recipe = Recipe(
+        seq_len=work.tokens,
+        global_batch=batch,
+        precision=named,
+        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        stack=facts.stack(REFERENCE_STACK),
+    )
     step = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return DeviceRate(
         samples_per_s=batch / step.step_s,
@@ -212,6 +224,7 @@ def _training_rate(work: SampledWorkload, model: Model, cluster: Cluster, batch:
 def rate_and_band(
     work: SampledWorkload,
     cluster: Cluster,
+    facts: Facts,
     num_gpus: int,
     *,
     batch: int | None = None,
@@ -232,8 +245,8 @@ def rate_and_band(
         peak = rate.peak_flops_per_s
         given = DeviceRate(samples_per_s=samples_per_s, peak_flops_per_s=peak, precision=rate.precision, origin="given")
         return given, None, ()
-    rate = device_rate(work, cluster, batch=batch, precision=precision)
-    band = error_band("io")
+    rate = device_rate(work, cluster, facts, batch=batch, precision=precision)
+    band = error_band("io", facts.calibration)
     if rate.origin == "published share":
         band = band.wider(WIDER_BY_SHARE, "the achieved rate is a published share of the peak")
     return rate, band, (*rate.notes, *(("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from flopwise import options
+from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
@@ -101,7 +102,7 @@ class StorageRequest(Spec):
         "--load-within", options.SECONDS, "Time for a serving node to read all weights: 60s.",
     )
     optimizer: str = same(
-        TrainingSpec, "optimizer", default="adamw", section="Storage, caches and checkpoints",
+        TrainingSpec, "optimizer", default=defaults.OPTIMIZER, section="Storage, caches and checkpoints",
     )
     # fmt: on
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Item, Model
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.ops.types import Floats
     from flopwise.training.frozen import Split as Halves
     from flopwise.training.layout import Recipe
@@ -37,7 +37,7 @@ def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
 
 def contexts(
     recipe: Recipe,
-    software: Software,
+    software: TrainingStack,
     rates: Rates,
     fabric: Fabric,
     inner: Inner,
@@ -86,7 +86,7 @@ def blocks_with_messages(split: Halves, context: BlockContext, kernels: list[Ker
 
 
 def block_lines(
-    loaded: list[list[BlockTimes]], software: Software, selective: str, contention: float
+    loaded: list[list[BlockTimes]], software: TrainingStack, selective: str, contention: float
 ) -> NDArray[np.float64]:
     """`stage_lines` of evenly routed blocks, (blocks, modes, parts + 3, n); one part more where routing is uneven.
 

@@ -17,7 +17,6 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
-from flopwise.facts.formats import weight_format
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
 from flopwise.training.adapters import adapted
@@ -27,7 +26,7 @@ from flopwise.training.widths import ACT_BYTES, added_grad_bytes
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.ops.types import Floats, Ints
     from flopwise.training.layout import Recipe
 
@@ -88,7 +87,7 @@ class BlockContext:
     """What all blocks share: recipe, software, rates, links and the inner columns."""
 
     recipe: Recipe
-    software: Software
+    software: TrainingStack
     rates: Rates
     fabric: Fabric
     shape: Shape
@@ -220,9 +219,9 @@ def _unpack_s(work: Work, context: BlockContext) -> Floats:
     Assumes: nothing of the 16-bit copy is kept.
     """
     lora = context.recipe.lora
-    if lora is None or work.kind not in {"matmul", "grouped"} or lora.base in PLAIN_BASES:
+    if lora is None or work.kind not in {"matmul", "grouped"} or lora.base.name in PLAIN_BASES:
         return 0.0
-    packed = float(weight_format(lora.base).row["bits"]) / 8
+    packed = lora.base.weight_bits / 8
     return work.weight_elems * (packed + 2 * ACT_BYTES) / context.rates.read_bytes_per_s
 
 

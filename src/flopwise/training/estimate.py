@@ -11,8 +11,7 @@ from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.ops.types import Floats, Ints
 from flopwise.training.block_lines import EXPERT_IMBALANCE
@@ -107,7 +106,7 @@ def check(job: TrainJob) -> None:
         raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
 
 
-def single_table(job: TrainJob, software: Software) -> StepTable:
+def single_table(job: TrainJob, software: TrainingStack) -> StepTable:
     """The step table of one layout."""
     layout = job.layout
 
@@ -148,7 +147,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     check(job)
-    software, layout, recipe = stack(job.recipe.stack), job.layout, job.recipe
+    software, layout, recipe = job.recipe.stack, job.layout, job.recipe
     table = single_table(job, software)
     parts = single_parts(table, layout)
     read_s = 0.0
@@ -194,7 +193,9 @@ def estimate(job: TrainJob) -> TrainEstimate:
 
 def training_band(job: TrainJob) -> ErrorBand:
     """The error band of the job's class: MoE or dense, wider where the device's variant is a guess."""
-    band = error_band("training.moe" if job.model.has_experts else "training.dense")
+    band = error_band(
+        "training.moe" if job.model.has_experts else "training.dense", job.cluster.accelerator.calibration
+    )
     if job.cluster.ambiguous:
         band = band.wider(WIDER_WHEN_AMBIGUOUS, "the device's variant is a guess")
     if job.cluster.accelerator.vendor != "NVIDIA":
@@ -202,7 +203,7 @@ def training_band(job: TrainJob) -> ErrorBand:
     return band
 
 
-def step_bounds(job: TrainJob, table: StepTable, software: Software) -> tuple[float, float]:
+def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tuple[float, float]:
     """(lower, upper) bound of the step in seconds.
 
     Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. Upper: everything at

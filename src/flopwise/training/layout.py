@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.facts.formats import BF16, WeightFormat
+from flopwise.facts.software import Optimizer, TrainingStack
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
 
@@ -134,7 +136,7 @@ class Lora:
 
     rank: int = 8
     targets: tuple[str, ...] = ("q", "v")  # of q k v o gate up down; fused projections count as each of their parts
-    base: str = "bf16"  # the frozen weights' format: bf16, or a row of data/formats.json (nf4 makes it QLoRA)
+    base: WeightFormat = BF16  # the frozen weights' (nf4 makes it QLoRA)
     adapter_dtype: Literal["fp32", "bf16"] = "fp32"
     dropout: bool = False  # on the adapters' inputs: a copy and a mask are kept
     method: Literal["lora", "dora", "lora-fa"] = "lora"  # dora: a magnitude an output; lora-fa: the first matrix frozen
@@ -154,13 +156,13 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is trained and how, whatever the layout. None means: as the stack's row in data/stacks.csv has it."""
+    """What is trained and how, whatever the layout. None means: as the stack has it."""
 
     seq_len: Ints
     global_batch: Ints = 1  # sequences a step, over all replicas
     precision: Precision = "bf16"
-    optimizer: str = "adamw"  # a row of data/optimizers.csv
-    stack: str = "fsdp-compile"  # a row of data/stacks.csv
+    optimizer: Optimizer
+    stack: TrainingStack
     attention: Attention = "flash"
     grad_dtype: str | None = None  # of the resident (accumulated) gradients
     master_weights: bool | None = None  # a separate fp32 copy beside 16-bit weights

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import BARE_KINDS, CONTEXT
-from flopwise.facts.software import Stack as Software
+from flopwise.facts.calibration import Calibration
+from flopwise.facts.software import BARE_KINDS, CONTEXT, TrainingStack
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.peak import MOMENT_NAMES, Evaluation, Parts, pipeline_stages
@@ -88,22 +89,22 @@ def _at_moments(parts: Parts) -> list[Floats]:
     return [fixed + total for total in totals]
 
 
-def overheads(software: Software, device_kind: str) -> tuple[float, float]:
+def overheads(software: TrainingStack, device_kind: str) -> tuple[float, float]:
     """(share that the allocator reserves beyond tensors, bytes of the driver's context) on devices of a kind.
 
-    Source: data/stacks.csv; `BARE_KINDS` for the devices that have neither.
+    Source: data/stacks.json; `BARE_KINDS` for the devices that have neither.
     Assumes: nothing.
     """
     return (0.0, 0.0) if device_kind in BARE_KINDS else (software.fragmentation_frac, software.context_bytes)
 
 
-def reported_bytes(allocated: Floats, software: Software, device_kind: str) -> Floats:
+def reported_bytes(allocated: Floats, software: TrainingStack, device_kind: str) -> Floats:
     """What the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
     spare, context = overheads(software, device_kind)
     return allocated * (1.0 + spare) + context
 
 
-def tensor_bytes(reported: float, software: Software, device_kind: str) -> float:
+def tensor_bytes(reported: float, software: TrainingStack, device_kind: str) -> float:
     """What is left for tensors of `reported` bytes: the reverse of `reported_bytes`. Source and assumptions: there."""
     spare, context = overheads(software, device_kind)
     return (reported - context) / (1.0 + spare)
@@ -132,17 +133,17 @@ FITS_WITH = 0.9
 """Probability to fit that a layout must reach where nobody names one: running out of memory costs more than time."""
 
 
-def memory_band(recipe: Recipe) -> ErrorBand:
+def memory_band(recipe: Recipe, calibration: Calibration) -> ErrorBand:
     """The measured error band of a training step's memory. Source: data/intervals.json. Assumes: as `ErrorBand`."""
-    return error_band("memory.full" if recipe.lora is None else "memory.adapters")
+    return error_band("memory.full" if recipe.lora is None else "memory.adapters", calibration)
 
 
-def confident_capacity_bytes(recipe: Recipe, capacity_bytes: float) -> float:
-    """The most that an estimate may come to on a device of `capacity_bytes` so that it fits with `FITS_WITH`.
+def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
+    """The most that an estimate may come to on `device` so that it fits with `FITS_WITH`.
 
     Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
     """
-    return capacity_bytes / memory_band(recipe).quantile(FITS_WITH)
+    return device.hbm_bytes / memory_band(recipe, device.calibration).quantile(FITS_WITH)
 
 
 def host_bytes(table: MemoryTable, layout: Layout) -> Floats:
@@ -163,9 +164,8 @@ def step_memory(
     the kinds in `BARE_KINDS` have neither a driver's context nor a caching allocator.
 
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054) for states under ZeRO; Korthikanti et al. 2022 (arXiv 2205.05198)
-    for activations in flight under 1F1B and interleaving; data/stacks.csv for what the software adds.
+    for activations in flight under 1F1B and interleaving; data/stacks.json for what the software adds.
     Assumes: the rank with the most loaded experts has them in every layer; stages hold layers as evenly as they divide.
-    Raises: UnknownNameError: no such optimizer, stack or format.
     """
     table = table or MemoryTable(model, recipe)
     run, shape = Evaluation(table, layout), layout.shape()
@@ -200,7 +200,7 @@ def step_memory(
     )
 
 
-def _stage_notes(layout: Layout, software: Software) -> tuple[str, ...]:
+def _stage_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
     """What is assumed of a training stack that does not have the ZeRO stage of a single layout."""
     if np.ndim(layout.zero) or int(layout.zero) <= software.zero:
         return ()

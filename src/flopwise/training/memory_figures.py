@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.facts.software import CONTEXT, optimizer, stack
+from flopwise.facts.software import CONTEXT
 from flopwise.origin import number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.peak import trained_widths
@@ -52,9 +52,9 @@ def step_memory_figure(model: Model, recipe: Recipe, layout: Layout, held: Memor
 
 def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Figure, ...]]:
     """What each item rests on."""
-    row, chosen = stack(recipe.stack), optimizer(recipe.optimizer)
+    row, chosen = recipe.stack, recipe.optimizer
     widths = trained_widths(recipe, MemoryTable(model, recipe))
-    source = f"data/stacks.csv, {row.name}: {row.source}"
+    source = f"data/stacks.json, {row.name}: {row.source}"
 
     def software(name: str, value: float | str, unit: str = "B") -> Figure:
         return fact(name, value, unit, source=source, note=row.meaning)
@@ -88,7 +88,9 @@ def _leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Fig
         software("kernels", row.activations, ""),
     )
     adapters = (
-        () if recipe.lora is None else (given("LoRA rank", recipe.lora.rank), given("base format", recipe.lora.base))
+        ()
+        if recipe.lora is None
+        else (given("LoRA rank", recipe.lora.rank), given("base format", recipe.lora.base.name))
     )
     return {
         "weights": (software("bytes of a trained weight", widths.weights), *adapters, *shards),

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_to_all_s
 from flopwise.facts.architecture import Experts, Item, Linear
-from flopwise.facts.software import optimizer
 from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.training.adapters import adapter_matrices, extra_items
 from flopwise.training.block_lines import block_list
@@ -88,7 +87,7 @@ def stage_matrices(
 
     `weights`: how often each block stands on each stage; `starts`: where each pipeline degree begins.
     """
-    steps, model = optimizer(recipe.optimizer).newton_schulz_steps, split.model
+    steps, model = recipe.optimizer.newton_schulz_steps, split.model
     if not steps:
         return None
     listed = [items for items, _, _ in block_list(model)]

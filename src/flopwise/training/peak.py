@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from flopwise.facts.software import optimizer
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
@@ -90,7 +89,7 @@ class Parts:
 
 def trained_widths(recipe: Recipe, table: MemoryTable) -> Widths:
     """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
-    row, chosen, compute = table.software, optimizer(recipe.optimizer), table.elem_bytes
+    row, chosen, compute = table.software, recipe.optimizer, table.elem_bytes
 
     def size(name: str) -> float:
         if name == "both":
@@ -111,7 +110,7 @@ def trained_widths(recipe: Recipe, table: MemoryTable) -> Widths:
 
 def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
     """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
-    chosen = optimizer(recipe.optimizer)
+    chosen = recipe.optimizer
     return Widths(
         weights=elem,
         master=0.0,
@@ -172,7 +171,7 @@ class Evaluation:
     def __init__(self, table: MemoryTable, layout: Layout) -> None:
         """Look up the sums that the candidates need."""
         self.table, self.layout, self.recipe = table, layout, table.recipe
-        self.row, self.optimizer = table.software, optimizer(table.recipe.optimizer)
+        self.row, self.optimizer = table.software, table.recipe.optimizer
         self.sums, self.index = table.sums(layout)
         self.width = trained_widths(table.recipe, table)
         if table.lora is not None:
@@ -309,7 +308,7 @@ class Evaluation:
         """16-bit copies of fp32 weights where they are not gathered as such: what autocast keeps."""
         compute = self.table.elem_bytes
         lora = self.recipe.lora
-        if lora is not None and lora.base == "fp32" and compute < 4:
+        if lora is not None and lora.base.name == "fp32" and compute < 4:
             return self._sum(self.sums.gathered, stage) * compute * (1.0 - self.sharded)
         return trained * compute * (1.0 - self.sharded) if self.width.weights > compute else 0.0
 

@@ -13,14 +13,14 @@ from flopwise.provenance import Figure, derived, fact
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.rates import Rates
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.ops.work import Work
 
 
 class TrainingDevice(Device):
     """A device under a training stack: `Device` with the rates that `training_rates` gives it."""
 
-    def __init__(self, cluster: Cluster, software: Software, sustained: Rates) -> None:
+    def __init__(self, cluster: Cluster, software: TrainingStack, sustained: Rates) -> None:
         """Keep what the step was timed with."""
         super().__init__(cluster)
         self.software, self.sustained = software, sustained

@@ -12,7 +12,7 @@ from flopwise.training.stages import Partial, heaviest_parts, stage_layer_counts
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Stack
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.ops.types import Floats
 
 STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
@@ -24,7 +24,7 @@ BESIDE = 3
 
 
 def stage_lines(
-    block: BlockTimes, mode: int, software: Software, selective: str, contention: float
+    block: BlockTimes, mode: int, software: TrainingStack, selective: str, contention: float
 ) -> NDArray[np.float64]:
     """The parts of `STAGE_PARTS` of one block under one recompute mode, then `BESIDE` them. Shape (parts + 3, n).
 

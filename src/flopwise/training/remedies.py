@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import optimizer, stack
+from flopwise.facts.catalog import Facts
 from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
 
 Change = tuple[str, Recipe, Layout]
+Kind = Callable[[Model, Recipe, Layout], Iterator[Change]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ def _sharding(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     if int(layout.dp) * int(layout.cp) > 1 and int(layout.pp) == 1:
         if int(layout.shard):
             yield "shards over all ranks, not over groups of them", recipe, replace(layout, shard=0)
-        for stage in range(int(layout.zero) + 1, stack(recipe.stack).zero + 1):
+        for stage in range(int(layout.zero) + 1, recipe.stack.zero + 1):
             words = "parameters too: FSDP full shard" if stage == 3 else "gradients too" if stage == 2 else "states"
             yield f"ZeRO stage {stage} (shard {words})", recipe, replace(layout, zero=stage)
     elif int(layout.dp) * int(layout.cp) > 1 and int(layout.zero) == 0:
@@ -82,12 +84,11 @@ def _batch(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
         yield "logits and loss in 8 chunks", replace(recipe, loss_chunks=8), layout
 
 
-def _states(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
+def _states(facts: Facts, model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     del model
-    if optimizer(recipe.optimizer).name == "adamw":
-        yield "8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), layout
-        yield "Adafactor", replace(recipe, optimizer="adafactor"), layout
-        yield "Muon", replace(recipe, optimizer="muon"), layout
+    if recipe.optimizer.name == "adamw":
+        for name, words in (("adamw-8bit", "8-bit AdamW"), ("adafactor", "Adafactor"), ("muon", "Muon")):
+            yield words, replace(recipe, optimizer=facts.optimizer(name)), layout
     if not layout.offload_optimizer:
         yield "optimizer states in host memory", recipe, replace(layout, offload_optimizer=True)
     if int(layout.zero) == 3 and not layout.offload_parameters:
@@ -97,36 +98,43 @@ def _states(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
         yield "activations in host memory", recipe, replace(layout, offload_activations=True)
 
 
-def _adapters(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
+def _adapters(facts: Facts, model: Model, recipe: Recipe, layout: Layout) -> Iterator[Change]:
     del model
     if recipe.lora is None:
         lora = Lora(rank=16, targets=TARGET_SETS["all-linear"])
         yield "LoRA (rank 16, all linear layers) instead of all weights", replace(recipe, lora=lora), layout
-    elif recipe.lora.base in ("bf16", "fp16", "fp32"):
-        yield "QLoRA (base weights in NF4)", replace(recipe, lora=replace(recipe.lora, base="nf4")), layout
+    elif recipe.lora.base.name in ("bf16", "fp16", "fp32"):
+        quantised = replace(recipe.lora, base=facts.weight_format("nf4"))
+        yield "QLoRA (base weights in NF4)", replace(recipe, lora=quantised), layout
 
 
-_KINDS: tuple[Callable[[Model, Recipe, Layout], Iterator[Change]], ...] = (
+_KINDS: tuple[Kind, ...] = (
     _recompute,
     _some_again,
     _sharding,
     _batch,
     _parallel,
-    _states,
-    _adapters,
 )
 
 
 def training_remedies(
-    model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None, *, device_kind: str = "gpu"
+    model: Model,
+    recipe: Recipe,
+    layout: Layout,
+    facts: Facts,
+    capacity_bytes: float | None = None,
+    *,
+    device_kind: str = "gpu",
 ) -> list[Remedy]:
     """Single changes of one job that save memory: those that fit first, then by what they save.
 
-    `capacity_bytes`: what the GPU has; None: nothing is known to fit.
+    `facts` has the optimizers and formats to change to; `capacity_bytes`: what the GPU has, None: nothing is known to
+    fit.
     """
     now = float(step_memory(model, recipe, layout, device_kind=device_kind).total_bytes)
     found: list[Remedy] = []
-    for kind in _KINDS:
+    kinds: tuple[Kind, ...] = (*_KINDS, partial(_states, facts), partial(_adapters, facts))
+    for kind in kinds:
         for change, new_recipe, new_layout in kind(model, recipe, layout):
             try:
                 total = float(step_memory(model, new_recipe, new_layout, device_kind=device_kind).total_bytes)

@@ -7,7 +7,7 @@ with a common optimizer step: gradient norms couple them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from flopwise.ops.types import Floats, Ints
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flopwise.facts.software import Stack
+    from flopwise.facts.software import TrainingStack
     from flopwise.training.layout import Layout
 
 
@@ -274,9 +274,9 @@ def schedule_code(name: str) -> int:
     return NAMES.index(folded)
 
 
-def quicker_schedules(names: str) -> tuple[int, ...]:
-    """Codes of those among `names`, separated by semicolons, that are worth trying beside 1F1B: GPipe never is."""
-    found = (SCHEDULES[ALIASES.get(name, name)] for name in names.split(";"))
+def quicker_schedules(names: Iterable[str]) -> tuple[int, ...]:
+    """Codes of those among `names` that are worth trying beside 1F1B: GPipe never is."""
+    found = (SCHEDULES[ALIASES.get(name, name)] for name in names)
     quicker = {id(schedule) for schedule in found if schedule.splits_backward}
     return tuple(code for code, schedule in enumerate(SCHEDULES.values()) if id(schedule) in quicker)
 
@@ -335,11 +335,11 @@ def check_schedule(code: int, pipe: Pipe, layers: int) -> None:
         )
 
 
-def schedule_notes(layout: Layout, software: Stack) -> tuple[str, ...]:
+def schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
     """What is assumed of a training stack that is not known to run the schedule of a layout."""
     pp, chunks = int(layout.pp), int(layout.interleave)
     name = schedule_text(int(layout.schedule), chunks)
-    known = software.schedules.split(";")
+    known = software.schedules
     if pp == 1 or name in known or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(known)):
         return ()
     return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(known)}",)

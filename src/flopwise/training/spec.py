@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flopwise import options, units
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
@@ -33,7 +35,6 @@ SEQUENCES_PER_GPU = 16
 """Sequences of a step for each GPU where none are given."""
 LORA_RANK = 16
 """LoRA rank where none is given."""
-DEFAULT_STACK, DEFAULT_ADAPTER_STACK = "fsdp-compile", "hf-trainer"
 OTHER_STACKS = ("xla", "hf-trainer")
 """Where the usual one does not run."""
 
@@ -196,7 +197,7 @@ class TrainingSpec(Spec):
     )
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
-        default="adamw", key="optimizer",
+        default=defaults.OPTIMIZER, key="optimizer",
     )
     stack: str | None = _recipe(
         "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
@@ -300,23 +301,20 @@ class TrainingSpec(Spec):
     @property
     def usual_stack(self) -> str:
         """The training software where none is named."""
-        return DEFAULT_ADAPTER_STACK if self.adapts else DEFAULT_STACK
+        return defaults.ADAPTER_STACK if self.adapts else defaults.STACK
 
-    def on(self, accelerator: Accelerator) -> TrainingSpec:
+    def on(self, accelerator: Accelerator, facts: Facts) -> TrainingSpec:
         """The spec with a training stack that runs on a device, where none is named and the usual one does not."""
-        from flopwise.facts.platforms import runs_on
-
-        if self.stack is not None or runs_on(self.usual_stack, accelerator):
+        if self.stack is not None or facts.stack(self.usual_stack).runs_on(accelerator):
             return self
-        return replace(self, stack=next((s for s in OTHER_STACKS if runs_on(s, accelerator)), None))
+        return replace(self, stack=next((s for s in OTHER_STACKS if facts.stack(s).runs_on(accelerator)), None))
 
-    def recipe(self, seq_len: int, global_batch: int, documents: Documents | None = None) -> Recipe:
+    def recipe(self, seq_len: int, global_batch: int, facts: Facts, documents: Documents | None = None) -> Recipe:
         """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
 
         Raises:
             SpecError, UnknownNameError: a choice that does not exist.
         """
-        from flopwise.facts.software import optimizer, stack
         from flopwise.training.frozen import frozen_of
         from flopwise.training.layout import Recipe
 
@@ -324,12 +322,12 @@ class TrainingSpec(Spec):
             seq_len=seq_len,
             global_batch=global_batch,
             precision=cast("Precision", self.precision),
-            optimizer=optimizer(self.optimizer).name,
-            stack=stack(self.stack or self.usual_stack).name,
+            optimizer=facts.optimizer(self.optimizer),
+            stack=facts.stack(self.stack or self.usual_stack),
             attention=cast("Attention", self.attention),
             grad_dtype=self.grad_dtype,
             master_weights=self.master_weights,
-            lora=self.adapters(),
+            lora=self.adapters(facts),
             expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor,
             documents=documents,
@@ -346,7 +344,7 @@ class TrainingSpec(Spec):
             if getattr(self, name) and not self.adapts:
                 raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
 
-    def adapters(self) -> Lora | None:
+    def adapters(self, facts: Facts) -> Lora | None:
         """The adapters; None where the model itself is trained.
 
         Raises:
@@ -355,10 +353,12 @@ class TrainingSpec(Spec):
         self.check_adapters()
         if not self.adapts:
             return None
+        from flopwise.facts.formats import BF16
         from flopwise.training.layout import TARGET_SETS, Lora
 
         targets = tuple(t for name in self.lora_targets or ("all-linear",) for t in TARGET_SETS.get(name, (name,)))
-        base = self.base_format or ("nf4" if self.qlora else "bf16")
+        named = self.base_format or ("nf4" if self.qlora else None)
+        base = BF16 if named is None else facts.weight_format(named)
         return Lora(rank=self.lora or LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
 
     def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
@@ -504,8 +504,8 @@ class RunConditionsSpec(Spec):
     )
     # fmt: on
 
-    def conditions(self, cluster: Cluster, folder: Path | None = None) -> tuple[Conditions, tuple[str, ...]]:
-        """The conditions of a run on `cluster`, and what was assumed; `folder`: facts over the shipped ones.
+    def conditions(self, cluster: Cluster, facts: Facts) -> tuple[Conditions, tuple[str, ...]]:
+        """The conditions of a run on `cluster`, and what was assumed.
 
         Raises:
             SpecError: values that do not go together.
@@ -519,8 +519,8 @@ class RunConditionsSpec(Spec):
             raise OptionError("spares", "count by how long a repair takes: give repair, too, such as 24h")
         if self.validate_batches is not None and self.validate_every is None:
             raise OptionError("validate_batches", "every how many steps they come is not given (--validate-every)")
-        reliability, origins = self.reliability(cluster.gpus_per_node, folder)
-        spot, assumptions = self._spot(cluster, folder)
+        reliability, origins = self.reliability(cluster.gpus_per_node, facts)
+        spot, assumptions = self._spot(cluster, facts)
         if spot is not None:
             reliability = replace(reliability, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
@@ -548,9 +548,8 @@ class RunConditionsSpec(Spec):
         other = "--checkpoint-storage or --checkpoint-bandwidth says otherwise"
         return (f"checkpoints go to a parallel file system: {each} from a GPU, {most} from all at most; {other}",)
 
-    def reliability(self, gpus_per_node: int, folder: Path | None = None) -> tuple[Reliability, dict[str, str]]:
+    def reliability(self, gpus_per_node: int, facts: Facts) -> tuple[Reliability, dict[str, str]]:
         """Failures, restarts and checkpoints, and where each value comes from."""
-        from flopwise.facts.reliability import failure_record
         from flopwise.training.goodput import DEFAULT_RELIABILITY
 
         values: dict[str, tuple[Any, str]] = {}
@@ -558,7 +557,7 @@ class RunConditionsSpec(Spec):
             values["mtbf_node_s"] = self.node_mtbf, "given"
             values["mtbf_gpu_s"] = math.inf, "given"
         if self.failures is not None:
-            record = failure_record(self.failures, folder)
+            record = facts.failure_record(self.failures)
             values["mtbf_gpu_s"] = record.mtbf_gpu_s, f"{record.source}, {record.date}, {record.confidence} confidence"
         if self.mtbf is not None:
             values["mtbf_gpu_s"] = self.mtbf, "given"
@@ -568,7 +567,7 @@ class RunConditionsSpec(Spec):
             values["write_bytes_per_s"] = self.checkpoint_bandwidth, "given"
             values["write_bytes_per_s_per_gpu"] = math.inf, "given"
         if self.checkpoint_storage is not None:
-            values |= _writes(self.checkpoint_storage, folder)
+            values |= _writes(self.checkpoint_storage, facts)
         named = {
             "write_bytes_per_s_per_gpu": self.checkpoint_per_gpu,
             "interval_s": self.checkpoint_every,
@@ -581,25 +580,23 @@ class RunConditionsSpec(Spec):
         reliability = replace(DEFAULT_RELIABILITY, gpus_per_node=gpus_per_node, **figures)
         return reliability, {name: why for name, (_, why) in values.items()}
 
-    def _spot(self, cluster: Cluster, folder: Path | None) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
+    def _spot(self, cluster: Cluster, facts: Facts) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
         """The rate at which an instance is taken back, and what to say of it."""
-        from flopwise.facts.reliability import ANY, spot_record
+        from flopwise.facts.reliability import ANY
 
         if self.interruptions is not None:
             return (self.interruptions, "given"), ()
         if cluster.purchase != "spot":
             return None, ()
         provider = cluster.offer.provider if cluster.offer is not None else ANY
-        record = spot_record(provider, cluster.accelerator.name, folder)
+        record = facts.spot(provider, cluster.accelerator.name)
         whose = "" if cluster.offer is not None else " of whoever offers it at the least (--provider names one)"
         return (record.interruptions_per_s, record.text), (f"spot interruptions{whose}: {record.text}",)
 
 
-def _writes(name: str, folder: Path | None) -> dict[str, tuple[Any, str]]:
+def _writes(name: str, facts: Facts) -> dict[str, tuple[Any, str]]:
     """Write bandwidth of a kind of storage, by what its row is about: a node's client, a drive, a connection."""
-    from flopwise.facts.storage import storage
-
-    kind = storage(name, folder)
+    kind = facts.storage(name)
     if kind.write_bytes_per_s is None:
         raise MissingFactError(f"{kind.name}: its write bandwidth is not known; give --checkpoint-bandwidth")
     why = f"{kind.name}, one {kind.scope} a node: {kind.source}, {kind.date}, {kind.confidence} confidence"
@@ -622,7 +619,7 @@ class ReadsSpec(Spec):
     )
     # fmt: on
 
-    def reads(self, model: Model, folder: Path | None = None) -> Reads | None:
+    def reads(self, model: Model, facts: Facts) -> Reads | None:
         """What storage delivers to training `model`; None where nothing is said of it.
 
         Raises:
@@ -633,7 +630,6 @@ class ReadsSpec(Spec):
             if self.token_bytes is not None:
                 raise OptionError("token_bytes", "are given, but no storage that they are read from")
             return None
-        from flopwise.facts.storage import storage
         from flopwise.training.storage import Reads, stored_token_bytes
 
         if self.storage is not None and self.storage_bandwidth is not None:
@@ -641,7 +637,7 @@ class ReadsSpec(Spec):
         each = self.token_bytes or stored_token_bytes(model)
         if self.storage_bandwidth is not None:
             return Reads(storage="given", bytes_per_s=self.storage_bandwidth, token_bytes=each)
-        row = storage(self.storage or "", folder)
+        row = facts.storage(self.storage or "")
         return Reads(
             storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Experts, Item
-from flopwise.facts.formats import weight_format
+from flopwise.facts.formats import BF16
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.weights import frozen_bytes
 from flopwise.training.adapters import adapter_parameters, extra_items
@@ -19,7 +19,7 @@ from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.training.frozen import Block, Split
     from flopwise.training.layout import Recipe
     from flopwise.training.step import Inner
@@ -29,7 +29,7 @@ def standing(
     split: Split,
     inner: Inner,
     recipe: Recipe,
-    software: Software,
+    software: TrainingStack,
     weights: NDArray[np.float64],
     starts: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], ...]:
@@ -46,7 +46,7 @@ def standing(
     return dense, expert, still, np.repeat(host, len(inner.tp), axis=1)
 
 
-def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: Software) -> NDArray[np.float64]:
+def _host_s(listed: list[tuple[Item, ...]], blocks: list[Block], software: TrainingStack) -> NDArray[np.float64]:
     """Host time to launch one micro-batch of each block, (blocks, 1): one launch an item forward, two backward.
 
     A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
@@ -71,6 +71,6 @@ def _held(model: Model, items: tuple[Item, ...], block: Block, inner: Inner, rec
     experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
     if lora is not None:
         dense = dense + adapter_parameters((i for i in items if not isinstance(i, Experts)), lora, inner.tp)
-    base = weight_format("bf16" if lora is None else lora.base)
+    base = BF16 if lora is None else lora.base
     still = frozen_bytes(model, (i for i in items if i not in trained), base, inner.tp, inner.ep, most=ACT_BYTES)
     return np.stack([dense * one, experts * one, still * one])

@@ -51,7 +51,7 @@ from flopwise.training.widths import (
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.training.documents import Documents
     from flopwise.training.layout import Layout, Recipe
 
@@ -79,7 +79,7 @@ class StepTable:
     """
 
     recipe: Recipe
-    software: Software
+    software: TrainingStack
     rates: Rates
     fabric: Fabric
     width: int
@@ -123,7 +123,7 @@ class StepTable:
 def step_table(
     model: Model,
     recipe: Recipe,
-    software: Software,
+    software: TrainingStack,
     rates: Rates,
     fabric: Fabric,
     inner: Inner,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.facts.software import optimizer, stack
 from flopwise.ops.work import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
@@ -35,7 +34,7 @@ class StepFigures(BatchFigures):
     def __init__(self, found: TrainEstimate) -> None:
         """Build the step with all its lines."""
         self.found, self.job = found, found.job
-        self.software = stack(self.job.recipe.stack)
+        self.software = self.job.recipe.stack
         self.table: StepTable = single_table(self.job, self.software)
         self.device: Device = TrainingDevice(self.job.cluster, self.software, self.table.rates)
         layout, recipe = self.job.layout, self.job.recipe
@@ -226,7 +225,7 @@ class StepFigures(BatchFigures):
 
     def _software(self, name: str, value: float) -> Figure:
         row = self.software
-        return fact(name, value, "", source=f"data/stacks.csv, {row.name}: {row.source}", note=row.meaning)
+        return fact(name, value, "", source=f"data/stacks.json, {row.name}: {row.source}", note=row.meaning)
 
     def _uneven_stages(self) -> Figure:
         """What the busiest stage takes longer than the mean one."""
@@ -347,7 +346,7 @@ class StepFigures(BatchFigures):
             optimizer_traffic_bytes(self.job.recipe, self.software),
             "B",
             f"{COUNTED}: states read and written, gradient read, weights read and written",
-            given("optimizer", self.job.recipe.optimizer),
+            given("optimizer", self.job.recipe.optimizer.name),
         )
         first = np.zeros(1, dtype=np.intp)
         owned = derived(
@@ -390,7 +389,7 @@ class StepFigures(BatchFigures):
 
     def _newton_schulz(self) -> Figure:
         """Muon's iterations on the hidden matrices."""
-        row, matrices = optimizer(self.job.recipe.optimizer), self.table.matrices
+        row, matrices = self.job.recipe.optimizer, self.table.matrices
         assert matrices is not None
         whole = float(matrices.flops[0, 0])
         steps = fact("iterations", row.newton_schulz_steps, "", source=f"data/optimizers.csv, {row.name}: {row.source}")

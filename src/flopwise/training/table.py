@@ -14,9 +14,7 @@ import numpy as np
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Item, Layer, Linear, Model, Stack, Table
-from flopwise.facts.formats import weight_format
-from flopwise.facts.software import Stack as Software
-from flopwise.facts.software import stack as software_row
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.activations import fine_bytes, layer_activation_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
@@ -179,9 +177,9 @@ class MemoryTable:
         self.model, self.recipe = self.split.model, recipe
         layers = self.model.stacks[0].kinds
         self.blocks = {layer.name: block for layer, block in zip(layers, self.split.blocks[1:-1], strict=True)}
-        self.software: Software = software_row(recipe.stack)
+        self.software: TrainingStack = recipe.stack
         self.lora = recipe.lora
-        self.quantised = self.lora is not None and self.lora.base not in ("bf16", "fp16", "fp32")
+        self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
         self.habit = habit_of(model.model_type) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
@@ -297,7 +295,7 @@ class MemoryTable:
         base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
         ends: tuple[Floats, Floats] = (zero, zero)
         if lora is not None:
-            form = weight_format(lora.base)
+            form = lora.base
             base = layer_prefix_bytes(self.model, form, tp, ep)
             first, last, towers = end_bytes(self.model, form, tp, ep)
             ends = (first + towers, last + zero)

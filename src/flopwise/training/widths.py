@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.facts.software import optimizer
-
 if TYPE_CHECKING:
-    from flopwise.facts.software import Stack as Software
+    from flopwise.facts.software import TrainingStack
     from flopwise.training.layout import Recipe
 
 ACT_BYTES = 2.0
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
 
 
-def resident_grad_dtype(recipe: Recipe, software: Software) -> str:
+def resident_grad_dtype(recipe: Recipe, software: TrainingStack) -> str:
     """The type in which gradients are kept and reduced."""
     chosen = recipe.grad_dtype or software.grad_dtype
     return "bf16" if chosen == "compute" else chosen
 
 
-def added_grad_bytes(recipe: Recipe, software: Software) -> float:
+def added_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes that adding one micro-batch's gradient to the resident one moves, beside writing it in 16 bits.
 
     Fused into the product, the resident one is read and written instead; in a kernel of its own, the new one is read
@@ -37,13 +35,13 @@ def added_grad_bytes(recipe: Recipe, software: Software) -> float:
     return 2.0 * resident + (ACT_BYTES if software.accumulation == "separate" else -ACT_BYTES)
 
 
-def sent_grad_bytes(recipe: Recipe, software: Software) -> float:
+def sent_grad_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes of one gradient as it is sent between replicas."""
     resident = DTYPE_BYTES[resident_grad_dtype(recipe, software)]
     return resident if software.reduce_dtype == "resident" else min(resident, DTYPE_BYTES[software.reduce_dtype])
 
 
-def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
+def optimizer_traffic_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes that one step reads and writes for each trained parameter.
 
     States are read and written, the gradient read, the weight (the fp32 one where there is one) read and written, and
@@ -52,7 +50,7 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     Source: counting the tensors of the update rule (`data/optimizers.csv`).
     Assumes: the pass is repeated as often as the stack's optimizer kernels stream the tensors (`optimizer_passes`).
     """
-    row = optimizer(recipe.optimizer)
+    row = recipe.optimizer
     state = _state_bytes(recipe, software)
     master = recipe.master_weights if recipe.master_weights is not None else software.master_weights
     weight = 8.0 + ACT_BYTES if master or software.weights_dtype == "fp32" else 2 * ACT_BYTES
@@ -60,15 +58,15 @@ def optimizer_traffic_bytes(recipe: Recipe, software: Software) -> float:
     return software.optimizer_passes * once
 
 
-def others_traffic_bytes(recipe: Recipe, software: Software) -> float:
+def others_traffic_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes that one step moves more for a parameter of embedding, head or norms than for one of a hidden matrix.
 
     Source and assumptions: as `optimizer_traffic_bytes`, by the states of each (`data/optimizers.csv`).
     """
-    row = optimizer(recipe.optimizer)
+    row = recipe.optimizer
     return software.optimizer_passes * 2 * (row.end_states - row.states) * _state_bytes(recipe, software)
 
 
-def _state_bytes(recipe: Recipe, software: Software) -> float:
+def _state_bytes(recipe: Recipe, software: TrainingStack) -> float:
     """Bytes of one full-precision state."""
     return 4.0 if software.states_dtype == "fp32" and recipe.lora is None else ACT_BYTES

@@ -11,7 +11,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
 from flopwise.serving.assisted import AssistedRunner
 from flopwise.serving.disaggregated import pools
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Load
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.assist import rounds
@@ -20,11 +20,12 @@ from flopwise.serving.sim.request import Scheduling, transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import Trace, trace
 from flopwise.serving.techniques import Offload, Speculation, Techniques
+from named import serve_job_with
 
 FACTS = load_facts()
 H100 = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
 MODEL, DRAFT = load_model("Llama-3.1-8B"), load_model("Llama-3.2-1B")
-JOB = ServeJob(model=MODEL, cluster=H100, input_tokens=1000, output_tokens=200)
+JOB = serve_job_with(model=MODEL, cluster=H100, input_tokens=1000, output_tokens=200)
 WAYS = {
     "shared": Techniques(shared_tokens=700),
     "hits": Techniques(hit_frac=0.6),

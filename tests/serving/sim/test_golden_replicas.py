@@ -9,12 +9,11 @@ import pytest
 
 from flopwise.api.serve import serve
 from flopwise.api.simulate import autoscale, batch, simulate, vertical
-from flopwise.facts.engine_support import support
-from flopwise.facts.storage import storage
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.result import Slo
+from named import FACTS
 
 MODEL, PARAMETERS = "Llama-3.1-8B", 8_030_261_248
 HOW: dict[str, Any] = {"gpu": "l4", "inputs": "256:768", "outputs": "20:60", "rate": 8.0, "requests": 500}
@@ -26,12 +25,12 @@ SPOT: dict[str, Any] = {
 
 def test_a_replica_starts_a_minute_after_the_wish_and_as_its_engine_does() -> None:
     """A machine in 60 s, then process, weights by one loader from a local drive, compilation, graphs, warm-up."""
-    row, drive = support("vllm"), storage("nvme")
+    row, drive = FACTS.engine("vllm"), FACTS.storage("nvme")
     weights_s = 2 * PARAMETERS / min(row.loader_bytes_per_s, drive.read_bytes_per_s)
     layers_s = 32 * (row.compile_s_per_layer + row.capture_s_per_layer)
     expected = 60 + row.bootstrap_s + weights_s + layers_s + row.warmup_s
     job = serve(MODEL, gpu="h100", input_tokens=1000, output_tokens=200).estimate.job
-    assert replica_start_s(job) == pytest.approx(expected, rel=1e-9)
+    assert replica_start_s(job, FACTS.storage("nvme")) == pytest.approx(expected, rel=1e-9)
     assert batch(MODEL, 1_000_000, **SPOT).queue.boot_s == pytest.approx(expected, rel=1e-9)
 
 

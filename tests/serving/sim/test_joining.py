@@ -11,13 +11,13 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.joining import begins_ps
 from flopwise.serving.sim.simulate import simulate as run
 from flopwise.serving.sim.trace import Trace, trace
+from named import serve_job_with
 
-JOB = ServeJob(
+JOB = serve_job_with(
     model=load_model("Llama-3.1-8B"),
     cluster=cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8),
     input_tokens=1000,

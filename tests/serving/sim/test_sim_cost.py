@@ -19,12 +19,13 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.engine import Limits, replica
 from flopwise.serving.sim.trace import PS
+from named import serve_job_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
 
 
 def job(name: str, **layout: int) -> ServeJob:
-    return ServeJob(
+    return serve_job_with(
         model=load_model(name), cluster=H100, layout=ServingLayout(**layout), input_tokens=1000, output_tokens=500
     )
 

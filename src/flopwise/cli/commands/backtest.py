@@ -17,7 +17,7 @@ from flopwise.options import FILE, name
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest
-    from flopwise.backtests.summary import Summary
+    from flopwise.backtests.summary import Errors
 
 WORST = 8
 MOST_REASONS = 12
@@ -75,7 +75,9 @@ def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
 def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]:
     from flopwise.backtests.summary import reasons, worst
 
-    for names in [by] if by else [done.source_column(), done.class_columns()]:
+    sources = tuple(name for name in done.kind.source if name in done.columns)[:1]
+    classes = tuple(name for name in done.kind.classes if name in done.columns)
+    for names in [by] if by else [sources, classes]:
         if names:
             yield _groups(done, names, paper)
     yield _total(done.summary, paper)
@@ -101,7 +103,7 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
     return table([*titles, *_FIGURES], rows, paper)
 
 
-def _cells(s: Summary) -> tuple[Any, ...]:
+def _cells(s: Errors) -> tuple[Any, ...]:
     return (
         s.rows,
         s.predicted_rows,
@@ -112,7 +114,7 @@ def _cells(s: Summary) -> tuple[Any, ...]:
     )
 
 
-def _total(s: Summary, paper: Screen) -> str:
+def _total(s: Errors, paper: Screen) -> str:
     line = f"{s.predicted_rows:,} of {s.rows:,} predicted"
     if s.median_abs_error is not None:
         line += (

@@ -132,7 +132,7 @@ def command(
     import msgspec
 
     from flopwise.api.buy_or_build import compare
-    from flopwise.api.prices import stale_ways
+    from flopwise.api.prices import stale_notes
     from flopwise.buy_or_build.alternatives import KINDS, MonthlyTraffic
     from flopwise.cli.views import costs as view
     from flopwise.search.workload import as_in_file
@@ -149,7 +149,7 @@ def command(
     with Progress("planning each way") as progress:
         found = compare(model, traffic=traffic, ways=ways, advance=progress, **wanted, **others)
     options.answer(lambda: msgspec.to_builtins(found), lambda paper: view.blocks(found, paper))
-    options.say_age(stale_ways(found))
+    options.say_age(stale_notes(found.priced()))
 
 
 def _traffic(volume: tuple[float, ...], prompt: int | None, answer: int | None) -> tuple[float, int, int]:

@@ -90,6 +90,8 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
             ("cores" if a.kind == "cpu" else "SMs", a.num_sms),
             ("boost clock", units.format_rate(a.boost_clock_hz, "Hz") if a.boost_clock_hz else None),
             ("compute capability", a.compute_capability),
+            ("best published bf16 product", _rate(a.measured_bf16_flops_per_s)),
+            ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
             ("PCIe", None if a.pcie_bytes_per_s is None else f"{units.format_rate(a.pcie_bytes_per_s)} each way"),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),

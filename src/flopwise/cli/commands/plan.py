@@ -174,7 +174,7 @@ def _show(answer: Any, other: Any, top: int, facts: Path | None, *, explain: boo
         return plain
 
     options.answer(document, text)
-    options.say_age(stale_notes(answer, top))
+    options.say_age(stale_notes(answer.priced(top)))
 
 
 def _wanted(workload: str, changes: dict[str, Any]) -> Any:

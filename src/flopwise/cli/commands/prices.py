@@ -18,7 +18,8 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import Ages, Held, Imported
+    from flopwise.api.prices import PriceAges
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
@@ -81,12 +82,11 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         path = api.remove_prices(target)
         options.answer(lambda: {"removed": target, "path": path}, lambda _: [f"Removed {target} ({path})."])
     elif action == "own":
-        from flopwise.api.own_prices import own_prices
         from flopwise.cli.views import costs as view
 
-        found = own_prices(target, facts=facts, **mine)
+        found = api.own_prices(target, facts=facts, **mine)
         options.answer(lambda: found, lambda paper: view.own_blocks(found, paper))
-        options.say_age(api.stale_own(found))
+        options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
         held = api.list_prices()
         options.answer(lambda: held, lambda paper: _held(held, paper))
@@ -103,7 +103,7 @@ def _say(notes: Sequence[str]) -> None:
         click.echo(f"note: {len(notes) - SAID:,} more like these", err=True)
 
 
-def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
+def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
     yield table(
         ("provider", ">offers", "oldest", "newest", ">median age", ">oldest age", f">over {ages.most_days:g} days"),
         [
@@ -139,7 +139,7 @@ def _ages(ages: Ages, paper: Screen) -> Iterator[str]:
         yield from _held(ages.imported, paper)
 
 
-def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
+def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not held:
         yield "Nothing is imported: the shipped prices hold."
         return
@@ -153,7 +153,7 @@ def _held(held: Sequence[Held], paper: Screen) -> Iterator[str]:
             yield f"{each.name} cannot be read: {each.fault}"
 
 
-def _imported(done: Imported, paper: Screen) -> Iterator[str]:
+def _imported(done: PriceImport, paper: Screen) -> Iterator[str]:
     yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
     yield pairs(
         [

@@ -10,9 +10,9 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
-    from flopwise.api.own_prices import OwnPrice
     from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
     from flopwise.fleet.onprem import AgainstCloud
+    from flopwise.fleet.own_hour import OwnPrice
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
 SHOWN: dict[str, Callable[[float], str]] = {

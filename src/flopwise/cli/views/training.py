@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flopwise.api.compare import CompareAnswer
     from flopwise.api.memory import MemoryAnswer
     from flopwise.api.train import TrainAnswer
-    from flopwise.search.scaling import Point
+    from flopwise.search.scaling import ScalingPoint
 
 MARKS = {
     "data": "D", "zero-1": "Z", "fsdp": "F", "tensor": "T", "pipeline": "P", "context": "C", "expert": "E",
@@ -237,7 +237,7 @@ def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
     yield parts.assumption_list(answer.assumptions)
 
 
-def _efficiency(point: Point | None) -> str:
+def _efficiency(point: ScalingPoint | None) -> str:
     """Efficiency of a point, or why there is none."""
     if point is None or point.layout is None:
         return "-"

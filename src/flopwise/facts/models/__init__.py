@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flopwise.facts.models.catalog import load_model, model_names, model_rows
+from flopwise.facts.models.catalog import ModelCatalog, load_model
 from flopwise.facts.models.config import model_from_config
 
-__all__ = ["load_model", "model_from_config", "model_names", "model_rows"]
+__all__ = ["ModelCatalog", "load_model", "model_from_config"]

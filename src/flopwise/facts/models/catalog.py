@@ -1,4 +1,4 @@
-"""The catalog of known models (`data/models.jsonl`), and the one door to all of them: `load_model`.
+"""The catalog of known models (`data/models.jsonl`), and the one door to all of them: `ModelCatalog.model`.
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
 `checkpoint_format` where the weights are not published in 16 bits, and either `config`, in Hugging Face's layout with
@@ -9,11 +9,10 @@ one's own adds and overrides lines.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,13 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, Published
 from flopwise.facts.models.checkpoints import named_format
 from flopwise.facts.models.config import model_from_config, read_json
+from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
 from flopwise.facts.models.hub import hub_config, is_hub_id
 from flopwise.facts.models.sizes import size_of, typical_model
+from flopwise.facts.tables import read_json_object
 
+MODELS_FILE, ALIASES_FILE = "models.jsonl", "model_aliases.json"
+FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
 _VARIANTS = re.compile(
     r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|v1\.0)$", re.IGNORECASE
@@ -53,44 +56,6 @@ _FIELDS: dict[str, tuple[type, str]] = {
 _KINDS = ("decoder", "encoder", "encoder-decoder", "vision", "vision-text", "diffusion", "scientific", "convolutional")
 
 
-def load_model(
-    spec: str, *, facts_folder: Path | None = None, assume_family: str | None = None, offline: bool = False
-) -> Model:
-    """The model that `spec` names: a catalog name, a folder, a `config.json`, a size such as `7B`, or a hub id.
-
-    Raises: UnknownNameError: no model of that name; the nearest are listed.
-            SpecError: a configuration that cannot be read or cannot be right.
-    """
-    if not isinstance(spec, str) or not spec.strip() or "\0" in spec:
-        raise SpecError(
-            "a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size (7B)"
-        )
-    spec = spec.strip()
-    folder = _folder(facts_folder)
-    record = _find(spec, _index(folder)) if folder else _shipped_record(spec) or _find(spec, _index(None))
-    if record is not None:
-        model = model_of_record(record)
-        return replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
-    local = _local_config(spec)
-    if local is not None:
-        name = local.parent.name if local.name == "config.json" else local.stem
-        return model_from_config(read_json(local), name=name or spec, assume_family=assume_family)
-    size = size_of(spec)
-    if size is not None:
-        return typical_model(spec, size)
-    if is_hub_id(spec):
-        model = model_from_config(hub_config(spec, offline=offline), name=spec, assume_family=assume_family)
-        return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
-    if spec.endswith(".json") or spec.startswith((".", "/", "~")):
-        raise SpecError(f"{spec}: no such file or folder")
-    raise UnknownNameError(
-        "model",
-        spec,
-        model_names(facts_folder),
-        "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too",
-    )
-
-
 def _local_config(spec: str) -> Path | None:
     """The configuration file that a path means, or None where nothing stands there."""
     try:
@@ -103,12 +68,6 @@ def _local_config(spec: str) -> Path | None:
         return path if path.is_file() else None
     except (OSError, RuntimeError):
         return None
-
-
-def _folder(given: Path | None) -> Path | None:
-    """The folder of one's own facts: the one given, else that of FLOPWISE_FACTS."""
-    named = os.environ.get("FLOPWISE_FACTS")
-    return given or (Path(named) if named else None)
 
 
 class _Index:
@@ -173,11 +132,11 @@ def _find(spec: str, index: _Index) -> Record | None:
     return near if same or repacked else None
 
 
-def model_of_record(record: Record) -> Model:
+def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -> Model:
     """The model that a line of the catalog describes."""
     notes = (record["notes"],) if record.get("notes") else ()
     config = record.get("config")
-    model = _published(record) if config is None else model_from_config(config, name=record["name"])
+    model = _published(record) if config is None else model_from_config(config, name=record["name"], classes=classes)
     return replace(
         model,
         hf_id=record.get("hf_id"),
@@ -239,55 +198,125 @@ def _check(record: Any, place: str) -> None:
             raise SpecError(f"{place}: published: {key[:40]!r} is {str(value)[:60]!r}; a positive number is needed")
 
 
-def _shipped(name: str) -> str:
-    return (DATA / name).read_text(encoding="utf-8")
+class ModelCatalog:
+    """The known models: the shipped lines, with those of a folder of one's own before them, so that they win."""
+
+    def __init__(self, own: Path | None = None) -> None:
+        """Nothing is read before it is needed; `own`: a folder that may hold `FILES`."""
+        files = {name: own / name for name in FILES if own is not None and (own / name).is_file()}
+        self._models, self._aliases = files.get(MODELS_FILE), files.get(ALIASES_FILE)
+        self._classes = ClassDefaults(files[DEFAULTS_FILE]) if DEFAULTS_FILE in files else SHIPPED_DEFAULTS
+
+    @cached_property
+    def _index(self) -> _Index:
+        # the shipped lines are checked by the tests
+        records: list[Record] = json.loads("[" + ",".join(_shipped_lines()) + "]")
+        aliases: dict[str, str] = json.loads((DATA / ALIASES_FILE).read_text(encoding="utf-8"))
+        if self._models is not None:
+            try:
+                text = self._models.read_bytes().decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as problem:
+                raise SpecError(f"{self._models}: cannot be read as text ({problem})") from problem
+            mine = _records(text, str(self._models))
+            taken = {_key(r["name"]) for r in mine}
+            records = [*mine, *(r for r in records if _key(r["name"]) not in taken)]
+        if self._aliases is not None:
+            own = read_json_object(self._aliases)
+            wrong = next((alias for alias, name in own.items() if not isinstance(name, str)), None)
+            if wrong is not None:
+                raise SpecError(
+                    f"{self._aliases}, {wrong}: got {str(own[wrong])[:60]!r}; the name of a model is needed"
+                )
+            aliases = own | {alias: name for alias, name in aliases.items() if alias not in own}
+        return _Index(records, aliases)
+
+    def check(self) -> None:
+        """Read the files of one's own, if there are any. Raises SpecError naming file and line."""
+        if self._models is not None or self._aliases is not None:
+            _ = self._index
+        self._classes.check()
+
+    def _record(self, spec: str) -> Record | None:
+        plain = self._models is None and self._aliases is None
+        return (_shipped_record(spec) if plain else None) or _find(spec, self._index)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the models, in their order."""
+        return [r["name"] for r in self._index.records]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a model.
+
+        Keys: name, hf_id, model_type, kind, parameters, active_parameters, layers, width, heads, kv_heads, context,
+        source, date, confidence, notes; None where unknown or not meant.
+        """
+        return [_row(record, model_of_record(record, self._classes)) for record in self._index.records]
+
+    def model(self, spec: str, *, assume_family: str | None = None, offline: bool = False) -> Model:
+        """The model that `spec` names: a catalog name, a folder, a `config.json`, a size such as `7B`, or a hub id.
+
+        Raises: UnknownNameError: no model of that name; the nearest are listed.
+                SpecError: a configuration that cannot be read or cannot be right.
+        """
+        if not isinstance(spec, str) or not spec.strip() or "\0" in spec:
+            raise SpecError(
+                "a model is needed: a catalog name (flopwise models), a hub id, a folder, a config.json, or a size (7B)"
+            )
+        spec = spec.strip()
+        record = self._record(spec)
+        if record is not None:
+            model = model_of_record(record, self._classes)
+            return replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
+        local = _local_config(spec)
+        if local is not None:
+            name = local.parent.name if local.name == "config.json" else local.stem
+            return self._configured(read_json(local), name or spec, assume_family)
+        size = size_of(spec)
+        if size is not None:
+            return typical_model(spec, size)
+        if is_hub_id(spec):
+            model = self._configured(hub_config(spec, offline=offline), spec, assume_family)
+            return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
+        if spec.endswith(".json") or spec.startswith((".", "/", "~")):
+            raise SpecError(f"{spec}: no such file or folder")
+        raise UnknownNameError(
+            "model",
+            spec,
+            self.names,
+            "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too",
+        )
+
+    def _configured(self, config: Mapping[str, Any], name: str, assume_family: str | None) -> Model:
+        return model_from_config(config, name=name, assume_family=assume_family, classes=self._classes)
+
+
+SHIPPED = ModelCatalog()
+
+
+def load_model(spec: str, *, assume_family: str | None = None, offline: bool = False) -> Model:
+    """The model that `spec` names in the shipped catalog, or otherwise: see `ModelCatalog.model`.
+
+    Raises: as that does.
+    """
+    return SHIPPED.model(spec, assume_family=assume_family, offline=offline)
+
+
+def _shipped_lines() -> list[str]:
+    return (DATA / MODELS_FILE).read_text(encoding="utf-8").splitlines()
 
 
 def _shipped_record(name: str) -> Record | None:
     """The shipped record of exactly that name, of which alone the line is parsed; None where there is none."""
     mark = f'{{"name": {json.dumps(name)}, '
-    for line in _shipped("models.jsonl").splitlines():
+    for line in _shipped_lines():
         if line.startswith(mark):
             record: Record = json.loads(line)
             return record
     return None
 
 
-@cache
-def _index(folder: Path | None) -> _Index:
-    """The shipped catalog with the lines of a folder before it, so that they win."""
-    # the shipped lines are checked by the tests
-    records: list[Record] = json.loads("[" + ",".join(_shipped("models.jsonl").splitlines()) + "]")
-    aliases: dict[str, str] = json.loads(_shipped("model_aliases.json"))
-    if folder is not None:
-        own = folder / "models.jsonl"
-        if own.is_file():
-            try:
-                text = own.read_bytes().decode("utf-8-sig")
-            except (OSError, UnicodeDecodeError) as problem:
-                raise SpecError(f"{own}: cannot be read as text ({problem})") from problem
-            mine = _records(text, str(own))
-            taken = {_key(r["name"]) for r in mine}
-            records = [*mine, *(r for r in records if _key(r["name"]) not in taken)]
-    return _Index(records, aliases)
-
-
-def model_names(facts_folder: Path | None = None) -> list[str]:
-    """Names of the catalog, in its order."""
-    return [r["name"] for r in _index(_folder(facts_folder)).records]
-
-
-def model_rows(facts_folder: Path | None = None) -> list[dict[str, Any]]:
-    """One row a model of the catalog.
-
-    Keys: name, hf_id, model_type, kind, parameters, active_parameters, layers, width, heads, kv_heads, context, source,
-    date, confidence, notes; None where unknown or not meant.
-    """
-    return [_row(record) for record in _index(_folder(facts_folder)).records]
-
-
-def _row(record: Record) -> dict[str, Any]:
-    model = model_of_record(record)
+def _row(record: Record, model: Model) -> dict[str, Any]:
     stack = model.stacks[0] if model.stacks else None
     items = [i for layer in stack.kinds for i in layer.items] if stack else []
     attend = next((i for i in items if isinstance(i, Attend) and not i.name.startswith("indexer")), None)

@@ -12,13 +12,19 @@ from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.checkpoints import named_format, published_format
 from flopwise.facts.models.families import FAMILIES, family
-from flopwise.facts.models.fields import Fields
+from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
 
 MAX_CONFIG_BYTES = 16 * 2**20
 _ASSUME = "--assume-family llama (assume_family='llama')"
 
 
-def model_from_config(config: Mapping[str, Any], *, name: str, assume_family: str | None = None) -> Model:
+def model_from_config(
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    assume_family: str | None = None,
+    classes: ClassDefaults = SHIPPED_DEFAULTS,
+) -> Model:
     """The model that a configuration in Hugging Face's layout describes.
 
     Raises: SpecError: the model type is not known (the message says how to assume a family), or a value is missing or
@@ -37,7 +43,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, assume_family: st
             f"{name}: model_type {chosen[:80]!r} is not known{'; nearest: ' + ', '.join(near) if near else ''}. "
             f"If it is built like a known one, say so: {_ASSUME}"
         )
-    model = build(Fields(config, chosen, name))
+    model = build(Fields(config, chosen, name, classes=classes))
     notes = model.notes
     if assume_family and assume_family != given:
         notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")

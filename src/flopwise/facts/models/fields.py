@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from flopwise.data import DATA
 from flopwise.errors import SpecError
+from flopwise.facts.tables import read_json_object
+
+DEFAULTS_FILE = "model_defaults.json"
 
 MAX_LAYERS = 100_000
 MAX_SIZE = 10**12
@@ -27,35 +31,67 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-@cache
-def _defaults_text() -> str:
-    return (DATA / "model_defaults.json").read_text(encoding="utf-8")
+class ClassDefaults:
+    """What transformers' configuration classes have where a `config.json` is silent, by `model_type`.
 
-
-@cache
-def class_defaults(model_type: str) -> dict[str, Any]:
-    """Of one model type of transformers: `defaults`, `same` (spellings of a key), `nested` (types of nested ones).
-
-    The file has a line a type, of which only the one asked for is parsed.
+    Of one type: `defaults`, `same` (spellings of a key), `nested` (types of nested ones).
     """
-    text, mark = _defaults_text(), f'\n  "{model_type}": '
-    start = text.find(mark)
-    if start < 0 or '"' in model_type:
-        return {}
-    start += len(mark)
-    entry: dict[str, Any] = json.loads(text[start : text.index("\n", start)].rstrip(","))
-    return entry
+
+    def __init__(self, own: Path | None = None) -> None:
+        """Those of data/model_defaults.json, with the types of a file of one's own before them."""
+        self.own = own
+        self._found: dict[str, dict[str, Any]] = {}
+
+    @cached_property
+    def _own(self) -> dict[str, Any]:
+        return {} if self.own is None else read_json_object(self.own)
+
+    @cached_property
+    def _text(self) -> str:
+        return (DATA / DEFAULTS_FILE).read_text(encoding="utf-8")
+
+    def of(self, model_type: str) -> dict[str, Any]:
+        """The entry of a type, empty where there is none; of the shipped file only its line is parsed."""
+        if model_type not in self._found:
+            self._found[model_type] = self._own.get(model_type) or self._shipped(model_type)
+        return self._found[model_type]
+
+    def _shipped(self, model_type: str) -> dict[str, Any]:
+        mark = f'\n  "{model_type}": '
+        start = self._text.find(mark)
+        if start < 0 or '"' in model_type:
+            return {}
+        start += len(mark)
+        return dict(json.loads(self._text[start : self._text.index("\n", start)].rstrip(",")))
+
+    def check(self) -> None:
+        """Raise SpecError for a file of one's own whose entries are not such objects."""
+        for name, entry in self._own.items():
+            if not isinstance(entry, dict) or not set(entry) <= {"defaults", "same", "nested"}:
+                raise SpecError(f"{self.own}, {name}: an object of defaults, same and nested is needed")
+            for part, values in entry.items():
+                if not isinstance(values, dict):
+                    raise SpecError(f"{self.own}, {name}, {part}: an object is needed")
+
+
+SHIPPED_DEFAULTS = ClassDefaults()
 
 
 class Fields:
     """One configuration object: checked access by key, with the defaults of its class behind it."""
 
     def __init__(
-        self, given: Mapping[str, Any], model_type: str, where: str = "config.json", *, nested: bool = False
+        self,
+        given: Mapping[str, Any],
+        model_type: str,
+        where: str = "config.json",
+        *,
+        nested: bool = False,
+        classes: ClassDefaults = SHIPPED_DEFAULTS,
     ) -> None:
         """Wrap `given`; a `nested` configuration may leave out even its sizes, as the hub's files do."""
         self.given, self.model_type, self.where, self.nested = given, model_type, where, nested
-        entry = class_defaults(model_type)
+        self._classes, entry = classes, classes.of(model_type)
         self._defaults: Mapping[str, Any] = entry.get("defaults", {})
         self._same: Mapping[str, str] = entry.get("same", {})
         self._types: Mapping[str, str] = entry.get("nested", {})
@@ -189,7 +225,11 @@ class Fields:
             raise self.wrong(key, value, "an object is needed")
         named = value.get("model_type")
         chosen = named if isinstance(named, str) and named else self._types.get(key, model_type)
-        return Fields(value, chosen, f"{self.where}: {key}", nested=True)
+        return self.within(value, chosen, f"{self.where}: {key}", nested=True)
+
+    def within(self, given: Mapping[str, Any], model_type: str, where: str, *, nested: bool = False) -> Fields:
+        """Another configuration, of the same classes."""
+        return Fields(given, model_type, where, nested=nested, classes=self._classes)
 
     def heads(
         self, width: int, heads_key: str = "num_attention_heads", kv_key: str = "num_key_value_heads"

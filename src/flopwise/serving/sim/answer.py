@@ -169,8 +169,8 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     return (
         ("replicas", f"{replicas:,} x {gpus} {job.cluster.accelerator.name}{split}"),
         ("layout", job.layout.text),
-        ("weights", f"{job.weights}; KV cache {job.kv_dtype}"),
-        ("engine", f"{job.engine}; {scheduling.policy}, {scheduling.balancer}"),
+        ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
+        ("engine", f"{job.engine.name}; {scheduling.policy}, {scheduling.balancer}"),
         *technique_settings(job),
         ("requests", f"{len(trace):,} {source}, {rate}"),
         ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),

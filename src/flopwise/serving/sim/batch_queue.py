@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from flopwise.cost.cluster import Cluster
 from flopwise.errors import InfeasibleError, MissingFactError
-from flopwise.facts.reliability import spot_record
+from flopwise.facts.catalog import Facts
 from flopwise.serving.estimate import ServeJob, estimate
 from flopwise.serving.result import ServeEstimate
 from flopwise.serving.sim.batch import (
@@ -23,6 +22,7 @@ from flopwise.serving.sim.batch import (
 )
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.spec import BatchRequest
+from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.units import DAY_S, format_seconds, format_usd
 
@@ -66,12 +66,12 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMachines:
-    """The machines of all workers as spot capacity and on demand, and what is known of interruptions."""
+    """The machines of all workers as spot capacity and on demand, and the facts on their interruptions and drives."""
 
     spot: Cluster
     on_demand: Cluster
     provider: str | None
-    folder: Path | None
+    facts: Facts
 
 
 def queue_answer(
@@ -133,18 +133,19 @@ def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[flo
             "how often spot instances of machines without a --provider are taken back is not known; give "
             "--spot-interruptions, such as 0.1/day (0: never), or a --provider"
         )
-    record = spot_record(provider, machines.spot.accelerator.name, machines.folder)
+    record = machines.facts.spot(provider, machines.spot.accelerator.name)
     return record.interruptions_per_s, (f"spot interruptions: {record.text}",)
 
 
 def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: WorkerMachines) -> BatchQueue:
     """The queue; a worker over several instances goes with any of them, workers of one instance go together."""
     gpus, node = worker.job.num_gpus, max(machines.spot.gpus_per_node, 1)
+    drive = machines.facts.storage(DEFAULT_STORAGE)
     return BatchQueue(
         requests=request.queue or 0,
         requests_per_s=worker.requests_per_s,
         workers=request.workers,
-        boot_s=replica_start_s(worker.job) if request.cold_start is None else request.cold_start,
+        boot_s=replica_start_s(worker.job, drive) if request.cold_start is None else request.cold_start,
         in_flight=worker.concurrency,
         interruptions_per_s=rate * -(-gpus // node),
         workers_per_instance=min(max(node // gpus, 1), request.workers),
@@ -229,7 +230,7 @@ def _settings(
 
     return (
         ("workers", f"{queue.workers:,} x {gpus} {job.cluster.accelerator.name}, spot"),
-        ("weights", f"{job.weights}; KV cache {job.kv_dtype}; engine {job.engine}"),
+        ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}; engine {job.engine.name}"),
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
         ("a worker", f"{queue.requests_per_s:,.3g} requests/s with {queue.in_flight:,.0f} in flight"),

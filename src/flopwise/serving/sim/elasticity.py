@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.facts.storage import storage
+from flopwise.facts.storage import Storage
 from flopwise.serving.estimate import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
 from flopwise.serving.sim.autoscale import Autoscaling
@@ -15,7 +15,7 @@ from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elastic import Elastic
 from flopwise.serving.sim.request import SimulationRequest
 from flopwise.serving.sim.result import Slo, Summary
-from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
+from flopwise.serving.startup import cold_start
 from flopwise.units import HOUR_S, format_seconds
 
 MACHINE_S = 60.0
@@ -58,19 +58,20 @@ class Size:
     why: str = ""
 
 
-def replica_start_s(job: ServeJob) -> float:
+def replica_start_s(job: ServeJob, drive: Storage) -> float:
     """From the wish for a replica to its first request: a machine is found and booted, then the engine starts.
 
-    Source: `flopwise.serving.startup.cold_start`, weights read from the default storage.
+    Source: `flopwise.serving.startup.cold_start`, weights read from `drive`.
     Assumes: a machine is there after `MACHINE_S`.
     """
-    return MACHINE_S + cold_start(job, storage(DEFAULT_STORAGE)).seconds
+    return MACHINE_S + cold_start(job, drive).seconds
 
 
 def autoscaled(
     request: SimulationRequest,
     rule: Autoscaling,
     slo: Slo,
+    drive: Storage,
     *,
     attain: float | None = None,
     compare: bool = True,
@@ -89,7 +90,7 @@ def autoscaled(
         raise SpecError("--attain is the share of requests that hold --ttft, --tpot or --latency: give one of these")
     _check(request)
     if rule.cold_start_s is None:
-        rule = replace(rule, cold_start_s=replica_start_s(request.job))
+        rule = replace(rule, cold_start_s=replica_start_s(request.job, drive))
     request = request.with_cache(cache)
     run = request.run_elastic(rule, on_compile, report)
     rows = [_elastic_row("autoscaler", request, run, slo)]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.facts.software import engine
 from flopwise.serving.assisted import changed_memory, request_work
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
@@ -100,7 +99,7 @@ def replica(
     Attention replicas (dp) have a scheduler each; so has each micro-batch of a pipeline, as a step of it passes through
     all stages while the other micro-batches are in the others.
 
-    Source: `flopwise.serving.memory` for blocks, data/engines.csv for batch and tokens a step, step costs from
+    Source: `flopwise.serving.memory` for blocks, data/engines.json for batch and tokens a step, step costs from
     `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
     Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included; how many of
     them answers fill as they grow is simulated, so they are those of whole contexts. Engines that work through whole
@@ -111,7 +110,7 @@ def replica(
     from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
 
     check(job)
-    machine, row, how = runner(job), engine(job.engine), job.techniques
+    machine, row, how = runner(job), job.engine, job.techniques
     memory = serving_memory(
         job.model,
         job.layout,
@@ -120,7 +119,7 @@ def replica(
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
         weights=job.weights,
         kv_dtype=job.kv_dtype,
-        engine_name=job.engine,
+        engine=job.engine,
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
         device_kind=job.cluster.accelerator.kind,

@@ -110,7 +110,7 @@ def kimi_linear(c: Fields) -> Model:
     """Kimi Linear: three Kimi-delta layers, then one of latent attention; experts after the first layer."""
     a, layers = latent(c), c.layers()
     given = c.value("linear_attn_config")
-    linear = Fields(given if isinstance(given, dict) else {}, "", f"{c.where}: linear_attn_config", nested=True)
+    linear = c.within(given if isinstance(given, dict) else {}, "", f"{c.where}: linear_attn_config", nested=True)
     heads = linear.size("num_heads", c.size("linear_num_heads", 32))
     dim = linear.size("head_dim", c.size("linear_head_dim", 128))
     kernel = linear.size("short_conv_kernel_size", c.size("linear_conv_kernel_dim", 4))

@@ -34,9 +34,11 @@ def text_part(c: Fields, default: str) -> Model:
     if c.has("text_config") or c.nested or not c.has("hidden_size"):
         text = c.part("text_config", default)
         if not text.model_type:
-            text = Fields(text.given, default, text.where, nested=True)
+            text = text.within(text.given, default, text.where, nested=True)
     else:
-        text = Fields({k: v for k, v in c.given.items() if k not in ("vision_config", "model_type")}, default, c.where)
+        text = c.within(
+            {k: v for k, v in c.given.items() if k not in ("vision_config", "model_type")}, default, c.where
+        )
     given = dict(text.given)
     tied = c.given.get("tie_word_embeddings")
     if tied is None:
@@ -45,7 +47,7 @@ def text_part(c: Fields, default: str) -> Model:
     build = family(text.model_type)
     if build is None:
         raise SpecError(f"{text.where}: model_type {text.model_type!r} is not known; --assume-family names one like it")
-    return build(Fields(given, text.model_type, text.where, nested=text.nested))
+    return build(text.within(given, text.model_type, text.where, nested=text.nested))
 
 
 def projector(width: int, items: Items, tokens: int) -> Stack:
@@ -135,7 +137,7 @@ def qwen_vl(c: Fields) -> Model:
     text = text_part(c, default)
     v = c.part("vision_config", f"{c.model_type}_vision")
     if v.model_type != f"{c.model_type}_vision":
-        v = Fields(v.given, f"{c.model_type}_vision", v.where, nested=True)
+        v = v.within(v.given, f"{c.model_type}_vision", v.where, nested=True)
     t = qwen_tower(v, generation)
     merge = v.size("spatial_merge_size", 2) ** 2
     inner = t.width * merge

@@ -37,7 +37,7 @@ def step_text(c: Fields) -> Model:
     other = c.value("attention_other_setting")
     more = c.maybe("num_sliding_attention_heads")
     if more is None and isinstance(other, dict):
-        more = Fields(other, "", c.where, nested=True).maybe("num_attention_heads")
+        more = c.within(other, "", c.where, nested=True).maybe("num_attention_heads")
     local = replace(base, heads=more or base.heads, window=window)
     experts = mixture(c, _MANNER, width)
     dense = plain_feed(c, t, width, c.size("intermediate_size"))

@@ -1,0 +1,193 @@
+"""What things cost besides instances (hosted models, machines to buy, storage, traffic), and how instances are billed.
+
+Units: s, USD, byte. What nobody has written down is None: never a made-up zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flopwise import units
+from flopwise.errors import fold
+from flopwise.facts import tables
+from flopwise.facts.accelerators import GRADES
+from flopwise.facts.tables import FactTable, Row
+
+VolumeKind = Literal["storage", "egress", "inter_zone"]
+VOLUME_KINDS: tuple[VolumeKind, ...] = ("storage", "egress", "inter_zone")
+_seconds = tables.number(units.parse_seconds, "seconds above 0, up to a day", high=units.DAY_S)
+_gigabytes = tables.number(units.parse_count, "gigabytes from 0", high=1e12, zero=True)
+
+
+def _tiers(cell: str) -> tuple[tuple[float, float], ...]:
+    """`0:1;0.25:0.8`: from which share of the month on, which share of the price is paid.
+
+    Raises:
+        ValueError: not of that form, not rising, or not falling in price.
+    """
+    allowed = "allowed: from:share pairs such as 0:1;0.25:0.8, the first from 0, shares of the price above 0 that fall"
+    try:
+        pairs = [tuple(float(part) for part in pair.split(":")) for pair in cell.split(";")]
+        found = tuple((start, share) for start, share in pairs)
+    except ValueError:
+        raise ValueError(allowed) from None
+    starts, shares = [start for start, _ in found], [share for _, share in found]
+    rising = starts[0] == 0 and all(a < b < 1 for a, b in itertools.pairwise(starts))
+    falling = shares[0] <= 1 and all(a >= b > 0 for a, b in itertools.pairwise(shares))
+    if not (rising and falling and shares[-1] > 0):
+        raise ValueError(allowed)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseTerms:
+    """How instances whose names match the pattern `instances` are billed.
+
+    `sustained_tiers`: (share of the month, share of the price paid for hours beyond it); None: no such discount.
+    """
+
+    provider: str
+    instances: str
+    billing_unit_s: float
+    minimum_s: float
+    source: str
+    date: str
+    sustained_tiers: tuple[tuple[float, float], ...] | None = None
+    confidence: str = "medium"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeTier:
+    """One tier of a provider's price for a month's bytes of one kind."""
+
+    provider: str
+    kind: str
+    from_gb: float
+    usd_per_gb: float
+    gb_bytes: int  # of the gigabytes that the provider bills in
+    source: str
+    date: str
+    confidence: str = "medium"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumePrice:
+    """What a provider takes for a month's bytes of one kind; `tiers`: (from this byte on, USD for a byte)."""
+
+    provider: str
+    kind: str
+    tiers: tuple[tuple[float, float], ...]
+    source: str
+    date: str
+    confidence: str = "medium"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedPrice:
+    """One hosted model at one provider, USD for a million tokens.
+
+    `model`: its name in the catalog, None of a closed one; `name`: the provider's.
+    """
+
+    provider: str
+    name: str
+    input_usd_per_mtok: float
+    output_usd_per_mtok: float
+    source: str
+    date: str
+    model: str | None = None
+    cached_usd_per_mtok: float | None = None  # of prompt tokens that the provider still holds
+    regions: str | None = None  # where it is answered, as the region of an offer; None: not known
+    confidence: str = "medium"
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwarePrice:
+    """Price of a `unit` (a card without its host, or a whole server) that holds `count` accelerators."""
+
+    accelerator: str  # canonical name
+    unit: str
+    grade: str
+    count: int
+    usd: float
+    source: str
+    date: str
+    least_usd: float | None = None
+    most_usd: float | None = None
+    confidence: str = "medium"
+    notes: str = ""
+
+
+def _check_rising(row: Row, tier: VolumeTier, before: Sequence[VolumeTier]) -> None:
+    same = [t.from_gb for t in before if (t.provider, t.kind) == (tier.provider, tier.kind)]
+    if tier.from_gb <= same[-1] if same else tier.from_gb != 0:
+        raise row.error("from_gb", tier.from_gb, "allowed: tiers of a provider from 0 on, rising")
+
+
+def _check_range(row: Row, price: HardwarePrice, _: Sequence[HardwarePrice]) -> None:
+    if not (price.least_usd or price.usd) <= price.usd <= (price.most_usd or price.usd):
+        raise row.error("usd", price.usd, "allowed: from least_usd to most_usd, which may be unknown")
+
+
+TERMS = FactTable(
+    file="purchase_terms.csv", meaning="how instances are billed: unit and least time, discounts for staying on",
+    row=PurchaseTerms, key=("provider", "instances"),
+    readers={"billing_unit_s": _seconds, "minimum_s": _seconds, "sustained_tiers": _tiers},
+)  # fmt: skip
+VOLUMES = FactTable(
+    file="storage_prices.csv", meaning="a tier of what storage, egress or traffic between zones costs",
+    row=VolumeTier, key=("provider", "kind", "from_gb"), group=("provider", "kind"), check=_check_rising,
+    readers={
+        "kind": tables.choice(*VOLUME_KINDS), "from_gb": _gigabytes, "usd_per_gb": tables.usd_or_nothing,
+        "gb_bytes": tables.whole_bytes,
+    },
+)  # fmt: skip
+HOSTED = FactTable(
+    file="api_prices.csv", meaning="a hosted model: USD for a million tokens in and out; `regions` where it answers",
+    row=HostedPrice, key=("provider", "name"),
+    readers={
+        "input_usd_per_mtok": tables.usd_or_nothing, "output_usd_per_mtok": tables.usd,
+        "cached_usd_per_mtok": tables.usd_or_nothing,
+    },
+)  # fmt: skip
+HARDWARE = FactTable(
+    file="onprem.csv", meaning="what an accelerator, or a server of them, costs to buy",
+    row=HardwarePrice, key=("accelerator", "unit"), check=_check_range,
+    readers={
+        "unit": tables.choice("card", "server"), "grade": tables.choice(*GRADES), "count": tables.count,
+        "usd": tables.usd, "least_usd": tables.usd, "most_usd": tables.usd,
+    },
+)  # fmt: skip
+
+
+def volume_prices(rows: Iterable[VolumeTier]) -> dict[tuple[str, str], VolumePrice]:
+    """The prices that tiers make, by provider and kind; each price's tiers begin at 0 and rise."""
+    tiers: dict[tuple[str, str], list[VolumeTier]] = {}
+    for tier in rows:
+        tiers.setdefault((tier.provider, tier.kind), []).append(tier)
+    return {
+        (provider, kind): VolumePrice(
+            provider=provider,
+            kind=kind,
+            tiers=tuple((t.from_gb * t.gb_bytes, t.usd_per_gb / t.gb_bytes) for t in found),
+            source=found[0].source,
+            date=found[0].date,
+            confidence=found[0].confidence,
+            notes=found[0].notes,
+        )
+        for (provider, kind), found in tiers.items()
+    }
+
+
+def hosted_for(prices: Iterable[HostedPrice], model: str) -> tuple[HostedPrice, ...]:
+    """Who hosts a model, by its catalog name or the provider's own name for it, cheapest output first."""
+    wanted = fold(model)
+    found = [p for p in prices if wanted in {fold(p.name), fold(p.model or p.name)}]
+    return tuple(sorted(found, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))

@@ -1,0 +1,69 @@
+"""How old prices are: days between the day for which they hold and today, which the caller knows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flopwise.facts.offers import Offer
+
+MOST_DAYS = 180
+"""Age beyond which a plan says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceAge:
+    """Prices of one provider, or of one table of the price book; days. `stale`: those older than the limit."""
+
+    provider: str
+    offers: int
+    oldest: str
+    newest: str
+    median_days: int
+    oldest_days: int
+    stale: int
+
+
+def days_old(day: str, today: dt.date) -> int:
+    """Days from a day (YYYY-MM-DD) to today, 0 for one to come; a day that does not exist is the last of its month."""
+    year, month, number = (int(part) for part in day.split("-"))
+    while True:
+        try:
+            return max(0, (today - dt.date(year, month, number)).days)
+        except ValueError:
+            number -= 1
+
+
+def ages(offers: Iterable[Offer], today: dt.date, most_days: float = MOST_DAYS) -> list[PriceAge]:
+    """The age of each provider's prices, in the order of the offers."""
+    dates: dict[str, list[str]] = {}
+    for offer in offers:
+        if offer.cheapest() is not None:
+            dates.setdefault(offer.provider, []).append(offer.price_date)
+    return [age_of(provider, days, today, most_days) for provider, days in dates.items()]
+
+
+def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST_DAYS) -> PriceAge:
+    """The age of prices of these dates, at least one."""
+    days = sorted(days_old(day, today) for day in dates)
+    return PriceAge(
+        provider=whose,
+        offers=len(dates),
+        oldest=min(dates),
+        newest=max(dates),
+        median_days=days[len(days) // 2],
+        oldest_days=days[-1],
+        stale=sum(each > most_days for each in days),
+    )
+
+
+def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:
+    """A sentence for each (whose price, its day) that is older than `most_days`, once each, oldest first."""
+    old = {(whose, day): days for whose, day in priced if (days := days_old(day, today)) > most_days}
+    return [
+        f"the price of {whose} is {days:,} days old ({day}); see `flopwise prices`"
+        for (whose, day), days in sorted(old.items(), key=lambda item: -item[1])
+    ]

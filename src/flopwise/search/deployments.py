@@ -1,0 +1,368 @@
+"""Deployments of a service, a batch job or an encoder: layouts x formats x batch sizes on a node, in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.energy import device_watts
+from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
+from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.search.serving_techniques import job_of, prompt_left
+from flopwise.search.space import powers_of_two
+from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
+from flopwise.serving.estimate import runner
+from flopwise.serving.iteration import Runner, StepTime, whole_prompts
+from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
+from flopwise.serving.precision import ComputePath, product_path
+from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.search.nodes import NodeKind
+    from flopwise.search.workload import Resolved
+    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.memory import ServingMemory
+
+Floats = NDArray[np.floating[Any]]
+Column = NDArray[np.int64]
+MAX_TP = 16
+MAX_PP = 8
+MAX_REPLICA_GPUS = 64
+PREFILL_BUSY = 0.85
+"""Share of its time that a replica may spend on prompts before queues grow out of hand."""
+
+
+class ReplicaGrid(NamedTuple):
+    """Columns of replicas: `dp` attention replicas of `tp` ranks share experts spread over `ep` of them."""
+
+    tp: Column
+    pp: Column
+    ep: Column
+    dp: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployments:
+    """Candidate replicas of one format on one kind of node, each at one batch size; arrays of one length.
+
+    `replicas` is how many carry the workload; latencies are those at the target percentile.
+    """
+
+    weights: WeightFormat
+    path: ComputePath
+    tp: Column
+    pp: Column
+    ep: Column
+    dp: Column
+    batch: Floats  # sequences in flight on one attention replica
+    replicas: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    least_ttft_s: Floats  # what datasheet rates allow
+    least_tpot_s: Floats
+    requests_per_s: Floats  # of one replica, at this batch
+    tokens_per_s: Floats  # output (or encoded) tokens of all replicas under the workload
+    memory_bytes: Floats
+    busy_frac: Floats
+    watts_frac: Floats  # mean draw of a device over its power limit
+    considered: int
+    too_big: int
+    smallest_bytes: float
+
+
+@lru_cache(maxsize=64)
+def prompt_flops(model: Model, input_tokens: int) -> float:
+    """Operations of one prompt before its first token: the layers only, hidden pairs left out.
+
+    Source: `flopwise.ops.flops`. Assumes: nothing of the prompt is cached; the head is left out, as is an encoder.
+    """
+    stack = model.stacks[0]
+    shape = stack_shape(model, stack, 1, input_tokens)
+    parts = [(layers, works) for name, layers, works in stack_works(stack, shape) if name not in {"before", "after"}]
+    return float(sum(layers * sum(float(work.causal_flops) for work in works) for layers, works in parts))
+
+
+def least_prompt_s(model: Model, node: NodeKind, dtype: str, input_tokens: int, gpus: Floats) -> Floats:
+    """Seconds that one prompt takes at least on replicas of so many devices; shape of `gpus`.
+
+    Source: operations over the datasheet rate of all devices. Assumes: perfect sharing, no message, no overhead.
+    """
+    rate = node.cluster.rates.peak_flops_per_s(dtype)
+    least: Floats = prompt_flops(model, input_tokens) / (rate * np.asarray(gpus, dtype=float))
+    return least
+
+
+def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
+    """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
+    return workload.task == "encode" or not generates(model)
+
+
+def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ReplicaGrid:
+    """Replicas worth asking about, in columns.
+
+    tp stays inside a node; pp crosses nodes where they are networked, and so do attention replicas that share experts
+    (`spread`: whether to ask for those). Experts are cut by tp, or whole ones are spread over all ranks.
+    """
+    stack = model.stacks[0]
+    heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
+    inside = min(node.count, MAX_TP)
+    most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
+    tp = powers_of_two(inside)
+    tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
+    pp = powers_of_two(min(MAX_PP, stack.num_layers) if node.networked else 1)
+    dp = powers_of_two(most) if experts and spread else np.ones(1, dtype=np.int64)
+    grid_tp, grid_pp, grid_dp = (g.ravel() for g in np.meshgrid(tp, pp, dp, indexing="ij"))
+    gpus = grid_tp * grid_pp * grid_dp
+    whole = (gpus <= node.count) | ((gpus % node.count == 0) & ((grid_tp == inside) | (grid_dp > 1)))
+    keep = whole & (gpus <= most) & ((grid_pp == 1) | ((grid_tp == inside) & (grid_dp == 1)))
+    grid_tp, grid_pp, grid_dp = (g[keep].astype(np.int64) for g in (grid_tp, grid_pp, grid_dp))
+    ranks = grid_tp * grid_dp
+    shared = experts > 0 and spread
+    over = (ranks > 1) & (max(experts, 1) % ranks == 0) if shared else np.zeros(ranks.shape, dtype=bool)
+    cut = grid_dp == 1  # attention replicas each have tokens of their own: their experts are spread
+    return ReplicaGrid(
+        tp=np.concatenate([grid_tp[cut], grid_tp[over]]),
+        pp=np.concatenate([grid_pp[cut], grid_pp[over]]),
+        ep=np.concatenate([np.ones(int(cut.sum()), dtype=np.int64), ranks[over]]),
+        dp=np.concatenate([grid_dp[cut], grid_dp[over]]),
+    )
+
+
+def batches(most: Floats) -> Floats:
+    """Batch sizes to try on replicas that hold up to `most` sequences: shape (sizes, replicas)."""
+    top = max(1.0, float(most.max(initial=1.0)))
+    steps = np.unique(np.concatenate([powers_of_two(int(top)), 1.5 * powers_of_two(int(top / 1.5))[1:], [top]]))
+    sizes: Floats = np.minimum(steps.astype(float)[:, None], np.maximum(most, 1.0)[None, :])
+    return sizes
+
+
+def deployments(
+    model: Model,
+    workload: Resolved,
+    node: NodeKind,
+    weights: WeightFormat,
+    kv_dtype: CacheFormat,
+    *,
+    least: float = 1.0,
+) -> Deployments | None:
+    """Every replica of `weights` on `node` at every batch, and how many of them the workload takes; None for no grid.
+
+    `least`: so many replicas at least, whether the workload takes them or not.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the format needs.
+    """
+    one_pass = answers_in_one_pass(model, workload)
+    grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
+    if not grid.tp.size:
+        return None
+    answer = 0 if one_pass else workload.output_tokens
+    asked = partial(job_of, workload, model, node.cluster, weights)
+    memory = serving_memory(
+        model,
+        ServingLayout(**grid._asdict()),
+        concurrency=None,
+        context=workload.input_tokens + answer,
+        answer=answer,
+        hbm_bytes=node.cluster.accelerator.hbm_bytes,
+        weights=weights,
+        kv_dtype=kv_dtype,
+        engine=workload.engine,
+        device_kind=node.cluster.accelerator.kind,
+        **changed_memory(asked(ServingLayout(**grid._asdict()))),
+    )
+    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), grid.tp.shape)
+    fit = np.flatnonzero(most >= 1)
+    told: dict[str, Any] = {
+        "weights": weights,
+        "path": product_path(model, weights, node.cluster.rates),
+        "too_big": int(grid.tp.size - fit.size),
+        "smallest_bytes": float(np.min(np.asarray(memory.items["weights"]))),
+    }
+    if not fit.size:
+        nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
+        return Deployments(considered=int(grid.tp.size), **told, **nothing)
+    sizes = batches(most[fit])
+    held = _memory_bytes(model, memory, fit, sizes, grid.tp[fit], workload.engine, workload.input_tokens + answer)
+    grid = ReplicaGrid(*(np.broadcast_to(column[fit], sizes.shape).ravel() for column in grid))
+    layout, dtype = ServingLayout(**grid._asdict()), told["path"].dtype
+    job = replace(asked(layout), kv_dtype=kv_dtype)
+    columns: dict[str, Any] = (
+        _encoded(runner(job), layout, sizes.ravel(), workload, least)
+        if one_pass
+        else _generated(job, sizes.ravel(), workload, fit.size, least)
+    )
+    return Deployments(
+        **grid._asdict(),
+        batch=sizes.ravel(),
+        memory_bytes=held.ravel(),
+        least_ttft_s=least_prompt_s(model, node, dtype, prompt_left(workload), np.asarray(layout.num_gpus)),
+        considered=sizes.size + told["too_big"],
+        **told,
+        **columns,
+    )
+
+
+def _memory_bytes(
+    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int
+) -> Floats:
+    """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
+    shape = np.shape(memory.max_concurrency)
+    most, cached, whole = (
+        np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
+        for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
+    )
+    chunk = engine.prefill_tokens or context
+
+    def workspace(sequences: Floats) -> Floats:
+        rows = sequences if generates(model) else 0
+        return np.asarray(prefill_workspace_bytes(model, np.minimum(chunk, sequences * context), rows, tp))
+
+    held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
+    return held
+
+
+def _at_rate(steady: Steady, batch: Floats, arrivals: Floats) -> Steady:
+    """What replicas are like at an arrival rate below what their batch sustains: fewer sequences are in flight.
+
+    `batch` has shape (sizes, layouts), ascending along the first axis; `arrivals` and the columns of `steady` are flat.
+    Between the sizes everything is interpolated along the rate that each sustains.
+    """
+    shape = batch.shape
+
+    def along(values: object) -> Floats:
+        table = np.broadcast_to(np.asarray(values, dtype=float), batch.size).reshape(shape)
+        columns = [np.interp(wanted[:, c], rates[:, c], table[:, c]) for c in range(shape[1])]
+        return np.stack(columns, axis=1).ravel()
+
+    rates = np.maximum.accumulate(np.asarray(steady.requests_per_s).reshape(shape), axis=0)
+    wanted = np.asarray(arrivals).reshape(shape)
+    in_flight = along(batch.ravel()) * np.minimum(wanted / rates[:1], 1.0).ravel()  # below the first size: its share
+    return steady._replace(
+        batch=in_flight,
+        prefill_s=along(steady.prefill_s),
+        prefill_share=along(steady.prefill_share),
+        decode=steady.decode._replace(seconds=along(steady.decode.seconds), floor_s=along(steady.decode.floor_s)),
+        mixed=steady.mixed._replace(seconds=along(steady.mixed.seconds)),
+    )
+
+
+def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, least: float) -> dict[str, Floats]:
+    """Latency and number of replicas of models that generate; `batch` holds the sizes of `grids` layouts in turn.
+
+    The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
+    """
+    machine, layout, outputs = runner(job), job.layout, workload.output_tokens
+    shape, each = request_work(job), tokens_a_round(job)
+    ranks = np.asarray(layout.dp)  # attention replicas of a replica
+    steady = closed_loop(machine, layout, batch, *shape)
+    capacity = np.asarray(steady.requests_per_s) * ranks
+    replicas = _replicas(capacity, batch * ranks, workload, least)
+    least_s = np.broadcast_to(np.asarray(steady.decode.floor_s) / each, batch.shape)
+    if workload.requests_per_s is None:
+        ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
+        e2e = ttft + (outputs - 1) * tpot
+        busy = np.ones(batch.size)
+        total = replicas * capacity * outputs
+    else:
+        arrivals = workload.requests_per_s / replicas / ranks
+        there = _at_rate(steady, batch.reshape(-1, grids), arrivals)
+        wanted = _percentiles(workload)
+        names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
+        seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
+        middle = seen.get("mean", seen[wanted["tpot"]])
+        token_s = {p: paced(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
+        ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(token_s[wanted["tpot"]])
+        whole = wanted["latency"]
+        e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])
+        busy = arrivals * ranks / capacity
+        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak * outputs)
+        least_s = np.asarray(there.decode.floor_s) / each
+    return {
+        "replicas": replicas,
+        "ttft_s": ttft,
+        "tpot_s": tpot,
+        "e2e_s": e2e,
+        "least_tpot_s": least_s,
+        "requests_per_s": capacity,
+        "tokens_per_s": total,
+        "busy_frac": busy,
+        "watts_frac": _watts_frac(steady.decode, busy / workload.arriving.peak),
+    }
+
+
+def _watts_frac(step: StepTime, busy: Floats) -> Floats:
+    """Mean draw over the power limit of devices that spend `busy` of their time on such steps."""
+    shares = [
+        np.asarray(part) / np.asarray(step.seconds) * busy
+        for part in (step.compute_s, step.memory_s, step.communication_s)
+    ]
+    drawn: Floats = np.asarray(device_watts(1.0, *shares))
+    return drawn
+
+
+def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float) -> Floats:
+    """Replicas that carry the arrivals, the users, or a batch job before its deadline."""
+    needed: Floats = np.ones(batch.size)
+    if workload.requests_per_s is not None:
+        needed = np.ceil(workload.requests_per_s / (capacity * PREFILL_BUSY))
+    elif workload.concurrency is not None:
+        needed = np.ceil(workload.concurrency / batch)
+    elif workload.requests is not None and workload.deadline_s is not None:
+        needed = np.ceil(workload.requests / workload.deadline_s / capacity)
+    return np.maximum(needed, least)
+
+
+def _percentiles(workload: Resolved) -> dict[str, str]:
+    """The percentile of each latency: its target's, else the strictest that another target names, else p95."""
+    order = ("mean", "p50", "p90", "p95", "p99")
+    targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
+    named = [t.percentile for t in targets.values() if t is not None]
+    usual = max(named, key=order.index) if named else "p95"
+    return {name: usual if t is None else t.percentile for name, t in targets.items()}
+
+
+def _encoded(
+    machine: Runner, layout: ServingLayout, batch: Floats, workload: Resolved, least: float
+) -> dict[str, Floats]:
+    """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
+
+    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
+    Assumes: inputs of one length.
+    """
+    step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), layout)
+    service = np.asarray(step.seconds, dtype=float)
+    capacity = batch / service
+    replicas = _replicas(capacity, batch, workload, least)
+    if workload.requests_per_s is None:
+        wait, busy = np.zeros(batch.size), np.ones(batch.size)
+        total = replicas * capacity
+    else:
+        arrivals = workload.requests_per_s / replicas
+        busy = np.minimum(arrivals / capacity, 0.999)
+        tail = TAILS[_percentiles(workload)["latency" if workload.latency else "ttft"]]
+        queue = busy * service / (2 * (1 - busy))
+        if tail is not None:
+            queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
+        fill = (batch - 1) / np.maximum(arrivals, 1e-9) * (0.5 if tail is None else 1 - tail)
+        wait = queue + fill
+        total = np.full(batch.size, workload.requests_per_s / workload.arriving.peak)
+    latency = machine.engine.request_s + wait + service
+    return {
+        "replicas": replicas,
+        "ttft_s": latency,
+        "tpot_s": np.zeros(batch.size),
+        "e2e_s": latency,
+        "least_tpot_s": np.zeros(batch.size),
+        "requests_per_s": capacity,
+        "tokens_per_s": total * workload.input_tokens,
+        "busy_frac": busy,
+        "watts_frac": _watts_frac(step, busy / workload.arriving.peak),
+    }

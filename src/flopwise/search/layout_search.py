@@ -1,0 +1,460 @@
+"""The best layouts of a recipe on every kind of node, in columns.
+
+What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind
+of node then times the meshes on which something fits, unless a lower bound says that they cannot win. On one kind of
+node a slower run on as many GPUs is worse in everything that a plan weighs, so only the fastest for each number of GPUs
+go on.
+
+Full recompute of every n-th block only takes time and no block the less memory: a layout with it is slower than the
+same without recompute, and needs more than the same with all of it. Two bounds thus spare nearly all of this axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.energy import facility_joules
+from flopwise.ops.columns import ascending
+from flopwise.ops.flops import causal_forward_flops
+from flopwise.search.space import (
+    CHUNK,
+    EVERY,
+    MAX_MICRO_BATCH,
+    MAX_PP,
+    MAX_TP,
+    MODES,
+    Family,
+    LayoutLimits,
+    Pipelines,
+    Space,
+    inner_combinations,
+    layouts,
+)  # fmt: skip
+from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.estimate import recipe_passes, step_watts
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
+from flopwise.training.offload import passes_transfer_s
+from flopwise.training.stages import FULL, Partial
+from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
+from flopwise.training.table import MemoryTable
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.architecture import Model
+    from flopwise.search.nodes import NodeKind
+
+Floats = NDArray[np.floating[Any]]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+StepTables = dict[tuple[str, float, float], StepTable]
+"""Step tables of one search, by device: nodes of the same device share their kernels."""
+PARTIALS = tuple(Partial(every=n) for n in EVERY)
+"""What a step table of a search has beside recompute of all blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutSearch:
+    """All layouts of a recipe with the memory of each; arrays of each family have its shape."""
+
+    model: Model
+    recipe: Recipe
+    space: Space
+    allocated_bytes: tuple[Floats, ...]  # by tensors, on any device
+    checkpoint_bytes: float  # whatever the layout
+    memory: MemoryTable
+    host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
+    moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
+    reliability: Reliability = DEFAULT_RELIABILITY
+
+    def evaluated(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
+        """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
+        found = []
+        for family in self.space.families:
+            whole = np.empty(family.shape)
+            for part in family.chunks(CHUNK):
+                whole[..., part] = bytes_of(self.space.columns(family.take(part)))
+            found.append(whole)
+        return tuple(found)
+
+    def with_memory(self) -> LayoutSearch:
+        """The same with the memory of its space evaluated."""
+        return replace(self, allocated_bytes=self.evaluated(lambda one: allocated_and_states(self.memory, one)[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLayouts:
+    """Candidates of a space that fit one kind of node, with their times; every array has one entry a candidate."""
+
+    rows: Index
+    step_s: Floats
+    run_s: Floats
+    num_gpus: NDArray[np.int64]
+    memory_bytes: Floats
+    watts: Floats  # at the meter, of all devices with their hosts; not finite where a device's limit is not known
+    table: StepTable | None  # None where nothing fits
+    considered: int  # candidates that this kind of node could be laid out as
+    fitting: int
+    smallest_bytes: float  # of the candidates that do not fit
+
+
+class Piece(NamedTuple):
+    """Some meshes of a family, and of every choice on them the bytes of tensors and whether they fit."""
+
+    meshes: Index
+    nbytes: Floats
+    fits: Mask
+
+    def take(self, kept: Index) -> Piece:
+        """Only these meshes."""
+        return self if kept.size == self.meshes.size else Piece._make(column[..., kept] for column in self)
+
+
+class Rows(NamedTuple):
+    """Candidates with their times, in columns of one shape; `run_s` is that of the run for each of its steps."""
+
+    row: Index
+    step_s: Floats
+    run_s: Floats
+    num_gpus: NDArray[np.int64]
+    nbytes: Floats
+
+    def take(self, kept: Any) -> Rows:
+        """Only these candidates."""
+        return Rows._make(column[kept] for column in self)
+
+
+def layout_search(
+    model: Model,
+    recipe: Recipe,
+    *,
+    most: int,
+    least: int = 1,
+    max_tp: int = MAX_TP,
+    max_pp: int = MAX_PP,
+    max_micro_batch: int = MAX_MICRO_BATCH,
+    recomputes: tuple[int, ...] = MODES,
+    micro_batch: int | None = None,
+    schedule: str | None = None,
+    shard: int | None = None,
+) -> LayoutSearch:
+    """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
+
+    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
+    """
+    limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
+    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch)
+    if micro_batch is not None:
+        kept = inner.micro_batch == micro_batch
+        inner = Inner(inner.tp[kept], inner.cp[kept], inner.ep[kept], inner.micro_batch[kept])
+    space = layouts(
+        limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
+        pipelines=Pipelines.of(recipe.stack, schedule), shard=shard,
+    )  # fmt: skip
+    table = MemoryTable(model, recipe)
+    if inner.tp.size:
+        table.prepare(inner.tp, inner.ep, inner.cp, PARTIALS)
+    return LayoutSearch(model, recipe, space, (), checkpoint_bytes(table), table).with_memory()
+
+
+def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> StepTable:
+    """The step table of the space on one kind of node; `tables` keeps those of the search by device.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    device = (built.rates.name, built.rates.num_sms, built.rates.hbm_bytes_per_s)  # a share of a device is another
+    same = tables.get(device)
+    table = step_table(
+        search.model, search.recipe, search.recipe.stack, built.rates, built.fabric, search.space.inner,
+        search.space.degrees, kernels=None if same is None else same.kernels, like=next(iter(tables.values()), None),
+    )  # fmt: skip
+    tables.setdefault(device, table)
+    return table if search.moved_bytes is None else replace(table, moved_bytes=search.moved_bytes)
+
+
+def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
+    """Seconds of the step of every candidate of `family`; has its shape."""
+    lines = step_parts(table, family.inner_index, family.degree_index, space.columns(family))
+    small_first = sorted(lines.values(), key=np.size)
+    total = small_first[0]
+    for line in small_first[1:]:
+        total = total + line
+    return np.broadcast_to(total, family.shape)
+
+
+def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
+    """Least seconds of a step for each recompute mode and mesh of `family`, (modes, meshes), whatever else is chosen.
+
+    What the busiest stage takes for all micro-batches, with what activations on the host add, and the bubble of the
+    most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
+    """
+    modes, inner, degree = np.array(family.recomputes)[:, None], family.inner_index, family.degree_index
+    stage = table.stage_parts.sum(axis=0)
+    each_s, others = stage, np.maximum(table.model_s[:, None] - stage, 0.0)
+    if table.moved_bytes is not None:
+        known, parts = len(table.moved_bytes), table.stage_parts
+        open_s = passes_transfer_s(
+            0.0, table.moved_bytes, table.rates, parts[0, :known], parts[1, :known] + parts[2, :known], 1.0
+        )
+        each_s = stage[:known] + open_s
+    num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
+    total: Floats = each_s[modes, degree, inner] * num_micro
+    if any(turn.schedule for turn in family.turns):
+        return total
+    deepest = max(turn.interleave for turn in family.turns)
+    bubble: Floats = others[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
+    return total + bubble
+
+
+@dataclass(slots=True)
+class _NodeSearch:
+    """A search on one kind of node as it goes; `least_s`: the fastest step so far for each number of GPUs."""
+
+    search: LayoutSearch
+    node: NodeKind
+    capacity: float  # bytes of tensors that a device holds
+    least_s: Floats
+    found: list[Rows] = field(default_factory=list)
+    undecided: list[tuple[Index, Floats, NDArray[np.int64]]] = field(default_factory=list)
+    considered: int = 0
+    fitting: int = 0
+    smallest: float = float("inf")  # tensors of the smallest that does not fit
+
+    def pieces(self, unless: LayoutSearch | None) -> Iterator[tuple[Family, int, Piece]]:
+        """(family, its first row, piece) of the meshes on which something fits; small families first, to be beaten."""
+        search, space = self.search, self.search.space
+        for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
+            family = space.families[number]
+            meshes = _possible_meshes(space, family, self.node)
+            self.considered += meshes.size * family.choices
+            for part in family.take(meshes).chunks(CHUNK):
+                chosen = meshes[part]
+                nbytes = search.allocated_bytes[number][..., chosen]
+                fits = nbytes <= self.capacity
+                if unless is not None:
+                    fits &= unless.allocated_bytes[number][..., chosen] > self.capacity
+                if search.host_bytes:
+                    fits &= search.host_bytes[number][..., chosen] <= self.node.host_bytes
+                self.fitting += int(np.count_nonzero(fits))
+                self.smallest = min(self.smallest, float(nbytes.min(where=~fits, initial=np.inf)))
+                usable = np.flatnonzero(fits.reshape(-1, chosen.size).any(axis=0))
+                if usable.size:
+                    yield family, space.starts[number], Piece(chosen, nbytes, fits).take(usable)
+
+    def beatable(self, table: StepTable, family: Family, piece: Piece) -> Piece:
+        """Those meshes of a piece of `family` that have a choice that fits and might be the fastest.
+
+        A step takes at least `floor_s`. Where full recompute fits, some of it may: that takes no less than none.
+        """
+        meshes = family.take(piece.meshes)
+        possible = np.asarray(piece.fits.any(axis=(0, 1)))
+        if family.recomputes == MODES:
+            possible[0] |= possible[FULL]
+        least = np.where(possible, floor_s(table, self.search.space, meshes), np.inf).min(axis=0)
+        return piece.take(np.flatnonzero(least < self.least_s[meshes.num_gpus]))
+
+    def time(self, table: StepTable, family: Family, start: int, piece: Piece, *, every: bool) -> None:
+        """Add what is fastest on each mesh of a piece, or everything that fits."""
+        whole_s = steps_s(table, self.search.space, family.take(piece.meshes))
+        gpus = family.num_gpus[piece.meshes]
+        rows = np.arange(family.choices)[:, None] * family.meshes + piece.meshes + start
+        step = np.where(piece.fits, whole_s, np.inf)
+        run = step / goodput_frac(gpus, self.search.checkpoint_bytes, self.search.reliability)
+        each = (rows, step, run, np.broadcast_to(gpus, step.shape), piece.nbytes)
+        columns = Rows._make(column.reshape(family.choices, -1) for column in each)
+        if every:
+            self.found.append(columns.take(np.isfinite(columns.step_s)))
+        else:
+            mesh = np.arange(columns.row.shape[1])
+            picks = np.concatenate([columns.step_s.argmin(axis=0), columns.run_s.argmin(axis=0)])
+            self.found.append(columns.take((picks, np.concatenate([mesh, mesh]))))
+        np.minimum.at(self.least_s, self.found[-1].num_gpus, self.found[-1].step_s)
+        if family.recomputes == MODES and not self.search.space.offload:
+            shape = (-1, len(MODES), columns.row.shape[1])
+            fits, none_s = piece.fits.reshape(shape), whole_s.reshape(shape)[:, 0]
+            maybe = fits[:, FULL] & ~fits[:, 0]
+            if not every:
+                maybe &= none_s < columns.step_s.min(axis=0)
+            full, counts = columns.row.reshape(shape)[:, FULL], columns.num_gpus.reshape(shape)[:, 0]
+            self.undecided.append((full[maybe], none_s[maybe], counts[maybe]))
+
+    def undecided_rows(self, *, every: bool) -> Index:
+        """Rows of full recompute that might be better with some blocks: their steps without any beat the fastest."""
+        if not self.undecided:
+            return np.empty(0, dtype=np.int64)
+        rows, none_s, gpus = (np.concatenate(columns) for columns in zip(*self.undecided, strict=True))
+        if every:
+            return rows
+        open_rows: Index = rows[none_s < self.least_s[gpus]]
+        return open_rows
+
+    def recompute_partly(self, table: StepTable, rows: Index) -> None:
+        """Add those of `rows` that fit with full recompute of each of `EVERY` only; `table` has `PARTIALS`."""
+        search, times = self.search, 1 + np.arange(len(EVERY))[:, None]
+        for start in range(0, rows.size, CHUNK // len(EVERY)):
+            part = rows[start : start + CHUNK // len(EVERY)]
+            inner, degree, whole = search.space.at_rows(part)
+            layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
+            nbytes = np.asarray(allocated_and_states(search.memory, layout)[0])
+            step = np.asarray(sum(step_parts(table, inner, degree, layout).values()))
+            run = step / goodput_frac(layout.num_gpus, search.checkpoint_bytes, search.reliability)
+            fits = nbytes <= self.capacity
+            each = (part + times * search.space.size, step, run, np.asarray(layout.num_gpus), nbytes)
+            self.found.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
+
+    def rows(self, *, every: bool) -> Rows:
+        """All rows as one; of what is fastest for a number of GPUs only the fastest, unless `every` is kept."""
+        if not self.found:
+            return Rows._make([np.empty(0)] * 5)
+        merged = Rows._make(np.concatenate(columns) for columns in zip(*self.found, strict=True))
+        if every:
+            return merged
+        best = [_least_per_count(merged.num_gpus, column) for column in (merged.step_s, merged.run_s)]
+        return merged.take(ascending(np.concatenate(best)))
+
+
+def timed_layouts(
+    search: LayoutSearch,
+    node: NodeKind,
+    tokens: float,
+    tables: StepTables,
+    *,
+    margin: float = 1.0,
+    every: bool = False,
+    after: TimedLayouts | None = None,
+    unless: LayoutSearch | None = None,
+) -> TimedLayouts:
+    """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
+
+    `tables` keeps what nodes of the same device share. `margin`: what a candidate's memory is multiplied by before it
+    is held against the device's. `after`: layouts found on this node, which are to be beaten. `unless`: the same
+    candidates, better where they fit. Meshes that cannot be the fastest by a lower bound of their steps are not timed.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    table, software, kind = None, search.recipe.stack, node.cluster.accelerator.kind
+    counts = [family.num_gpus for family in search.space.families] + ([] if after is None else [after.num_gpus])
+    least_s = np.full(1 + max((int(each.max(initial=0)) for each in counts), default=0), np.inf)
+    if after is not None:
+        np.minimum.at(least_s, after.num_gpus, after.step_s)
+        table = None if after.table is None else replace(after.table, moved_bytes=search.moved_bytes)
+    capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, software, kind)
+    going = _NodeSearch(search, node, capacity, least_s)
+    for family, start, fitting in going.pieces(unless):
+        table = table or node_table(search, node.cluster, tables)
+        piece = fitting if every else going.beatable(table, family, fitting)
+        if piece.meshes.size:
+            going.time(table, family, start, piece, every=every)
+    if table is not None and (undecided := going.undecided_rows(every=every)).size:
+        table = with_partials(table, search.model, PARTIALS)
+        going.recompute_partly(table, undecided)
+    found = going.rows(every=every)
+    return TimedLayouts(
+        rows=(rows := found.row.astype(np.intp)),
+        step_s=found.step_s,
+        run_s=tokens / search.recipe.useful_tokens * found.run_s,
+        num_gpus=found.num_gpus.astype(np.int64),
+        memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
+        watts=_meter_watts(search, node, table, rows),
+        table=table,
+        considered=going.considered,
+        fitting=going.fitting,
+        smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
+    )
+
+
+def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:
+    """Meshes of whole nodes whose tensor ranks share the fast link; of one node where the network is not known."""
+    domain = max(node.cluster.fabric.domain, 1)
+    whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
+    tp = space.inner.tp[family.inner_index]
+    return np.flatnonzero(whole & (tp <= (domain if node.networked else min(domain, node.count))))
+
+
+def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
+    """The index of the least `value` for each number of GPUs."""
+    least = np.full(int(gpus.max()) + 1, np.inf)
+    np.minimum.at(least, gpus, value)
+    candidates = np.flatnonzero(value == least[gpus])
+    candidates = candidates[np.argsort(gpus[candidates], kind="stable")]
+    first = np.ones(candidates.size, dtype=bool)
+    first[1:] = np.diff(gpus[candidates]) > 0
+    return candidates[first]
+
+
+def _meter_watts(search: LayoutSearch, node: NodeKind, table: StepTable | None, rows: Index) -> Floats:
+    """Power of candidates at the meter, hosts and cooling included, in W; infinite where the limit is not known."""
+    device = node.cluster.accelerator
+    if device.tdp_w is None or table is None or not rows.size:
+        return np.full(rows.size, np.inf)
+    inner, degree, layout = search.space.at_rows(rows)
+    parts = balanced_parts(table, inner, degree, layout)
+    memory_s = search.recipe.global_batch / (layout.dp * layout.micro_batch) * table.memory_s[degree, inner]
+    drawn = step_watts(device.tdp_w, parts, memory_s)
+    return np.asarray(facility_joules(device, layout.num_gpus, drawn, 1.0))
+
+
+def fastest_layout(
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
+) -> tuple[Layout, int, int] | None:
+    """The layout of the least step time among those that fit with a probability of `FITS_WITH`, and how it was found.
+
+    Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
+    number of layouts and how many of them are so sure to fit, or None if there is no layout.
+    """
+    search = layout_search(
+        model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=16, max_micro_batch=8,
+        recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch,
+    )  # fmt: skip
+    space, needs = search.space, search.allocated_bytes
+    if not space.size:
+        return None
+    most = confident_capacity_bytes(recipe, built.accelerator)
+    capacity = tensor_bytes(most, recipe.stack, built.accelerator.kind)
+    fitting, values = sum(int((nbytes <= capacity).sum()) for nbytes in needs), list(needs)
+    if fitting:
+        table = node_table(search, built, {})
+        steps = (steps_s(table, space, family) for family in space.families)
+        values = [np.where(n <= capacity, s, np.inf) for n, s in zip(needs, steps, strict=True)]
+    layout = space.layout(int(np.concatenate([v.ravel() for v in values]).argmin()))
+    if fitting and recompute is None:
+        layout = _with_fewest_recomputed(search, layout, capacity)
+    return layout, space.size, fitting
+
+
+def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: float) -> Layout:
+    """`layout` with full recompute of the fewest blocks with which it fits: never slower than recompute of all."""
+    if int(layout.recompute) != FULL:
+        return layout
+    table = MemoryTable(search.model, search.recipe)
+    for blocks in range(1, -(-search.model.stacks[0].num_layers // (int(layout.pp) * int(layout.interleave)))):
+        fewer = replace(layout, recompute_first=blocks)
+        if allocated_and_states(table, fewer)[0] <= capacity:
+            return fewer
+    return layout
+
+
+def floor_flops(search: LayoutSearch) -> float:
+    """Operations of a token that no layout avoids."""
+    recipe = search.recipe
+    passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
+    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed(1))
+    each = recipe.useful_tokens / float(recipe.global_batch)
+    return passes * float(causal_forward_flops(search.model, tokens / attended, int(attended))) / each
+
+
+def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
+    """Device-seconds that `flops` operations take at least: at the datasheet's peak rate.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    return flops / node.cluster.rates.peak_flops_per_s(search.recipe.precision)

@@ -1,0 +1,265 @@
+"""Every item of training memory by hand: bytes of each tensor, from the papers and the frameworks' own accounts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lossless import FFN, HEADS, KV, LAYERS, MATRICES, MODEL, NORMS, PARAMS, VOCAB, WIDTH, job
+from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
+
+from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.frozen import Frozen
+from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.memory import Memory, step_memory
+from flopwise.training.table import MemoryTable
+from named import FACTS, changed, recipe_with
+
+SEQ, BATCH = 4096, 32
+MEGATRON = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="megatron-te")
+FSDP = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="fsdp-compile")
+FREE, CONTEXT = FACTS.stack("megatron-te").fragmentation_frac, FACTS.stack("megatron-te").context_bytes
+
+# Tensors of a layer that fused kernels keep for the backward pass, elements a token: input of the first norm, its
+# output (read by q, k and v), q and k after rope, v, attention's result, the residual, the second norm's output, gate
+# and up, and their product; two bytes each, and attention's log-sum-exp in fp32 (FlashAttention-2, section 3.1.1).
+LAYER = SEQ * (2 * (WIDTH + WIDTH + (WIDTH + KV) + KV + WIDTH + WIDTH + WIDTH + 3 * FFN) + 4 * HEADS)
+ENDS = SEQ * 2 * (2 * WIDTH)  # inputs of the final norm and of the head
+ENTRY = SEQ * 2 * WIDTH  # a layer's input alone
+BETWEEN = 2 * SEQ * 2 * FFN  # gradients in and out of the widest operation, 16 bits
+
+
+def exactly(value: float) -> Any:
+    return pytest.approx(value, rel=1e-9)
+
+
+def memory(recipe: Recipe = MEGATRON, **layout: Any) -> Memory:
+    return step_memory(MODEL, recipe, Layout(**layout))
+
+
+def allocated(found: Memory, moment: str) -> float:
+    """Bytes of tensors at one moment: without what the allocator reserves beyond them, and the driver's context."""
+    return (float(found.moments[moment]) - CONTEXT) / (1 + FREE)
+
+
+@pytest.mark.parametrize(("zero", "shares"), [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))])
+def test_states_under_zero(zero: int, shares: tuple[int, int, int]) -> None:
+    """Rajbhandari 2020, section 5: 2 bytes of weights, gradients, and 12 of fp32 weight, momentum and variance.
+
+    Stage 1 shards the last, stage 2 gradients too, stage 3 weights too; Megatron's main gradients have 4 bytes.
+    """
+    found = memory(dp=8, zero=zero).items
+    weights, gradients, states = shares
+    assert found["weights"] == exactly(2 * PARAMS / weights)
+    assert found["gradients"] == exactly(4 * PARAMS / gradients)
+    assert found["master weights"] == exactly(4 * PARAMS / states)
+    assert found["optimizer states"] == exactly(8 * PARAMS / states)
+
+
+def test_states_of_fsdp_and_of_groups() -> None:
+    """FSDP keeps fp32 shards and no copy; HSDP shards within a group of 8 of 32 (Zhao 2023, section 3.2)."""
+    for layout in ({"dp": 8}, {"dp": 32, "shard": 8}):
+        found = memory(FSDP, zero=3, **layout).items
+        assert found["weights"] == exactly(4 * PARAMS / 8)
+        assert found["optimizer states"] == exactly(8 * PARAMS / 8)
+        assert found["master weights"] == 0
+    assert memory(FSDP, dp=8, zero=3).items["gradients"] == exactly(4 * PARAMS / 8)
+
+
+def test_states_by_width_and_optimizer() -> None:
+    found = memory(changed(MEGATRON, optimizer="sgd-momentum", grad_dtype="bf16", master_weights=False)).items
+    assert (found["optimizer states"], found["gradients"], found["master weights"]) == (
+        exactly(4 * PARAMS),
+        exactly(2 * PARAMS),
+        0,
+    )
+    eight_bits = memory(changed(MEGATRON, optimizer="adamw-8bit")).items["optimizer states"]
+    assert eight_bits == exactly(2 * (1 + 4 / 256) * PARAMS)  # an fp32 scale for 256 states (Dettmers 2021)
+    halves = memory(replace(MEGATRON, states_dtype="bf16")).items["optimizer states"]
+    assert halves == exactly(4 * PARAMS)
+
+
+def test_tensor_and_expert_shards() -> None:
+    """Products and tables are cut by tp, norms are not; experts lie on ep of the dp ranks, which share the rest."""
+    cut = LAYERS * (MATRICES / 4 + NORMS) + WIDTH + 2 * VOCAB * WIDTH / 4
+    assert memory(tp=4).items["weights"] == exactly(2 * cut)
+    dense = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KV + NORMS + WIDTH * EXPERTS) + WIDTH + 2 * VOCAB * WIDTH
+    experts = LAYERS * EXPERTS * 3 * WIDTH * EXPERT_FFN
+    found = step_memory(MIXTURE, MEGATRON, Layout(dp=8, ep=4, zero=1)).items
+    assert found["weights"] == exactly(2 * (dense + experts / 4))
+    assert found["optimizer states"] == exactly(8 * (dense / 8 + experts / 4 / 2))
+
+
+def test_activations() -> None:
+    """Everything; without the scores, of which flash attention keeps a row's statistic; each layer's input alone."""
+    kept = [float(memory(recompute=mode).items["activations"]) for mode in range(3)]
+    assert kept[0] == exactly(LAYERS * LAYER + ENDS)
+    assert kept[1] == exactly(LAYERS * (LAYER - SEQ * 4 * HEADS) + ENDS)
+    assert kept[2] == exactly(LAYERS * ENTRY + ENDS)
+    assert memory(micro_batch=4).items["activations"] == exactly(4 * kept[0])
+    assert memory(cp=4).items["activations"] == exactly(kept[0] / 4)
+    half = memory(recompute=2, recompute_every=2).items["activations"]
+    assert half == exactly(LAYERS / 2 * (LAYER + ENTRY) + ENDS)
+    first = memory(recompute=2, recompute_first=3).items["activations"]
+    assert first == exactly(5 * LAYER + 3 * ENTRY + ENDS)
+    operations = memory(changed(FSDP, stack="fsdp-te"), recompute=1).items["activations"]
+    # torchtitan: of the seven products the first, third, fifth and seventh; the compiler drops sums' summands, the
+    # fourth and the last: q, v, gate; the layer's input and attention's result
+    assert operations == exactly(LAYERS * SEQ * 2 * (WIDTH + KV + FFN + WIDTH + WIDTH) + ENDS)
+
+
+def test_activations_on_tensor_ranks() -> None:
+    """Korthikanti 2022, section 4.2.2: all of it is cut by tp; the head's input is gathered.
+
+    Without sequence parallelism norms, residuals and inputs of products stay whole: 10 of 34 s b h there.
+    """
+    tp = 4
+    cut = memory(tp=tp).items["activations"]
+    assert cut == exactly(LAYERS * LAYER / tp + ENDS / 2 / tp + ENDS / 2)
+    whole = memory(tp=tp, sequence_parallel=False).items["activations"]
+    not_cut = SEQ * 2 * 4 * WIDTH  # inputs of both norms, what they put out
+    assert whole == exactly(LAYERS * (not_cut + (LAYER - not_cut) / tp) + ENDS)
+
+
+def test_activations_in_flight() -> None:
+    """1F1B: the first of p stages keeps p micro-batches (Narayanan 2021, section 2.2), of its layers alone.
+
+    With v chunks 2 (p - 1) + (v - 1) p + 1 warm-up passes of 1/v of its layers each (Megatron-LM's schedule).
+    """
+    assert memory(pp=4).items["activations"] == exactly(4 * LAYERS / 4 * LAYER)
+    interleaved = memory(pp=4, interleave=2).items["activations"]
+    assert interleaved == exactly((2 * 3 + 4 + 1) / 2 * LAYERS / 4 * LAYER)
+    few = memory(replace(MEGATRON, global_batch=2), pp=4)
+    assert few.items["activations"] == exactly(2 * LAYERS / 4 * LAYER)
+    gpipe = memory(changed(FSDP, stack="fsdp-te"), pp=4, schedule=1)
+    held = float(gpipe.items["activations"])
+    assert held == exactly(BATCH * LAYERS / 4 * LAYER + (BATCH * ENDS if gpipe.worst_stage == 2 else 0))
+
+
+def test_logits_and_loss() -> None:
+    """Megatron: bf16 logits, their fp32 copy and a 16-bit gradient: 8 bytes an entry of the rank's vocabulary."""
+    assert memory().items["logits and loss"] == exactly(8 * SEQ * VOCAB)
+    assert memory(tp=4).items["logits and loss"] == exactly(8 * SEQ * VOCAB / 4)
+    assert memory(micro_batch=2, cp=4).items["logits and loss"] == exactly(2 * 8 * SEQ / 4 * VOCAB)
+    chunks = memory(replace(MEGATRON, loss_chunks=3)).items["logits and loss"]
+    assert chunks == exactly((2 + 6 / 3) * SEQ * VOCAB)  # the logits stay, the rest comes piece by piece
+    assert memory(FSDP).items["logits and loss"] == exactly(12 * SEQ * VOCAB)
+    assert memory(FSDP, tp=4).items["logits and loss"] == exactly((12 + 8) * SEQ * VOCAB / 4)
+
+
+def test_gathered_layers() -> None:
+    """FSDP 2: four layers and the root in 16 bits; in the backward pass gradients of one and of the head."""
+    unit, root = MATRICES + NORMS, 2 * VOCAB * WIDTH
+    found = memory(FSDP, dp=8, zero=3)
+    stand = PARAMS / 8 * (4 + 8)
+    gradients, kept, logits = 4 * PARAMS / 8, LAYERS * LAYER + ENDS, 12 * SEQ * VOCAB
+    gathered = 2 * (4 * unit + root + WIDTH)
+    assert found.items["gathered layers"] == exactly(gathered)
+    assert allocated(found, "loss") == exactly(stand + gradients + kept + logits + gathered)
+    head = VOCAB * WIDTH + WIDTH
+    start = stand + gradients + kept + BETWEEN + gathered + 2 * (unit + head)
+    assert allocated(found, "start of the backward pass") == exactly(start)
+    end = stand + gradients + BETWEEN + gathered + 2 * (unit + root + WIDTH)
+    assert allocated(found, "end of the backward pass") == exactly(end)
+    assert allocated(found, "optimizer step") == exactly(stand + gradients)
+
+
+def test_the_moments_of_a_step() -> None:
+    """What comes and goes beside states: logits; then gradients between operations, and a layer computed again."""
+    stand = 18 * PARAMS
+    for mode, kept in ((0, LAYERS * LAYER + ENDS), (2, LAYERS * ENTRY + ENDS)):
+        found = memory(recompute=mode)
+        working = BETWEEN + (LAYER if mode else 0)
+        assert allocated(found, "loss") == exactly(stand + kept + 8 * SEQ * VOCAB)
+        assert allocated(found, "start of the backward pass") == exactly(stand + kept + working)
+        assert allocated(found, "end of the backward pass") == exactly(stand + working)
+        assert allocated(found, "optimizer step") == exactly(stand)
+    most = max(allocated(found, moment) for moment in found.moments)
+    assert found.allocated_bytes == exactly(most)
+    assert found.items["allocator"] == exactly(FREE * most)
+    assert found.items["driver context and communicators"] == CONTEXT == 1.5e9
+    assert found.total_bytes == exactly(1.12 * most + 1.5e9)
+    bare = step_memory(MODEL, MEGATRON, Layout(), device_kind="tpu")
+    assert bare.total_bytes == bare.allocated_bytes
+
+
+def test_gradients_that_do_not_last() -> None:
+    """PyTorch's appear as activations go, if one micro-batch makes the step; in the update each is freed at once."""
+    found = memory(replace(FSDP, global_batch=1))
+    copies = 2 * PARAMS
+    assert allocated(found, "loss") == exactly(12 * PARAMS + copies + LAYERS * LAYER + ENDS + 12 * SEQ * VOCAB)
+    assert allocated(found, "end of the backward pass") == exactly(16 * PARAMS + copies + BETWEEN)
+    at_once = memory(replace(MEGATRON, optimizer_in_backward=True))
+    assert allocated(at_once, "optimizer step") == exactly(14 * PARAMS + 4 * PARAMS / LAYERS)
+
+
+def test_copies_buckets_and_temporaries() -> None:
+    """Autocast keeps 16-bit copies of fp32 weights; BF16_Optimizer a state's copy in its step, and buckets of 3 GB."""
+    assert memory(FSDP, dp=8, zero=2).items["16-bit copies of weights"] == exactly(2 * PARAMS)
+    row = changed(MEGATRON, stack="megatron-deepspeed")
+    found = memory(row, dp=8, zero=1)
+    assert found.items["communication buffers"] == 3e9
+    context = FACTS.stack("megatron-deepspeed").context_bytes
+    step = (float(found.moments["optimizer step"]) - context) / (
+        1 + FACTS.stack("megatron-deepspeed").fragmentation_frac
+    )
+    # bf16 weights, bf16 gradients with their fp32 sum, 12 bytes of states and one more fp32 tensor, sharded
+    assert step == exactly(PARAMS * (2 + 2 + 4 + (12 + 4) / 8) + 3e9)
+
+
+def test_host_memory() -> None:
+    found = memory(dp=8, zero=1, offload_optimizer=True)
+    assert found.host_bytes == exactly(12 * PARAMS / 8)
+    assert found.items["optimizer states"] == found.items["master weights"] == 0
+    weights = memory(FSDP, dp=8, zero=3, offload_parameters=True, offload_optimizer=True)
+    assert weights.host_bytes == exactly((4 + 4 + 8) * PARAMS / 8)
+    assert weights.items["weights"] == weights.items["gradients"] == 0
+    kept = memory(offload_activations=True)
+    assert kept.host_bytes == exactly((LAYERS - 2) * LAYER)  # two layers' stay as buffers (Transformer Engine)
+    assert kept.items["activations"] == exactly(2 * LAYER + ENDS)
+
+
+RANK = 16
+ADAPTERS = LAYERS * RANK * ((WIDTH + WIDTH) + (WIDTH + KV))
+"""Both matrices beside q and v (Hu et al. 2021, section 4.1)."""
+
+
+def test_adapters() -> None:
+    """A frozen bf16 base without gradients or states; fp32 adapters with both."""
+    lora = replace(MEGATRON, lora=Lora(rank=RANK, targets=("q", "v")))
+    found = memory(lora).items
+    assert found["weights"] == exactly(2 * PARAMS + 4 * ADAPTERS)
+    assert found["gradients"] == exactly(4 * ADAPTERS)
+    assert found["optimizer states"] == exactly(8 * ADAPTERS)
+    assert found["master weights"] == 0
+    assert checkpoint_bytes(MemoryTable(MODEL, lora)) == exactly((4 + 8) * ADAPTERS)
+    # QLoRA in bitsandbytes: four bits and an fp32 scale of 64 weights; tables and norms in 16
+    quantised = memory(replace(lora, lora=replace(lora.lora, base=FACTS.weight_format("nf4")))).items["weights"]  # type: ignore[type-var]
+    packed = LAYERS * MATRICES * (4 + 32 / 64) / 8
+    rest = 2 * (LAYERS * NORMS + WIDTH + 2 * VOCAB * WIDTH)
+    assert quantised == exactly(packed + rest + 4 * ADAPTERS)
+
+
+def test_frozen_layers() -> None:
+    """Four of eight layers and the embedding frozen: weights without gradients or states, and no activations."""
+    found = memory(replace(MEGATRON, frozen=Frozen(first=4, embedding=True))).items
+    trained = 4 * (MATRICES + NORMS) + WIDTH + VOCAB * WIDTH
+    assert found["weights"] == exactly(2 * PARAMS)
+    assert found["gradients"] == exactly(4 * trained)
+    assert found["optimizer states"] == exactly(8 * trained)
+    assert found["activations"] == exactly(4 * LAYER + ENDS)
+
+
+def test_mixture_of_experts() -> None:
+    """A routed copy keeps its row of the input, gate and up, their product, and its result; the router fp32 scores."""
+    found = step_memory(MIXTURE, MEGATRON, Layout()).items["activations"]
+    dense, routed = LAYER - SEQ * 2 * 3 * FFN, TOP_K * (WIDTH + 3 * EXPERT_FFN + WIDTH)
+    assert found == exactly(LAYERS * (dense + SEQ * (2 * routed + 4 * EXPERTS)) + ENDS)
+
+
+def test_checkpoint() -> None:
+    """Weights, master weights and states once: 2 + 4 + 8 bytes (Megatron), 4 + 8 (FSDP)."""
+    assert checkpoint_bytes(MemoryTable(MODEL, MEGATRON)) == exactly(14 * PARAMS)
+    assert checkpoint_bytes(MemoryTable(MODEL, FSDP)) == exactly(12 * PARAMS)
+    assert checkpoint_bytes(MemoryTable(MODEL, job({"optimizer": "sgd"}).recipe)) == exactly(6 * PARAMS)
