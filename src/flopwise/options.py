@@ -302,7 +302,8 @@ class FileFormat:
     @cached_property
     def keys(self) -> dict[str, list[str]]:
         """The keys of each section; those of the mapping itself under an empty name."""
-        top = dict.fromkeys(key.partition(".")[0] for key in (*self.order, *self.options))
+        known = dict.fromkeys(key.partition(".")[0] for key in self.options)
+        top = dict.fromkeys((*(key for key in self.order if key in known), *known))
         within = {name: [k.partition(".")[2] for k in self.options if k.startswith(f"{name}.")] for name in top}
         return {"": list(top), **within}
 

@@ -32,7 +32,7 @@ from flopwise.search.workload_file import document, place, read_text
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""
 FOR_DEVELOPERS = (
-    "objective", "simulate", "constraints.providers", "constraints.regions", "constraints.gpus",
+    "objective", "constraints.providers", "constraints.regions", "constraints.gpus",
     "constraints.instances", "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
     "constraints.inter_node_bandwidth", "constraints.network",
 )  # fmt: skip

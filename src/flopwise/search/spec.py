@@ -73,19 +73,19 @@ class WorkloadSpec(Spec):
         "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key="task",
     )
     name: str | None = option("", options.name("name"), "As results call it.", key="name")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingSpec(Spec):
-    """Which ways of running a workload are looked at, and how they are ranked."""
-
-    objective: str = option(
-        "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key="objective",
-    )
     simulate: bool = option(
         "--simulate/--no-simulate", options.FLAG,
         "Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.",
         default=True, key="simulate",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingSpec(Spec):
+    """How ways of running a workload are ranked, and which precisions are looked at."""
+
+    objective: str = option(
+        "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key="objective",
     )
     one_precision: str | None = option(
         "", options.name("precision"), "One precision instead of all: of products in training, of weights in serving.",

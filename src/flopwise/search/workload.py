@@ -171,7 +171,7 @@ def _resolved(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
         task=spec.task,
         name=spec.name,
         objective=ranking.objective,
-        simulate=ranking.simulate,
+        simulate=spec.simulate,
         one_precision=ranking.one_precision,
         data=data,
         training=training,

@@ -14,7 +14,7 @@ from flopwise.cli.progress import Progress
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import CHANGE, COUNT, USD_OR_ZERO, Kind, choice, name, options_of, whole
-from flopwise.search.spec import ConstraintsSpec, RankingSpec, TargetsSpec
+from flopwise.search.spec import ConstraintsSpec, TargetsSpec, WorkloadSpec
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
 from flopwise.training.spec import TrainingSpec
@@ -111,7 +111,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @declared(ConstraintsSpec, PLACES, written=True)
 @declared(ConstraintsSpec, "purchase")
 @add("--train-purchase", PURCHASE, "As --purchase, for what trains.", repeated=True, section="Where it may run")
-@declared(RankingSpec, "simulate")
+@declared(WorkloadSpec, "simulate")
 @declared(SourceSpec, "assume_family facts")
 def command(
     *,
