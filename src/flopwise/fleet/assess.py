@@ -180,7 +180,7 @@ def _composed(
         assumptions=assumptions(solved, drawn is not None, today),
         price_notes=price_notes(solved, ages) + notes + own_notes(own),
         elapsed_s=time.perf_counter() - started,
-        fleet=msgspec.to_builtins(platform.fleet),
+        fleet=dict(platform.written),
         forecast=months,
     )
 

@@ -132,6 +132,7 @@ class Platform:
     workloads: tuple[Placed, ...]
     machines: tuple[Machines, ...] = ()
     source: Source = field(default=Source(), compare=False, repr=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def load_fleet(path: Path | str) -> Platform:
@@ -167,7 +168,7 @@ def fleet_from(data: dict[str, Any], where: str = "fleet") -> Platform:
 def _resolved(data: dict[str, Any], node: Any, where: str) -> Platform:
     source = Source(where, node)
     try:
-        return replace(resolved(FLEET_FILE.read(data)[0]), source=source)
+        return replace(resolved(FLEET_FILE.read(data)[0]), source=source, written=FLEET_FILE.written(data))
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:

@@ -86,7 +86,7 @@ def batch_requests(flow: Arriving, count: int, seed: int = SEED) -> Trace:
 
 
 def _lengths(flow: Arriving) -> dict[str, Any]:
-    return {"inputs": flow.inputs or str(flow.input_tokens), "outputs": flow.outputs or str(flow.output_tokens)}
+    return {"input_tokens": flow.inputs or flow.input_tokens, "output_tokens": flow.outputs or flow.output_tokens}
 
 
 def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> Trace:

@@ -48,7 +48,8 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
         from flopwise.api.compare import compare as compared
 
         options.refuse(OF_RUNS, "--compare is of steps in all layouts; leave it out")
-        found = compared(model, weak=weak, **options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec))
+        asked = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
+        found = compared(model, gpus=given["gpus"] or 1, weak=weak, **asked)
         options.answer(lambda: training.scaling_document(found), lambda paper: training.scaling_lines(found, paper))
         return
     if weak:
