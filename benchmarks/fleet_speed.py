@@ -6,8 +6,10 @@ import itertools
 import random
 import time
 
-from flopwise.fleet.allocate import Choice, Demand, allocate
-from flopwise.fleet.file import Cap, Rules
+from flopwise.facts.offers import Offer
+from flopwise.fleet.allocate import allocate
+from flopwise.fleet.model import InstanceQuota, MonthlyOption, Rules, WorkloadDemand
+from flopwise.search.answer import Candidate
 
 TARGET_S = 10.0
 SIZES = ((10, 100), (50, 400))
@@ -20,20 +22,41 @@ def rules() -> Rules:
     return Rules(
         budget_per_month=None, providers=PROVIDERS, share_tolerance=0.05, regions=(),
         purchase=("on_demand", "spot", "reserved_1y"), max_spot_share=0.4,
-        caps=(Cap(most=200, provider="aws", instance="aws.1*"), Cap(most=2000, provider="gcp", instance=None)),
+        quotas=(
+            InstanceQuota(most=200, provider="aws", instance="aws.1*"),
+            InstanceQuota(most=2000, provider="gcp", instance=None, number=1),
+        ),
         backup_share=0.25, backup_on=False, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
         max_price_age_days=180,
     )  # fmt: skip
 
 
-def fleet(workloads: int, offers: int, seed: int = 0) -> tuple[list[Choice], list[Demand]]:
-    """`workloads` with `offers` ways each: services that may be split, and runs that may not."""
+def option(
+    workload: int, provider: str, name: str, purchase: str, instances: int, usd: float, hours: float
+) -> MonthlyOption:
+    """One option, with as much of its candidate as an allocation reads."""
+    offer = Offer(
+        provider=provider, instance=name, region="r", accelerator="A100-SXM-80", count=8, source="", price_date=""
+    )
+    candidate = Candidate(
+        rank=1, provider=provider, region="r", instance=name, num_instances=instances, gpu=offer.accelerator,
+        num_gpus=8 * instances, purchase=purchase, layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd,
+        energy_joules=None, meets={}, figures={}, memory_bytes=0.0, capacity_bytes=0.0, price_date="", price_source="",
+    )  # fmt: skip
+    return MonthlyOption(
+        workload=workload, candidate=candidate, offer=offer, instances=instances, busy_hours=hours, paid_hours=hours,
+        usd_per_hour=None, usd_each=usd,
+    )  # fmt: skip
+
+
+def fleet(workloads: int, offers: int, seed: int = 0) -> tuple[list[MonthlyOption], list[WorkloadDemand]]:
+    """`workloads` with `offers` options each: services that may be split, and runs that may not."""
     draw = random.Random(seed)  # noqa: S311 - figures for a benchmark
     sold = [(draw.uniform(0.5, 4.0), draw.uniform(0.8, 1.2)) for _ in range(offers)]  # speed, USD for it
-    choices, demands = [], []
+    options, demands = [], []
     for number in range(workloads):
         runs = number % 2 == 0
-        demands.append(Demand(name=f"w{number}", splittable=not runs, flexible=runs, backup=number % 10 == 1))
+        demands.append(WorkloadDemand(name=f"w{number}", splittable=not runs, flexible=runs, backup=number % 10 == 1))
         work, hours = draw.uniform(2, 40), draw.uniform(20, 300) if runs else 730.0
         for n in range(offers):
             provider = list(PROVIDERS)[n % 3]
@@ -41,22 +64,18 @@ def fleet(workloads: int, offers: int, seed: int = 0) -> tuple[list[Choice], lis
             speed = sold[n][0] * draw.uniform(0.8, 1.2)
             rate = sold[n][0] * sold[n][1] * {"on_demand": 1.0, "spot": 0.4, "reserved_1y": 0.65}[purchase]
             paid = 730.0 if purchase == "reserved_1y" else hours
-            choices.append(
-                Choice(
-                    workload=number, provider=provider, region="r", instance=f"{provider}.{n}", purchase=purchase,
-                    instances=max(1, round(work / speed)), usd_each=rate * paid, busy_hours=hours,
-                )
-            )  # fmt: skip
-    return choices, demands
+            count = max(1, round(work / speed))
+            options.append(option(number, provider, f"{provider}.{n}", purchase, count, rate * paid, hours))
+    return options, demands
 
 
 def table() -> list[str]:
     """The rows of the report."""
     lines = ["| workloads x offers | asked | seconds | of target | gap |", "|---|---:|---:|---:|---:|"]
     for (workloads, offers), gap in itertools.product(SIZES, GAPS):
-        choices, demands = fleet(workloads, offers)
+        options, demands = fleet(workloads, offers)
         start = time.perf_counter()
-        found = allocate(choices, demands, rules(), gap=gap, seconds=TARGET_S)
+        found = allocate(options, demands, rules(), gap=gap, seconds=TARGET_S)
         took = time.perf_counter() - start
         asked = f"{workloads} x {offers} | {100 * gap:g} %"
         lines.append(f"| {asked} | {took:.1f} | {took / TARGET_S:.2f} | {100 * found.gap:.2f} % |")

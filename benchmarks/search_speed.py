@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeVar
 from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.layout_search import LayoutSearch, layout_search, node_table, steps_s, timed_layouts
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.space import CHUNK, Family
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
 from flopwise.training.memory import allocated_and_states
 from flopwise.training.step import StepTable
-from flopwise.training.table import MemoryTable
 
 MAX_GPUS = 16_384
 T = TypeVar("T")

@@ -16,9 +16,9 @@ import numpy as np
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.elastic import Elastic, elastic
+from flopwise.serving.sim.elastic import AutoscaledRun, elastic
 from flopwise.serving.sim.engine import Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import Column, trace
@@ -81,7 +81,7 @@ def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[
     return float(best)
 
 
-def week(deployed: Replica) -> Elastic:
+def week(deployed: Replica) -> AutoscaledRun:
     """Traffic by the time of day on one to eight replicas, scaled every 15 seconds by requests in flight."""
     rng = np.random.default_rng(1)
     grid = np.linspace(0, WEEK_S, 20_001)

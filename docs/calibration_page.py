@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.software import FITTED, FITTED_OF_ENGINES
+from flopwise.facts.software import Engine, TrainingStack
 
 PAGE = Path(__file__).parent / "calibration.md"
 
@@ -39,10 +39,10 @@ def _stack_lines(facts: Facts) -> list[str]:
         "Columns of `src/flopwise/data/stacks.json` that several stacks share, fitted",
     ]
     lines += ["with the parameters of training above on published training runs (`benchmarks/fit_training.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED.items()]
-    lines += ["", f"| stack | {' | '.join(FITTED)} |", f"|---|{'---|' * len(FITTED)}"]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in TrainingStack.fitted().items()]
+    lines += ["", f"| stack | {' | '.join(TrainingStack.fitted())} |", f"|---|{'---|' * len(TrainingStack.fitted())}"]
     for name, stack in facts.stacks.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(stack, c):.4g}' for c in FITTED)} |")
+        lines.append(f"| {name} | {' | '.join(f'{getattr(stack, c):.4g}' for c in TrainingStack.fitted())} |")
     return lines
 
 
@@ -55,8 +55,8 @@ def _engine_lines(facts: Facts) -> list[str]:
         "Columns of `src/flopwise/data/engines.json` that several engines share, fitted",
     ]
     lines += ["on published serving results (`benchmarks/fit_serving.py`).", ""]
-    lines += [f"- `{name}`: {meaning}" for name, meaning in FITTED_OF_ENGINES.items()]
-    lines += ["", f"| engine | {' | '.join(FITTED_OF_ENGINES)} |", f"|---|{'---|' * len(FITTED_OF_ENGINES)}"]
+    lines += [f"- `{name}`: {meaning}" for name, meaning in Engine.fitted().items()]
+    lines += ["", f"| engine | {' | '.join(Engine.fitted())} |", f"|---|{'---|' * len(Engine.fitted())}"]
     for name, engine in facts.engines.items():
-        lines.append(f"| {name} | {' | '.join(f'{getattr(engine, c):.3g}' for c in FITTED_OF_ENGINES)} |")
+        lines.append(f"| {name} | {' | '.join(f'{getattr(engine, c):.3g}' for c in Engine.fitted())} |")
     return lines

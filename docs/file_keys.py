@@ -33,7 +33,7 @@ def page() -> str:
     parts = [HEAD]
     for title, text, rows in sections():
         parts += [f"## {title}\n", f"{text}\n", "| key | value | unless given | |", "|---|---|---|---|"]
-        parts += [f"| `{key}` | {value} | {default} | {said} |".replace("  ", " ") for key, value, default, said in rows]
+        parts += ["| `{}` | {} | {} | {} |".format(*row).replace("  ", " ") for row in rows]
         parts.append("")
     return "\n".join(parts)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import flopwise
 from flopwise.facts.catalog import load_facts
-from flopwise.fleet.pricing import effective
+from flopwise.fleet.prices import effective
 from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops

@@ -12,7 +12,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
 from flopwise.serving import disaggregated, memory, offload, precision, remedies
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.training import remedies as training
 from flopwise.training.layout import Layout, Lora, Recipe
 
@@ -69,7 +69,7 @@ def kv_capacity_tokens(model: Model, context: Any, hbm_bytes: Any, **how: Any) -
     return memory.kv_capacity_tokens(model, context, hbm_bytes, **records({"engine": "vllm"} | how))
 
 
-def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[remedies.Remedy]:
+def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[remedies.ServingRemedy]:
     """`flopwise.serving.remedies.serving_remedies` on vLLM."""
     return remedies.serving_remedies(model, layout, FACTS, **records({"engine": "vllm"} | how))
 
@@ -82,7 +82,7 @@ def runnable_formats(model: Model, engine: str, rates: Any, names: Sequence[str]
 
 def training_remedies(
     model: Model, recipe: Recipe, layout: Layout, capacity_bytes: float | None = None
-) -> list[training.Remedy]:
+) -> list[training.TrainingRemedy]:
     """`flopwise.training.remedies.training_remedies`."""
     return training.training_remedies(model, recipe, layout, FACTS, capacity_bytes)
 

@@ -51,7 +51,8 @@ def test_the_rules_of_thumb_are_computed_by_this_version() -> None:
 
 def test_every_key_of_a_fleet_is_on_its_page_and_says_what_it_is() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "file_keys.py"))
-    assert (ROOT / "docs" / "fleet-file.md").read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
+    page = (ROOT / "docs" / "fleet-file.md").read_text(encoding="utf-8")
+    assert page == made["page"](), "run: python docs/generate.py"
     listed = [(title, key, text) for title, _, rows in made["sections"]() for key, _, _, text in rows]
     assert not [(title, key) for title, key, text in listed if not text]
     on_page, schemas = {key for _, key, _ in listed}, [spec.schema()]

@@ -7,7 +7,7 @@ import pytest
 from flopwise.data import DATA
 from flopwise.errors import UnknownNameError, fold, nearest_names
 from flopwise.facts.formats import CHECKPOINT_FORMATS, GGUF_FORMATS
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.facts.reliability import FAILURES
 from flopwise.facts.software import ENGINES, OPTIMIZERS, STACKS
 from flopwise.facts.storage import STORAGE

@@ -15,12 +15,12 @@ WRITTEN = sorted(
     if path.suffix in {".py", ".md", ".toml", ".csv", ".json", ".yaml"}
 )
 MOST = {
-    "circles": 8,
-    "repeated classes": 25,
-    "far helpers": 200,
+    "circles": 7,
+    "repeated classes": 12,
+    "far helpers": 194,
     "borrowed privates": 1,
     "pass-through modules": 0,
-    "odd names": 154,
+    "odd names": 134,
 }
 """What is left of each to mend; a change may only lower it. Far helpers end at 40: true seams with one caller today."""
 NAMED_ELSEWHERE = {"cli/app.py get_command": "click asks for a command by this name"}

@@ -47,16 +47,16 @@ def _load(case: Case) -> str:
 
 UNSEEN = {
     "training": (
-        "Constants refitted without each source in turn (`benchmarks/fit_training.py FILE --write`; one step of the "
+        "Constants refitted without each source in turn (`benchmarks/fit_training.py --write`; one step of the "
         "fit, linear in the logarithms of the constants, then predicted exactly)."
     ),
     "serving": (
         "Constants of the engines refitted without each source, and without each GPU, in turn "
-        "(`benchmarks/fit_serving.py FILE --write`). Times to a first token are those of runs whose requests all fit "
+        "(`benchmarks/fit_serving.py --write`). Times to a first token are those of runs whose requests all fit "
         "the memory: beyond that, requests wait."
     ),
     "gpu-hours": (
-        "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py FILE "
+        "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py "
         "--write`)."
     ),
 }
@@ -272,7 +272,7 @@ JUDGED = """\
 Intervals are quantiles of measured / predicted by class (`fit_intervals.py`), of training and GPU-hours under constants
 that have not seen a row's source. Judged on sources left out in turn:"""
 FITTED = """\
-Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py FILE --leave-out all` reports
+Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flopwise.api.backtest import backtest
-from flopwise.backtests.prediction import Prediction
-from flopwise.backtests.run import Row
+from flopwise.backtests.prediction import Prediction, Row
 
 TRUTH = Path(__file__).resolve().parents[1] / "truth"
 TRUTH_DATE = "2026-11-22"

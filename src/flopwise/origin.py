@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flopwise.cost.fabric import Level
     from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.ops.work import Work
+    from flopwise.ops.shapes import Work
 
 SUM = "sum"
 KERNEL, COUNTED = "kernel model", "counted"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import flopwise
-from flopwise.cost.spec import MachineSpec
 from flopwise.cost import storage
+from flopwise.cost.spec import MachineSpec
 from flopwise.storage.bandwidth import StorageAnswer
 
 PARAMETERS = 8_030_261_248

@@ -174,7 +174,8 @@ def test_intervals_end_at_the_floor_and_are_those_of_the_traffic(tmp_path: Path)
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},100,50\n" for i in range(20)))
     traced = simulate(MODEL, gpu="h100", trace=path)
-    paced = simulate(MODEL, gpu="h100", rate=1.0, arrivals="uniform", requests=20, input_tokens="100", output_tokens="50")
+    lengths = {"input_tokens": "100", "output_tokens": "50"}
+    paced = simulate(MODEL, gpu="h100", rate=1.0, arrivals="uniform", requests=20, **lengths)
     low, high = traced.intervals["tpot_s"]
     weights_s = 2 * 7.5e9 / 3.35e12  # what all but the embedding takes at datasheet bandwidth
     assert low >= weights_s
@@ -199,7 +200,8 @@ def test_replicas_are_paid_until_the_last_answer() -> None:
     run = simulate(MODEL, rate=2.0, requests=20, replicas=3, price=2.0, **HOW)
     assert run.summary.replica_hours == pytest.approx(3 * run.simulated.outcome.finish_ps.max() / 3.6e15, rel=1e-12)
     assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
-    same = vertical(MODEL, replicas=3, traffic=Traffic(rate=2.0, requests=20, input_tokens="512", output_tokens="64"), gpu="h100")
+    traffic = Traffic(rate=2.0, requests=20, input_tokens="512", output_tokens="64")
+    same = vertical(MODEL, replicas=3, traffic=traffic, gpu="h100")
     assert same[0].provision is not None
     assert same[0].provision.replica_hours == run.summary.replica_hours
 

@@ -147,8 +147,8 @@ def test_kinds_are_named_with_a_dash_or_an_underscore_and_the_unknown_ones_are_r
 
 def test_groups_are_by_columns_and_quantities_and_add_up() -> None:
     done = run_backtest(KINDS["serving"], _rows("serving"), load_facts())
-    groups = done.grouped(("tp",))
+    groups = done.groups(("tp",))
     assert sum(s.rows for s in groups.values()) == done.summary.rows
     assert {key[1] for key in groups} == {"output_tokens_per_s", "tpot_s", "ttft_s"}
     with pytest.raises(UnknownNameError):
-        done.grouped(("moon phase",))
+        done.groups(("moon phase",))

@@ -9,7 +9,7 @@ from flopwise.cost.convolutions import convolution_step_s, usable_precision
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.facts.samples import ConvolutionLayer
 from named import FACTS
 

@@ -25,8 +25,10 @@ from flopwise.cost.rates import PRECISIONS, Rates, rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Linear, Norm
 from flopwise.facts.catalog import load_facts
+from flopwise.ops.backward import backward_works
+from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats
-from flopwise.ops.work import Shape, Split, Work, backward_works, item_work
+from flopwise.ops.work import item_work
 
 FACTS = load_facts()
 GPUS = ("A100-SXM-80", "H100-SXM-80", "B200", "RTX PRO 6000 Blackwell", "MI300X", "T4", "TPU v5p", "Gaudi3")

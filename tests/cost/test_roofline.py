@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import flopwise
-from flopwise.cost.spec import MachineSpec
 from flopwise.cost.rates import rates
+from flopwise.cost.spec import MachineSpec
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 
 H100 = load_facts().accelerator("H100-SXM-80")
 PEAK, BANDWIDTH = H100.peak["bf16"], H100.hbm_bytes_per_s

@@ -107,15 +107,15 @@ def test_an_open_name_in_an_offer_is_noted(tmp_path: Path) -> None:
 
 
 WRONG_CHIPS = {
-    "X1,V,A,npu,1GiB,unknown,1T,s,2026-01-01": "row 2, column hbm_bytes_per_s: got ''; every accelerator needs vendor",
+    "X1,V,A,npu,1GiB,unknown,1T,s,2026-01-01": "row 2, column hbm_bytes_per_s: got ''; a row of accelerators.csv needs",
     "X1,V,A,npu,1GiB,1e11,1T,unknown,2026-01-01": "row 2, column source: got 'unknown'; it must be filled",
-    "T4,V,A,npu,unknown,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got ''; every accelerator needs vendor",
+    "T4,V,A,npu,unknown,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got ''; a row of accelerators.csv needs",
     "X1,V,A,npu,0,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got '0'; allowed: whole bytes above 0",
     "X1,V,A,npu,-1,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got '-1'; allowed: whole bytes",
     "X1,V,A,npu,nan,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got 'nan'; allowed: whole bytes",
     "X1,V,A,npu,1e99,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got '1e99'; allowed: whole bytes",
     "X1,V,A,npu,80 parsecs,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got '80 parsecs'; allowed: b, kb",
-    "X1,V,A,npu,,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got ''; every accelerator needs vendor",
+    "X1,V,A,npu,,1e11,1T,s,2026-01-01": "row 2, column hbm_bytes: got ''; a row of accelerators.csv needs",
     "X1,V,A,npu,1GiB,inf,1T,s,2026-01-01": "row 2, column hbm_bytes_per_s: got 'inf'; allowed: bytes per second",
     "X1,V,A,npu,1GiB,fast,1T,s,2026-01-01": "row 2, column hbm_bytes_per_s: got 'fast'; 'fast' is not a quantity",
     "X1,V,A,npu,1GiB,1e11,-5T,s,2026-01-01": "row 2, column bf16_flops_per_s: got '-5T'; allowed: operations",
@@ -146,7 +146,7 @@ def test_a_wrong_accelerator_names_file_row_and_column(tmp_path: Path, row: str,
 
 WRONG_OFFERS = {
     "me,box,here,H100-SXM-8,8,10,2026-01-01,s": "column accelerator: got 'H100-SXM-8'; unknown accelerator",
-    "me,box,here,,8,10,2026-01-01,s": "column accelerator: got ''; every offer needs accelerator and count",
+    "me,box,here,,8,10,2026-01-01,s": "column accelerator: got ''; a row of instances.csv needs accelerator",
     "me,box,here,T4,0,10,2026-01-01,s": "column count: got '0'; allowed: a whole number",
     "me,box,here,T4,1.5,10,2026-01-01,s": "column count: got '1.5'; allowed: a whole number",
     "me,box,here,T4,1,0,2026-01-01,s": "column on_demand_usd_per_hour: got '0'; allowed: US dollars",
@@ -208,7 +208,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_a_file_too_large_for_a_table_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "instances.csv").open("wb") as file:
         file.truncate(20_000_001)
-    with pytest.raises(SpecError, match="too large for a table of facts"):
+    with pytest.raises(SpecError, match="is too large"):
         load_facts(tmp_path)
 
 

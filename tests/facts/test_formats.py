@@ -8,7 +8,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import formats
 from flopwise.facts.architecture import Experts, Linear
 from flopwise.facts.formats import LayerPlace, tensor_role
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
 from named import FACTS, weight_bytes, weight_groups
 

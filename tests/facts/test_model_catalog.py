@@ -13,7 +13,8 @@ import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import catalog, load_model
+from flopwise.facts.models import catalog
+from flopwise.facts.models.catalog import load_model
 from named import FACTS
 
 LINES = [

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.facts.models.families import FAMILIES
 from flopwise.ops.tensors import parameters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

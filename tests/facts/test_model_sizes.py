@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.sizes import size_of, typical_config
 from flopwise.ops.tensors import parameters
 
@@ -40,7 +40,7 @@ def test_the_note_says_that_it_is_assumed() -> None:
 
 @given(st.floats(5e6, 5e12))
 def test_any_size_is_met_within_a_fifth(size: float) -> None:
-    from flopwise.facts.models import model_from_config
+    from flopwise.facts.models.config import model_from_config
 
     config = typical_config(size)
     assert parameters(model_from_config(config, name="x")) == pytest.approx(size, rel=0.2)

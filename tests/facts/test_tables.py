@@ -16,7 +16,7 @@ from flopwise.data import DATA
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.catalog import FOLDER_FILES, TABLES, load_facts
-from flopwise.facts.software import FITTED, FITTED_OF_ENGINES
+from flopwise.facts.software import Engine, TrainingStack
 from flopwise.facts.tables import LIKE, FactTable
 from named import FACTS
 
@@ -65,7 +65,7 @@ def test_every_table_is_overlaid_by_a_file_of_the_same_name(table: FactTable[Any
     shipped = (DATA / table.file).read_text(encoding="utf-8")
     (tmp_path / table.file).write_text(shipped, encoding="utf-8")
     facts = load_facts(tmp_path)
-    assert list(facts._rows(table).values()) == list(FACTS._rows(table).values())
+    assert list(facts.rows(table).values()) == list(FACTS.rows(table).values())
     if table.file.endswith(".csv"):
         (tmp_path / table.file).write_text(f"{shipped.splitlines()[0]}\nx\n", encoding="utf-8")
     else:
@@ -84,7 +84,7 @@ def test_the_page_of_facts_lists_every_file_that_a_folder_may_hold() -> None:
 
 
 def test_fitted_values_stand_apart_from_what_is_documented() -> None:
-    for file, fitted in (("stacks.json", FITTED), ("engines.json", FITTED_OF_ENGINES)):
+    for file, fitted in (("stacks.json", TrainingStack.fitted()), ("engines.json", Engine.fitted())):
         for name, record in json.loads((DATA / file).read_text(encoding="utf-8")).items():
             sections = {s: v for s, v in record.items() if isinstance(v, dict)}
             assert set(sections.get("fitted", {})) <= {"source", "date", *fitted}, name

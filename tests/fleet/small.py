@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import Assessed, assessed
-from flopwise.fleet.file import Platform, fleet_from
+from flopwise.fleet.assess import Assessed, assess_with_plans
+from flopwise.fleet.model import Platform
+from flopwise.fleet.read import fleet_from
 
 TODAY = "2026-11-21"
 CHAT: dict[str, Any] = {
@@ -55,4 +56,4 @@ def platform() -> Platform:
 @cache
 def answer() -> Assessed:
     """Its assessment, with plans."""
-    return assessed(platform(), catalog(), scenarios=200, today=TODAY)
+    return assess_with_plans(platform(), catalog(), scenarios=200, today=TODAY)

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import Allocation, Choice, Demand, allocate
-from flopwise.fleet.file import Cap, Rules
+from flopwise.fleet.allocate import allocate
+from flopwise.fleet.model import Allocation, InstanceQuota, ProviderShare
 
-RULES = Rules(
-    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
-    caps=(), backup_share=0.25, backup_on=True, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
-    max_price_age_days=180,
-)  # fmt: skip
-
-
-def choice(
-    workload: int, provider: str, usd: float, n: int = 1, *, purchase: str = "on_demand", hours: float = 730,
-    instance: str = "", kg: float = 0.0,
-) -> Choice:  # fmt: skip
-    return Choice(
-        workload=workload, provider=provider, region="r", instance=instance or f"{provider}.x", purchase=purchase,
-        instances=n, usd_each=usd, busy_hours=hours, kg_each=kg,
-    )  # fmt: skip
-
-
-def demand(name: str, *, split: bool = False, flexible: bool = False, **more: object) -> Demand:
-    return Demand(name=name, splittable=split, flexible=flexible, **more)  # type: ignore[arg-type]  # slots and backup
+sys.path.insert(0, str(Path(__file__).parent))
+from options import RULES, demand, option
 
 
 def by_provider(found: Allocation) -> dict[str, float]:
     paid: dict[str, float] = {}
     for t in found.taken:
-        if not t.choice.pooled:
-            paid[t.choice.provider] = paid.get(t.choice.provider, 0.0) + t.count * t.choice.usd_each
+        if not t.option.pooled:
+            paid[t.option.provider] = paid.get(t.option.provider, 0.0) + t.count * t.option.usd_each
     return paid
 
 
@@ -50,8 +35,8 @@ def by_provider(found: Allocation) -> dict[str, float]:
 )  # fmt: skip
 def test_it_is_the_best_of_all(jobs: list[list[tuple[str, int, int]]], most: int) -> None:
     """Unsplittable workloads, one quota: every combination tried."""
-    caps = (Cap(most=most, provider="a", instance=None),) if most else ()
-    choices = [choice(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
+    caps = (InstanceQuota(most=most, provider="a", instance=None),) if most else ()
+    options = [option(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
     demands = [demand(f"w{w}") for w in range(len(jobs))]
     costs = [
         sum(usd * n for _, usd, n in picked)
@@ -60,61 +45,66 @@ def test_it_is_the_best_of_all(jobs: list[list[tuple[str, int, int]]], most: int
     ]
     if not costs:
         with pytest.raises(InfeasibleError, match="the quota of"):
-            allocate(choices, demands, replace(RULES, caps=caps))
+            allocate(options, demands, replace(RULES, quotas=caps))
         return
-    assert allocate(choices, demands, replace(RULES, caps=caps)).usd == pytest.approx(min(costs))
+    assert allocate(options, demands, replace(RULES, quotas=caps)).usd == pytest.approx(min(costs))
 
 
 def test_services_are_split_to_hold_shares() -> None:
-    choices = [choice(0, "aws", 110, 10), choice(0, "gcp", 100, 10)]
+    options = [option(0, "aws", 110, 10), option(0, "gcp", 100, 10)]
     rules = replace(RULES, providers={"aws": 0.6, "gcp": 0.4})
-    found = allocate(choices, [demand("s", split=True)], rules)
+    found = allocate(options, [demand("s", split=True)], rules)
     paid = by_provider(found)
     assert 0.55 <= paid["aws"] / sum(paid.values()) <= 0.65
     assert sum(t.count for t in found.taken) == 10
-    free = allocate(choices, [demand("s", split=True)], rules, without=frozenset({"share of aws", "share of gcp"}))
+    free = allocate(
+        options,
+        [demand("s", split=True)],
+        rules,
+        without=frozenset({ProviderShare("aws", 0.6), ProviderShare("gcp", 0.4)}),
+    )
     assert free.usd == pytest.approx(1000)
     assert free.usd < found.usd
 
 
 def test_shares_are_not_held_by_waste() -> None:
     """Idle machines with the dearer provider would make its share; the answer is that the policies contradict."""
-    choices = [choice(0, "aws", 1000), choice(1, "aws", 100), choice(1, "gcp", 110)]
+    options = [option(0, "aws", 1000), option(1, "aws", 100), option(1, "gcp", 110)]
     rules = replace(RULES, providers={"aws": 0.5, "gcp": 0.5})
     with pytest.raises(InfeasibleError, match="the 50 % aws share and the 50 % gcp share together"):
-        allocate(choices, [demand("big"), demand("small")], rules)
+        allocate(options, [demand("big"), demand("small")], rules)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99)), min_size=2, max_size=5), st.floats(0.1, 0.9))
 def test_what_is_split_leaves_less_than_an_instance_over(kinds: list[tuple[int, int]], share: float) -> None:
-    choices = [choice(0, "ab"[k % 2], usd, n, instance=f"i{k}") for k, (n, usd) in enumerate(kinds)]
+    options = [option(0, "ab"[k % 2], usd, n, instance=f"i{k}") for k, (n, usd) in enumerate(kinds)]
     rules = replace(RULES, providers={"a": share, "b": 1 - share}, share_tolerance=0.3)
     try:
-        found = allocate(choices, [demand("s", split=True)], rules)
+        found = allocate(options, [demand("s", split=True)], rules)
     except InfeasibleError:
         return
-    carried = sum(t.count / t.choice.instances for t in found.taken)
+    carried = sum(t.count / t.option.instances for t in found.taken)
     assert 1 - 1e-6 <= carried < 1 + 1 / min(n for n, _ in kinds)
 
 
 def test_runs_share_a_reserved_machine_where_that_is_cheaper() -> None:
     """Five runs of 140 h: on demand 5 x 140 x $10; one reserved machine at $4,000 holds all 700 h."""
-    choices = [choice(w, "aws", 1400, hours=140) for w in range(5)]
-    choices += [choice(w, "aws", 4000, hours=140, purchase="reserved_1y") for w in range(5)]
-    found = allocate(choices, [demand(f"w{w}", flexible=True) for w in range(5)], RULES)
+    options = [option(w, "aws", 1400, hours=140) for w in range(5)]
+    options += [option(w, "aws", 4000, hours=140, purchase="reserved_1y") for w in range(5)]
+    found = allocate(options, [demand(f"w{w}", flexible=True) for w in range(5)], RULES)
     assert found.usd == pytest.approx(4000)
     assert list(found.pools.values()) == [1]
-    four = allocate(choices[:2] + choices[5:7], [demand("w0", flexible=True), demand("w1", flexible=True)], RULES)
+    four = allocate(options[:2] + options[5:7], [demand("w0", flexible=True), demand("w1", flexible=True)], RULES)
     assert four.usd == pytest.approx(2800)
 
 
 def test_what_is_on_at_the_same_hours_needs_machines_of_its_own() -> None:
     """Two teams in office hours do not share; a night run does."""
-    reserved = [choice(w, "aws", 1000, hours=176, purchase="reserved_1y") for w in range(2)]
+    reserved = [option(w, "aws", 1000, hours=176, purchase="reserved_1y") for w in range(2)]
     office = [demand(f"w{w}", slots=(40 / 168, 0, 0)) for w in range(2)]
     assert allocate(reserved, office, RULES).pools[reserved[0].machine] == 2
-    night = [choice(2, "aws", 1000, hours=300, purchase="reserved_1y")]
+    night = [option(2, "aws", 1000, hours=300, purchase="reserved_1y")]
     assert (
         allocate(
             reserved + night, [*office, demand("n", flexible=True, slots=(40 / 168, 80 / 168, 48 / 168))], RULES
@@ -124,70 +114,70 @@ def test_what_is_on_at_the_same_hours_needs_machines_of_its_own() -> None:
 
 
 def test_a_service_all_month_needs_a_whole_reserved_machine() -> None:
-    choices = [choice(w, "aws", 1000, hours=730, purchase="reserved_1y") for w in range(3)]
-    assert allocate(choices, [demand(f"w{w}") for w in range(3)], RULES).usd == pytest.approx(3000)
+    options = [option(w, "aws", 1000, hours=730, purchase="reserved_1y") for w in range(3)]
+    assert allocate(options, [demand(f"w{w}") for w in range(3)], RULES).usd == pytest.approx(3000)
 
 
 def test_backup_stands_with_another_provider() -> None:
-    choices = [choice(0, "aws", 100, 8), choice(0, "gcp", 150, 8)]
-    found = allocate(choices, [demand("s", backup=True)], RULES)
-    roles = {(t.role, t.choice.provider): t.count for t in found.taken}
+    options = [option(0, "aws", 100, 8), option(0, "gcp", 150, 8)]
+    found = allocate(options, [demand("s", backup=True)], RULES)
+    roles = {(t.role, t.option.provider): t.count for t in found.taken}
     assert roles == {("primary", "aws"): 8, ("backup", "gcp"): 2}
-    split = allocate(choices, [demand("s", split=True, backup=True)], RULES)
-    assert {(t.role, t.choice.provider): t.count for t in split.taken} == {("primary", "aws"): 6, ("primary", "gcp"): 2}
+    split = allocate(options, [demand("s", split=True, backup=True)], RULES)
+    assert {(t.role, t.option.provider): t.count for t in split.taken} == {("primary", "aws"): 6, ("primary", "gcp"): 2}
     assert found.usd == pytest.approx(8 * 100 + 2 * 150)
 
 
 def test_a_budget_below_the_floor_says_the_floor() -> None:
     with pytest.raises(InfeasibleError, match=r"\$800 at least.*budget is \$500"):
-        allocate([choice(0, "aws", 100, 8)], [demand("s")], replace(RULES, budget_per_month=500))
+        allocate([option(0, "aws", 100, 8)], [demand("s")], replace(RULES, budget_per_month=500))
 
 
 def test_carbon_weighs_in() -> None:
-    choices = [choice(0, "aws", 100, kg=50), choice(0, "gcp", 110, kg=5)]
-    assert allocate(choices, [demand("s")], RULES).taken[0].choice.provider == "aws"
-    green = allocate(choices, [demand("s")], replace(RULES, carbon_usd_per_kg=1.0))
-    assert green.taken[0].choice.provider == "gcp"
+    options = [option(0, "aws", 100, kg=50), option(0, "gcp", 110, kg=5)]
+    assert allocate(options, [demand("s")], RULES).taken[0].option.provider == "aws"
+    green = allocate(options, [demand("s")], replace(RULES, carbon_usd_per_kg=1.0))
+    assert green.taken[0].option.provider == "gcp"
     assert green.usd == pytest.approx(110)
     assert green.kg == pytest.approx(5)
 
 
 def test_the_share_on_spot_is_held() -> None:
-    choices = [c for w in range(4) for c in (choice(w, "aws", 100), choice(w, "aws", 30, purchase="spot"))]
+    options = [c for w in range(4) for c in (option(w, "aws", 100), option(w, "aws", 30, purchase="spot"))]
     demands = [demand(f"w{w}") for w in range(4)]
-    assert allocate(choices, demands, RULES).usd == pytest.approx(120)
-    found = allocate(choices, demands, replace(RULES, max_spot_share=0.25))
-    spot = sum(t.choice.usd_each for t in found.taken if t.choice.purchase == "spot")
+    assert allocate(options, demands, RULES).usd == pytest.approx(120)
+    found = allocate(options, demands, replace(RULES, max_spot_share=0.25))
+    spot = sum(t.option.usd_each for t in found.taken if t.option.purchase == "spot")
     assert spot <= 0.25 * found.usd + 1e-6
     assert found.usd == pytest.approx(2 * 100 + 2 * 30)
 
 
-def test_a_workload_without_choices_is_named() -> None:
+def test_a_workload_without_options_is_named() -> None:
     with pytest.raises(InfeasibleError, match="carries lonely"):
-        allocate([choice(0, "aws", 1)], [demand("a"), demand("lonely")], RULES)
+        allocate([option(0, "aws", 1)], [demand("a"), demand("lonely")], RULES)
 
 
 def test_contradicting_policies_are_named() -> None:
     rules = replace(RULES, providers={"aws": 0.5, "gcp": 0.5})
     with pytest.raises(InfeasibleError, match="the 50 % aws share and the 50 % gcp share together"):
-        allocate([choice(0, "aws", 100)], [demand("s")], rules)
+        allocate([option(0, "aws", 100)], [demand("s")], rules)
 
 
 def test_a_split_workload_is_its_own_backup() -> None:
     """8 machines with aws at 10 or with gcp at 11: shares of 60 and 40 % leave 40 % of it if aws is lost."""
-    choices = [choice(0, "aws", 10, 8), choice(0, "gcp", 11, 8)]
+    options = [option(0, "aws", 10, 8), option(0, "gcp", 11, 8)]
     shares = replace(RULES, providers={"aws": 0.6, "gcp": 0.4}, share_tolerance=0.1)
-    backed = allocate(choices, [demand("s", split=True, backup=True)], shares, gap=0.0)
+    backed = allocate(options, [demand("s", split=True, backup=True)], shares, gap=0.0)
     assert {t.role for t in backed.taken} == {"primary"}
-    assert backed.usd == allocate(choices, [demand("s", split=True)], shares, gap=0.0).usd
+    assert backed.usd == allocate(options, [demand("s", split=True)], shares, gap=0.0).usd
 
 
 def test_a_small_part_elsewhere_counts_towards_the_backup() -> None:
     """One of 10 machines is with gcp: of the nine of aws a third are asked for, two more than it."""
-    choices = [choice(0, "aws", 10, 10), choice(0, "gcp", 50, 10)]
-    caps = (Cap(most=9, provider="aws", instance=None),)
-    third = replace(RULES, backup_share=1 / 3, backup_on=False, backup_hours=73, caps=caps)
-    found = allocate(choices, [demand("s", split=True, backup=True)], third, gap=0.0)
-    counted = {(t.role, t.choice.provider): t.count for t in found.taken}
+    options = [option(0, "aws", 10, 10), option(0, "gcp", 50, 10)]
+    caps = (InstanceQuota(most=9, provider="aws", instance=None),)
+    third = replace(RULES, backup_share=1 / 3, backup_on=False, backup_hours=73, quotas=caps)
+    found = allocate(options, [demand("s", split=True, backup=True)], third, gap=0.0)
+    counted = {(t.role, t.option.provider): t.count for t in found.taken}
     assert counted == {("primary", "aws"): 9, ("primary", "gcp"): 1, ("backup", "gcp"): 2}
     assert found.usd == pytest.approx(9 * 10 + 50 + 2 * 50 * 0.1)

@@ -13,11 +13,11 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.offers import Offer
 from flopwise.fleet import searches
+from flopwise.fleet.allocate import allocation_problem
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
-from flopwise.fleet.candidates import carried, scaled
-from flopwise.fleet.file import fleet_from, load_fleet
-from flopwise.fleet.problem import problem
+from flopwise.fleet.planned import planned_workloads, scaled
+from flopwise.fleet.read import fleet_from, load_fleet
 from flopwise.fleet.searches import promising
 from named import FACTS
 
@@ -86,17 +86,18 @@ def test_a_policy_never_saves_money(facts: Facts, answer: Assessment) -> None:
 def test_alone_a_workload_takes_its_cheapest_way(facts: Facts) -> None:
     """Without policies nothing couples workloads that share no reserved machine: brute force over all ways."""
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
-    items = carried(fleet, facts)
-    assert problem(fleet, items, FACTS).solved(gap=0.0).usd == pytest.approx(
-        sum(min(w.usd for w in i.ways) for i in items)
+    items = planned_workloads(fleet, facts)
+    assert allocation_problem(fleet, items, FACTS).solved(gap=0.0).usd == pytest.approx(
+        sum(min(w.usd for w in i.options) for i in items)
     )
 
 
 def test_more_traffic_is_never_cheaper(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
-    items = carried(fleet, facts)
+    items = planned_workloads(fleet, facts)
     bills = [
-        problem(fleet, [scaled(i, f, FACTS) for i in items], FACTS).solved(gap=0.0).usd for f in (1.0, 1.5, 2.0, 7.0)
+        allocation_problem(fleet, [scaled(i, f, FACTS) for i in items], FACTS).solved(gap=0.0).usd
+        for f in (1.0, 1.5, 2.0, 7.0)
     ]
     assert bills == sorted(bills)
     assert bills[2] <= 2 * bills[0] * (1 + 1e-9) + 1  # twice the machines always do
@@ -200,6 +201,6 @@ def test_more_machines_are_searched_before_shares_are_refused(monkeypatch: pytes
 
 def test_the_example_is_a_fleet() -> None:
     fleet = load_fleet(EXAMPLE)
-    assert {p.job.task for p in fleet.workloads} == {
+    assert {p.spec.task for p in fleet.jobs} == {
         "pretrain", "finetune", "serve", "encode", "batch", "validate", "develop",
     }  # fmt: skip

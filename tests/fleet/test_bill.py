@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.candidates import carried, scaled
-from flopwise.fleet.file import Platform, fleet_from
-from flopwise.fleet.formulation import VOLUMES
-from flopwise.fleet.pricing import tiered_usd
-from flopwise.fleet.problem import Problem, allotments, monthly_cost, problem
+from flopwise.fleet.allocate import AllocationProblem, allocation_problem
+from flopwise.fleet.bill import allotments, monthly_cost
+from flopwise.fleet.model import VOLUMES, Platform
+from flopwise.fleet.planned import planned_workloads, scaled
+from flopwise.fleet.prices import tiered_usd
+from flopwise.fleet.read import fleet_from
 from named import FACTS
 
 GB = 2**30
@@ -55,7 +56,7 @@ def fleet(seed: int) -> Platform:
 @pytest.mark.parametrize("seed", range(6))
 def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, facts: Facts) -> None:
     platform = fleet(seed)
-    made = problem(platform, carried(platform, facts), FACTS)
+    made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
     found = made.solved(gap=1e-4)
     rows = allotments(made, found)
     bill, notes = monthly_cost(made, found, rows)
@@ -77,11 +78,11 @@ def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, f
     assert notes
 
 
-def one(facts: Facts, **more: Any) -> Problem:
+def one(facts: Facts, **more: Any) -> AllocationProblem:
     """One machine on one provider with volumes."""
     job = desks("d", ["T4"], 1, constraints={"instances": ["g4dn.xlarge"]}, residency=["us-east-1"], **more)
     platform = fleet_from({"name": "f", "workloads": [job, job | {"name": "e"}]})
-    return problem(platform, carried(platform, facts), FACTS)
+    return allocation_problem(platform, planned_workloads(platform, facts), FACTS)
 
 
 def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -> None:
@@ -100,7 +101,7 @@ def test_a_price_that_is_not_known_counts_as_the_dearest_that_is(facts: Facts) -
     """Else a provider that nobody has looked up would be the cheapest."""
     job = desks("d", ["L40S"], 1, volumes={"storage": "10TB"})
     platform = fleet_from({"name": "f", "workloads": [job], "policies": {"providers": {"nebius": 1, "aws": 0}}})
-    made = problem(platform, carried(platform, facts), FACTS)
+    made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
     assert made.volumes[0, "nebius"].usd == pytest.approx(made.volumes[0, "aws"].usd)
     assert "not known; counted as aws" in made.volumes[0, "nebius"].notes[0]
 
@@ -112,8 +113,11 @@ def test_what_is_sent_grows_with_the_traffic_and_what_is_stored_does_not(facts: 
         "constraints": {"gpus": ["L4"], "providers": ["gcp"]},
     }  # fmt: skip
     platform = fleet_from({"name": "f", "workloads": [job]})
-    items = carried(platform, facts)
-    once, twice = problem(platform, items, FACTS), problem(platform, [scaled(i, 2.0, FACTS) for i in items], FACTS)
+    items = planned_workloads(platform, facts)
+    once, twice = (
+        allocation_problem(platform, items, FACTS),
+        allocation_problem(platform, [scaled(i, 2.0, FACTS) for i in items], FACTS),
+    )
     assert twice.volumes[0, "gcp"].storage == pytest.approx(once.volumes[0, "gcp"].storage)
     price = FACTS.volume_price("gcp", "egress")
     assert price is not None

@@ -8,7 +8,7 @@ import pytest
 
 from flopwise.facts.catalog import load_facts
 from flopwise.fleet.assess import assess
-from flopwise.fleet.file import parse_fleet
+from flopwise.fleet.read import parse_fleet
 
 FLEET = """
 name: a plan on paper

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.fleet.months import month_after, months_between
+from flopwise.fleet.schedules import month_after, months_between
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import answer

@@ -12,9 +12,9 @@ import pytest
 
 import flopwise
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import assess, assessed
+from flopwise.fleet.assess import assess, assess_with_plans
 from flopwise.fleet.assessment import Allotment, Assessment
-from flopwise.fleet.file import fleet_from
+from flopwise.fleet.read import fleet_from
 
 DATA = Path(flopwise.__file__).parent / "data"
 MONTH = 730.0
@@ -103,7 +103,7 @@ def test_a_run_is_paid_for_its_hours_and_its_joules(facts: Facts) -> None:
 def test_energy_of_a_month_is_that_of_its_runs_at_the_meter(facts: Facts) -> None:
     """Joules of the plan, at its overhead of 1.2, of all machines of four runs."""
     job = TUNE | {"constraints": {"min_gpus": 16}}
-    found = assessed(fleet_from({"name": "f", "workloads": [job]}), facts, scenarios=0)
+    found = assess_with_plans(fleet_from({"name": "f", "workloads": [job]}), facts, scenarios=0)
     joules = found.plans["tune"].plans[0].energy_joules
     assert joules is not None
     assert only(found.assessment, "tune").count == 2

@@ -13,10 +13,11 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet import onprem
-from flopwise.fleet.assess import assess, assessed
-from flopwise.fleet.file import fleet_from
+from flopwise.fleet.assess import assess, assess_with_plans
+from flopwise.fleet.carbon import metered_kwh
 from flopwise.fleet.onprem import COLOCATED, Site, against_clouds, ownership
-from flopwise.fleet.own import OwnOffer, with_own
+from flopwise.fleet.own_machines import OwnOffer, with_own
+from flopwise.fleet.read import fleet_from
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -109,10 +110,10 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
     assert offer.capital == pytest.approx(capital)
     assert offer.there == pytest.approx(standing)
     assert offer.off == pytest.approx(standing - 8 * IDLE), "kept, and turned off: all but the power"
-    assert [count for count, _ in offer.tiers] == [2, 3]
-    assert [usd for _, usd in offer.tiers] == pytest.approx([8 * IDLE, standing + capital])
-    assert offer.standing_usd(1) == pytest.approx(standing)
-    assert offer.standing_usd(4) == pytest.approx(2 * standing + 2 * (standing + capital))
+    assert [count for count, _ in offer.pool.tiers] == [2, 3]
+    assert [usd for _, usd in offer.pool.tiers] == pytest.approx([8 * IDLE, standing + capital])
+    assert offer.pool.used_usd(1) == pytest.approx(standing)
+    assert offer.pool.used_usd(4) == pytest.approx(2 * standing + 2 * (standing + capital))
     assert offer.first_usd == pytest.approx(standing)
     assert offer.price_usd_per_hour("owned") == pytest.approx((standing + 8 * BUSY) / 722)
     unpaid = cellar(sunk=False, kept=False)
@@ -125,7 +126,7 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
 def test_work_adds_its_power_at_the_meter_of_the_room() -> None:
     """8 x 700 W; joules of the search have its overhead of 1.2, the room has 1.54."""
     offer = cellar()
-    assert offer.metered_kwh(3.6e9) == pytest.approx(1000 * 1.54 / 1.2)
+    assert metered_kwh(3.6e9, offer.machines.site.pue) == pytest.approx(1000 * 1.54 / 1.2)
     idle_kwh = 8 * TDP_KW * 0.6 * 1.54 * 730
     assert offer.idle_kwh == pytest.approx(idle_kwh)
     # 4,000 kWh in 500 busy hours: what the machine would have drawn idle in those hours is in its month
@@ -196,7 +197,7 @@ def test_electricity_of_one_s_own_emits_what_the_fleet_says(rented: Facts) -> No
     }  # fmt: skip
     own = {"name": "dgx", "gpu": "h100", "gpus": 8, "count": 1, "price": 270_000, "kg_per_kwh": 0.02}
     fleet = fleet_from({"name": "f", "workloads": [tune], "own_machines": [own], "policies": {"purchase": ["owned"]}})
-    found = assessed(fleet, rented, scenarios=0)
+    found = assess_with_plans(fleet, rented, scenarios=0)
     joules = found.plans["tune"].plans[0].energy_joules
     assert joules is not None
     (result,), kwh = found.assessment.workloads, 4 * joules / 3.6e6 * 1.54 / 1.2

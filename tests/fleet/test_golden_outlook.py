@@ -14,8 +14,8 @@ import flopwise
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
-from flopwise.fleet.file import fleet_from
-from flopwise.fleet.hours import schedule
+from flopwise.fleet.read import fleet_from
+from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import Hours
 
 MONTH = 730.0

@@ -12,7 +12,7 @@ import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet import carbon, hosted, money, pricing
+from flopwise.fleet import carbon, hosted, prices
 
 FACTS = load_facts()
 H100 = FACTS.accelerators["H100-SXM-80"]
@@ -32,8 +32,8 @@ def offer(provider: str = "aws", instance: str = "x", **prices: float) -> Offer:
     )  # fmt: skip
 
 
-def price(bought: Offer, purchase: str, hours: float, **more: float) -> pricing.EffectivePrice:
-    found = pricing.effective(bought, purchase, hours, FACTS, **more)  # type: ignore[arg-type]  # by name
+def price(bought: Offer, purchase: str, hours: float, **more: float) -> prices.EffectivePrice:
+    found = prices.effective(bought, purchase, hours, FACTS, **more)  # type: ignore[arg-type]  # by name
     assert found is not None
     return found
 
@@ -101,22 +101,22 @@ def test_the_rate_of_interruptions_is_that_of_the_middle_of_the_published_range(
 
 def test_a_run_of_several_months_reserves_each_of_them_whole() -> None:
     bought = offer(on_demand_usd_per_hour=10.0, reserved_1y_usd_per_hour=6.0)
-    assert pricing.run_usd(bought, "reserved_1y", 1500.0, FACTS)[0] == pytest.approx(3 * 730 * 6.0)  # type: ignore[index]
-    assert pricing.run_usd(bought, "on_demand", 1500.0, FACTS)[0] == pytest.approx(1500 * 10.0)  # type: ignore[index]
+    assert prices.run_usd(bought, "reserved_1y", 1500.0, FACTS)[0] == pytest.approx(3 * 730 * 6.0)  # type: ignore[index]
+    assert prices.run_usd(bought, "on_demand", 1500.0, FACTS)[0] == pytest.approx(1500 * 10.0)  # type: ignore[index]
 
 
 def test_storage_and_egress_in_tiers() -> None:
     """aws: $0.023 a GiB and month up to 51,200 GiB, 0.022 beyond; out: 100 GiB free, 0.09 to 10,240, 0.085 beyond."""
     tiers = {(r["provider"], r["kind"], r["from_gb"]): float(r["usd_per_gb"]) for r in table("storage_prices.csv")}
     assert tiers["aws", "storage", "51200"] == 0.022
-    kept, _ = pricing.volume_usd("aws", "storage", 60_000 * GIB, FACTS)  # type: ignore[misc]  # its price is known
+    kept, _ = prices.volume_usd("aws", "storage", 60_000 * GIB, FACTS)  # type: ignore[misc]  # its price is known
     assert kept == pytest.approx(51_200 * 0.023 + 8_800 * 0.022)
-    sent, _ = pricing.volume_usd("aws", "egress", 20_000 * GIB, FACTS)  # type: ignore[misc]
+    sent, _ = prices.volume_usd("aws", "egress", 20_000 * GIB, FACTS)  # type: ignore[misc]
     assert sent == pytest.approx(10_140 * 0.09 + 9_760 * 0.085)
-    zones, _ = pricing.volume_usd("aws", "inter_zone", 500 * GIB, FACTS)  # type: ignore[misc]
+    zones, _ = prices.volume_usd("aws", "inter_zone", 500 * GIB, FACTS)  # type: ignore[misc]
     assert zones == pytest.approx(500 * 0.02)
     # azure counts gigabytes of 1e9 bytes
-    azure, _ = pricing.volume_usd("azure", "egress", 1e12, FACTS)  # type: ignore[misc]
+    azure, _ = prices.volume_usd("azure", "egress", 1e12, FACTS)  # type: ignore[misc]
     assert azure == pytest.approx(900 * 0.087)
 
 
@@ -124,10 +124,8 @@ def test_kilowatt_hours_become_kilograms_by_the_region() -> None:
     grid = {(r["provider"], r["region"]): r for r in table("carbon.csv")}
     row = grid["aws", "ap-east-1"]
     kg = 250 * float(row["kg_per_kwh"])
-    assert carbon.footprint(250 * 3.6e6, "aws", "ap-east-1", FACTS).kg == pytest.approx(kg)
-    assert carbon.footprint(250 * 3.6e6, "aws", "ap-east-1", FACTS).kwh == pytest.approx(250)
-    assert money.carbon_kg(250, "aws", "ap-east-1", FACTS) == pytest.approx(kg)
-    assert money.carbon_kg(250, "nobody", "nowhere", FACTS) == pytest.approx(
+    assert carbon.carbon_kg(250, "aws", "ap-east-1", FACTS) == pytest.approx(kg)
+    assert carbon.carbon_kg(250, "nobody", "nowhere", FACTS) == pytest.approx(
         250 * float(grid["any", "*"]["kg_per_kwh"])
     )
 
@@ -140,7 +138,7 @@ def test_kilowatt_hours_of_machines_that_are_on() -> None:
 
 def test_a_hosted_model_costs_by_the_million_tokens() -> None:
     row = next(r for r in table("api_prices.csv") if r["name"] == "Meta-Llama-3.1-8B-Instruct")
-    listed = next(p for p in FACTS.hosted_prices if p.name == row["name"] and p.provider == row["provider"])
+    listed = next(p for p in load_facts().hosted_prices if p.name == row["name"] and p.provider == row["provider"])
     usd = 250e6 / 1e6 * float(row["input_usd_per_mtok"]) + 40e6 / 1e6 * float(row["output_usd_per_mtok"])
     assert hosted.api_usd(listed, 250e6, 40e6) == pytest.approx(usd)
 

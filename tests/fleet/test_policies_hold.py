@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import Allocation, Choice, Demand, allocate
-from flopwise.fleet.file import Cap, Rules
+from flopwise.fleet.allocate import allocate
+from flopwise.fleet.model import Allocation, InstanceQuota, MonthlyOption, Rules, WorkloadDemand
 
-RULES = Rules(
-    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
-    caps=(), backup_share=0.25, backup_on=False, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
-    max_price_age_days=180,
-)  # fmt: skip
+sys.path.insert(0, str(Path(__file__).parent))
+from options import RULES, option
+
 EDGE = 1e-6
-Counts = tuple[tuple[Choice, int], ...]
+Counts = tuple[tuple[MonthlyOption, int], ...]
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,26 @@ class Tried:
         return sum(self.by.values())
 
 
-def primaries(choices: list[Choice], demand: Demand) -> Iterator[Counts]:
+def primaries(options: list[MonthlyOption], demand: WorkloadDemand) -> Iterator[Counts]:
     """All ways to carry a workload: one choice whole, or instances of several with less than the coarsest over."""
     if not demand.splittable:
-        yield from (((c, c.instances),) for c in choices)
+        yield from (((c, c.instances),) for c in options)
         return
-    coarsest = max(1 / c.instances for c in choices)
-    for counts in product(*(range(c.instances + 1) for c in choices)):
-        if 1 - EDGE <= sum(n / c.instances for n, c in zip(counts, choices, strict=True)) < 1 + coarsest - EDGE:
-            yield tuple((c, n) for n, c in zip(counts, choices, strict=True) if n)
+    coarsest = max(1 / c.instances for c in options)
+    for counts in product(*(range(c.instances + 1) for c in options)):
+        if 1 - EDGE <= sum(n / c.instances for n, c in zip(counts, options, strict=True)) < 1 + coarsest - EDGE:
+            yield tuple((c, n) for n, c in zip(counts, options, strict=True) if n)
 
 
-def backups(choices: list[Choice], demand: Demand, taken: Counts, rules: Rules) -> Iterator[Counts]:
+def backups(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts, rules: Rules) -> Iterator[Counts]:
     """All ways that leave a share of what any provider carries to the others: theirs, or standing by on demand."""
     if not demand.backup:
         yield ()
         return
-    carried = dict.fromkeys({c.provider for c in choices}, 0.0)
+    carried = dict.fromkeys({c.provider for c in options}, 0.0)
     for c, n in taken:
         carried[c.provider] += n / c.instances
-    ready = [c for c in choices if c.purchase == "on_demand"]
+    ready = [c for c in options if c.purchase == "on_demand"]
     for counts in product(*(range(math.ceil(rules.backup_share * c.instances) + 1) for c in ready)):
         spare = dict.fromkeys(carried, 0.0)
         for n, c in zip(counts, ready, strict=True):
@@ -71,7 +71,7 @@ def backups(choices: list[Choice], demand: Demand, taken: Counts, rules: Rules) 
             yield tuple((c, n) for n, c in zip(counts, ready, strict=True) if n)
 
 
-def volumes(demand: Demand, taken: Counts) -> list[dict[str, float]]:
+def volumes(demand: WorkloadDemand, taken: Counts) -> list[dict[str, float]]:
     """Shares of the volumes by provider, on a grid: with the machines, and with no provider more than they carry."""
     carried: dict[str, float] = defaultdict(float)
     for c, n in taken:
@@ -83,11 +83,11 @@ def volumes(demand: Demand, taken: Counts) -> list[dict[str, float]]:
     return [{"a": v, "b": 1 - v} for v in steps]
 
 
-def tried(choices: list[Choice], demands: list[Demand], rules: Rules) -> Iterator[Tried]:
+def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Rules) -> Iterator[Tried]:
     """Every allocation of the fleet."""
     each = []
     for number, demand in enumerate(demands):
-        mine = [c for c in choices if c.workload == number]
+        mine = [c for c in options if c.workload == number]
         each.append(
             [
                 (taken, spare, split)
@@ -117,7 +117,7 @@ def holds(bill: Tried, rules: Rules, slack: float) -> bool:
     room, most = slack * bill.usd, rules.share_tolerance
     if rules.budget_per_month is not None and bill.usd > rules.budget_per_month + room:
         return False
-    if bill.spot > rules.max_spot_share * bill.usd + room or any(bill.on_a > cap.most for cap in rules.caps):
+    if bill.spot > rules.max_spot_share * bill.usd + room or any(bill.on_a > cap.most for cap in rules.quotas):
         return False
     return all(
         (share - most) * bill.usd - room <= bill.by.get(name, 0.0) <= (share + most) * bill.usd + room
@@ -125,16 +125,16 @@ def holds(bill: Tried, rules: Rules, slack: float) -> bool:
     )
 
 
-def reported(found: Allocation, demands: list[Demand]) -> Tried:
+def reported(found: Allocation, demands: list[WorkloadDemand]) -> Tried:
     """The bill of an answer, added up from its parts."""
     by: dict[str, float] = defaultdict(float)
     for t in found.taken:
-        by[t.choice.provider] += t.usd
+        by[t.option.provider] += t.usd
     for (number, provider), share in found.volumes.items():
         by[provider] += share * demands[number].volumes_usd[provider]
     return Tried(
-        by=dict(by), spot=sum(t.usd for t in found.taken if t.choice.purchase == "spot"),
-        on_a=sum(t.count for t in found.taken if t.choice.provider == "a"),
+        by=dict(by), spot=sum(t.usd for t in found.taken if t.option.purchase == "spot"),
+        on_a=sum(t.count for t in found.taken if t.option.provider == "a"),
     )  # fmt: skip
 
 
@@ -142,8 +142,8 @@ PURCHASES = ("on_demand", "spot", "reserved_1y")
 
 
 @st.composite
-def fleets(draw: Any) -> tuple[list[Choice], list[Demand], Rules]:
-    choices, demands = [], []
+def fleets(draw: Any) -> tuple[list[MonthlyOption], list[WorkloadDemand], Rules]:
+    options, demands = [], []
     for number in range(draw(st.integers(1, 3))):
         split = draw(st.booleans())
         kinds = draw(
@@ -152,16 +152,13 @@ def fleets(draw: Any) -> tuple[list[Choice], list[Demand], Rules]:
                 min_size=1, max_size=2 if split else 3, unique_by=lambda k: k[:2],
             )
         )  # fmt: skip
-        choices += [
-            Choice(
-                workload=number, provider=provider, region="r", instance=f"{provider}{number}", purchase=purchase,
-                instances=n, usd_each=float(usd), busy_hours=730,
-            )
+        options += [
+            option(number, provider, float(usd), n, purchase=purchase, instance=f"{provider}{number}")
             for provider, purchase, n, usd in kinds
         ]  # fmt: skip
         stored = {p: float(draw(st.integers(0, 40))) for p in sorted({k[0] for k in kinds})}
         demands.append(
-            Demand(
+            WorkloadDemand(
                 name=f"w{number}", splittable=split, flexible=False, backup=draw(st.integers(0, 4)) == 0,
                 volumes_usd=stored if draw(st.booleans()) else {},
             )
@@ -172,21 +169,25 @@ def fleets(draw: Any) -> tuple[list[Choice], list[Demand], Rules]:
         providers={} if share is None else {"a": share, "b": 1 - share},
         share_tolerance=draw(st.sampled_from([0.05, 0.2])),
         max_spot_share=draw(st.sampled_from([1.0, 0.3])),
-        caps=(Cap(most=draw(st.integers(1, 4)), provider="a", instance=None),) if draw(st.booleans()) else (),
+        quotas=(
+            (InstanceQuota(most=draw(st.integers(1, 4)), provider="a", instance=None),) if draw(st.booleans()) else ()
+        ),
         backup_on=False, backup_hours=draw(st.sampled_from([73, 365])),
         budget_per_month=draw(st.sampled_from([None, None, 60.0])),
     )  # fmt: skip
-    return choices, demands, rules
+    return options, demands, rules
 
 
 @settings(max_examples=150, deadline=None)
 @given(fleets())
-def test_the_bill_is_the_least_that_holds_every_policy(fleet: tuple[list[Choice], list[Demand], Rules]) -> None:
-    choices, demands, rules = fleet
-    bills = list(tried(choices, demands, rules))
+def test_the_bill_is_the_least_that_holds_every_policy(
+    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Rules],
+) -> None:
+    options, demands, rules = fleet
+    bills = list(tried(options, demands, rules))
     strict = min((b.usd for b in bills if holds(b, rules, -EDGE)), default=None)
     try:
-        found = allocate(choices, demands, rules, gap=0.0)
+        found = allocate(options, demands, rules, gap=0.0)
     except InfeasibleError:
         assert strict is None
         return
@@ -201,20 +202,22 @@ def test_the_bill_is_the_least_that_holds_every_policy(fleet: tuple[list[Choice]
 
 
 def _of(found: Allocation, number: int) -> list[Counts]:
-    return [tuple((t.choice, t.count) for t in found.taken if t.choice.workload == number and t.role == "primary")]
+    return [tuple((t.option, t.count) for t in found.taken if t.option.workload == number and t.role == "primary")]
 
 
 @settings(max_examples=60, deadline=None)
 @given(fleets())
-def test_the_machines_and_volumes_are_the_workloads(fleet: tuple[list[Choice], list[Demand], Rules]) -> None:
+def test_the_machines_and_volumes_are_the_workloads(
+    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Rules],
+) -> None:
     """Each is carried whole with less than the coarsest instance over; volumes are nowhere without machines."""
-    choices, demands, rules = fleet
+    options, demands, rules = fleet
     try:
-        found = allocate(choices, demands, rules)
+        found = allocate(options, demands, rules)
     except InfeasibleError:
         return
     for number, demand in enumerate(demands):
-        mine = [c for c in choices if c.workload == number]
+        mine = [c for c in options if c.workload == number]
         taken = _of(found, number)[0]
         assert sorted((c.instance, c.purchase, n) for c, n in taken) in [
             sorted((c.instance, c.purchase, n) for c, n in way) for way in primaries(mine, demand)

@@ -11,7 +11,7 @@ import pytest
 
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.fleet.file import fleet_from
+from flopwise.fleet.read import fleet_from
 from flopwise.fleet.risks import _prices
 
 sys.path.insert(0, str(Path(__file__).parent))

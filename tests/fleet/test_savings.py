@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.fleet.assess import assessed
-from flopwise.fleet.candidates import carried
-from flopwise.fleet.file import fleet_from
+from flopwise.fleet.assess import assess_with_plans
+from flopwise.fleet.planned import planned_workloads
+from flopwise.fleet.read import fleet_from
 from flopwise.report.costs import saved
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,8 +19,8 @@ from small import CHAT, TODAY, TUNE, answer, catalog, platform
 @pytest.fixture(scope="module")
 def on_demand() -> dict[str, float]:
     """The cheapest way of each workload on demand, by brute force over all ways."""
-    items = carried(platform(), catalog())
-    return {i.placed.name: min(w.usd for w in i.ways if w.purchase == "on_demand") for i in items}
+    items = planned_workloads(platform(), catalog())
+    return {i.job.name: min(w.usd for w in i.options if w.purchase == "on_demand") for i in items}
 
 
 def paid(name: str) -> float:
@@ -38,12 +38,12 @@ def test_buying_is_held_against_the_cheapest_way_on_demand(on_demand: dict[str, 
 
 
 def test_what_is_saved_on_a_workload_is_never_more_than_an_alternative_costs() -> None:
-    items = carried(platform(), catalog())
+    items = planned_workloads(platform(), catalog())
     for item in items:
-        name = item.placed.name
+        name = item.job.name
         counted = [s for s in answer().assessment.savings if s.workload == name and s.counted]
-        dearest = max(w.usd for w in item.ways if w.purchase == "on_demand")
-        whole = 730 / item.placed.hours_per_month if name == "desks" else 1.0
+        dearest = max(w.usd for w in item.options if w.purchase == "on_demand")
+        whole = 730 / item.job.hours_per_month if name == "desks" else 1.0
         assert sum(s.usd_per_month for s in counted) + paid(name) <= dearest * whole * (1 + 1e-9), name
 
 
@@ -71,10 +71,10 @@ def test_what_is_bought_only_for_a_share_is_a_loss_that_counts() -> None:
         "share_tolerance": "2%",
     }  # fmt: skip
     fleet = fleet_from({"name": "shares", "workloads": [chat, TUNE], "policies": policies})
-    found = assessed(fleet, catalog(), scenarios=0, today=TODAY).assessment
+    found = assess_with_plans(fleet, catalog(), scenarios=0, today=TODAY).assessment
     (row,) = [r for r in found.allocation if r.workload == "tune"]
     assert (row.provider, row.purchase) == ("aws", "reserved_1y")
-    ways = next(i.ways for i in carried(fleet, catalog()) if i.placed.name == "tune")
+    ways = next(i.options for i in planned_workloads(fleet, catalog()) if i.job.name == "tune")
     plain = min(w.usd for w in ways if w.purchase == "on_demand")
     assert row.usd_per_month > 10 * plain
     (loss,) = [s for s in found.savings if s.workload == "tune" and s.purchase == "reserved_1y"]

@@ -11,9 +11,10 @@ import pytest
 
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import Allotment, Scenarios
-from flopwise.fleet.file import Platform, fleet_from
-from flopwise.fleet.load import Load
-from flopwise.fleet.scenarios import PARTS, simulated
+from flopwise.fleet.model import Platform
+from flopwise.fleet.read import fleet_from
+from flopwise.fleet.replica_scaling import ReplicaLoad
+from flopwise.fleet.scenarios import PARTS, drawn_months
 from named import FACTS
 
 RUN: dict[str, Any] = {
@@ -27,8 +28,8 @@ CHAT: dict[str, Any] = {
 STILL = {"demand": 0, "spot_price": 0, "list_price": 0, "rework_hours": 0}
 
 
-def platform(job: dict[str, Any], **strays: Any) -> Platform:
-    return fleet_from({"name": "f", "workloads": [job], "policies": {"scenarios": STILL | strays}})
+def platform(job: dict[str, Any], **spreads: Any) -> Platform:
+    return fleet_from({"name": "f", "workloads": [job], "policies": {"scenarios": STILL | spreads}})
 
 
 def row(workload: str, purchase: str = "on_demand", **more: Any) -> Allotment:
@@ -44,7 +45,7 @@ def row(workload: str, purchase: str = "on_demand", **more: Any) -> Allotment:
 def drawn(found: Platform, rows: list[Allotment], runs: int = 40_000, seed: int = 1, **more: Any) -> Scenarios:
     loads = more.pop("loads", [None] * len(rows))
     how = {"facts": FACTS, "loads": loads, "runs": runs, "seed": seed, **more}
-    return simulated(found, rows, how.pop("fixed_usd", 0.0), **how)
+    return drawn_months(found, rows, how.pop("fixed_usd", 0.0), **how)
 
 
 def test_nothing_drawn_is_the_plan() -> None:
@@ -96,7 +97,7 @@ def test_an_interruption_stops_all_machines_of_a_training_run() -> None:
 
 def test_services_take_whole_machines() -> None:
     """Ten machines: no month between them, and none below one."""
-    found, full = platform(CHAT, demand=0.2), Load(count=10, usd=1000.0)
+    found, full = platform(CHAT, demand=0.2), ReplicaLoad(count=10, usd=1000.0)
     told = drawn(found, [row("chat")], runs=2000, loads=[full])
     assert {told.p10 % 100, told.p50 % 100, told.p90 % 100} == {0.0}
     assert told.p90 == 100 * math.ceil(10 * math.exp(0.2 * 1.2816)), "13 of 12.9"
@@ -116,7 +117,7 @@ def test_machines_to_work_on_are_as_many_as_asked() -> None:
 def test_demand_and_what_machines_do_fill_the_same_room() -> None:
     """A machine 60 % full takes 1.3 times the load, or 1.3 times the time, but not both: 1.69 x 0.6 > 1."""
     one = row("chat", count=1, usd_per_month=100.0, usd_low=100.0, usd_high=100.0)
-    load = Load(count=1, usd=100.0, filled=0.6, time_low=1 / 1.3, time_high=1.3)
+    load = ReplicaLoad(count=1, usd=100.0, filled=0.6, time_low=1 / 1.3, time_high=1.3)
     steady = drawn(platform(CHAT), [one], loads=[load])
     chance = 0.5 * math.erfc(math.log(1 / 0.6) / (math.log(1.3) / 1.2815515655446004) / math.sqrt(2))
     assert steady.mean == pytest.approx(100 * (1 + chance), rel=0.005)
@@ -130,7 +131,7 @@ def test_demand_and_what_machines_do_fill_the_same_room() -> None:
 def test_reserved_machines_are_paid_and_missing_ones_come_on_top() -> None:
     """Three full ones at $100: less demand saves nothing, more buys whole ones at $250."""
     kept = row("chat", "reserved_1y", count=3, usd_per_month=300.0, usd_low=300.0, usd_high=300.0)
-    load = Load(count=3, usd=300.0, paid=True, missing_usd=250.0)
+    load = ReplicaLoad(count=3, usd=300.0, paid=True, missing_usd=250.0)
     told = drawn(platform(CHAT, demand=0.3), [kept], loads=[load])
     assert told.p10 == 300.0
     assert told.p90 == 300 + 250 * (math.ceil(3 * math.exp(0.3 * 1.2816)) - 3)

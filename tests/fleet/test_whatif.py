@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.allocate import AllocationProblem, allocation_problem
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import WhatIf
-from flopwise.fleet.binding import bindings
-from flopwise.fleet.candidates import carried
-from flopwise.fleet.file import Platform, fleet_from
-from flopwise.fleet.problem import Problem, problem
-from flopwise.fleet.whatif import whatifs
+from flopwise.fleet.model import Platform
+from flopwise.fleet.planned import planned_workloads
+from flopwise.fleet.read import fleet_from
+from flopwise.fleet.whatif import bindings, what_ifs
 from named import FACTS
 
 MONTH = 730.0
@@ -42,12 +42,12 @@ def asked(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[float, 
     """The bill, and the answers by name."""
     platform, made = solvable(facts, *jobs, **policies)
     found = made.solved(gap=0.0)
-    return found.usd, {row.name: row for row in whatifs(platform, made, found, FACTS)}
+    return found.usd, {row.name: row for row in what_ifs(platform, made, found, FACTS)}
 
 
-def solvable(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[Platform, Problem]:
+def solvable(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[Platform, AllocationProblem]:
     platform = fleet_from({"name": "f", "workloads": list(jobs), "policies": policies})
-    return platform, problem(platform, carried(platform, facts), FACTS)
+    return platform, allocation_problem(platform, planned_workloads(platform, facts), FACTS)
 
 
 def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(facts: Facts) -> None:
@@ -109,9 +109,9 @@ def test_twice_the_traffic_fills_the_replicas_first_and_doubles_what_they_send(f
 
     stored = TB / 2**30 * 0.023
     assert found.usd == pytest.approx(count * 0.5 * MONTH + sent(5 * TB) + stored)
-    rows = {row.name: row for row in whatifs(platform, made, found, FACTS)}
+    rows = {row.name: row for row in what_ifs(platform, made, found, FACTS)}
     twice = rows["traffic and runs x 2"]
-    (held,) = {made.ways[t.choice.candidate].candidate.figures["requests_per_s_capacity"] for t in found.taken}
+    (held,) = {t.option.candidate.figures["requests_per_s_capacity"] for t in found.taken}
     machines = math.ceil(1800 / (0.85 * (held or 0.0) / count))
     assert count < machines < 2 * count, "what is free is filled first"
     assert twice.usd_per_month == pytest.approx(machines * 0.5 * MONTH + sent(10 * TB) + stored)
@@ -156,7 +156,7 @@ def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_
     shares: dict[str, Any] = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "8%"}
     platform, made = solvable(dear, *jobs, **shares)
     found = made.solved(gap=0.0)
-    row = whatifs(platform, made, found, FACTS)[0]
+    row = what_ifs(platform, made, found, FACTS)[0]
     first = max(found.by_provider, key=lambda p: found.by_provider[p])
     assert row.name == f"prices of {first} rise 20 %"
     assert row.change_usd is not None

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Layer
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.activations import layer_activation_bytes, model_activation_bytes, saved_tensors
 from flopwise.ops.shapes import Split
 

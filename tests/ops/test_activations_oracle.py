@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.shapes import Trainable
 

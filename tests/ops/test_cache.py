@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Model
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Model, Published
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.flops import backward_flops, causal_forward_flops, forward_flops, operations
 from flopwise.ops.tensors import active_parameters, parameters
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.architecture import Convolution, Model
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.flops import backward_flops, forward_flops
 
 ORACLE = Path(__file__).parents[1] / "oracle"

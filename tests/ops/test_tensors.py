@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Layer, Linear, Model
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.facts.models.families import FAMILIES
 from flopwise.ops.flops import forward_flops
 from flopwise.ops.tensors import (

@@ -10,7 +10,7 @@ import pytest
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model, Recurrence
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.activations import model_activation_bytes
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
 from flopwise.ops.flops import backward_flops, causal_forward_flops, forward_flops, operations

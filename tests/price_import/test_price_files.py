@@ -233,7 +233,7 @@ BROKEN = {
     OWN + "me,box,lab,h1000x,8,1,2026-10-01,s\n": "row 2, column accelerator: got 'h1000x'; unknown accelerator",
     OWN + "me,box,lab,h100,8,,2026-10-01,s\n": "needs at least one price",
     OWN + "me,box,lab,h100,8,1,2026-10-01,s\nme,box,lab,h100,8,2,2026-10-01,s\n": "row 3, column instance: got 'box'",
-    OWN + "me,box,lab,,,1,2026-10-01,s\n": "every offer needs accelerator and count",
+    OWN + "me,box,lab,,,1,2026-10-01,s\n": "a row of instances.csv needs accelerator, count",
 }
 
 

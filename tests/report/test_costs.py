@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flopwise.fleet.assessment import Saving
+from flopwise.fleet.assessment import CostSaving
 from flopwise.report.blocks import Bars, Table, Text
 from flopwise.report.costs import DRAWN, allocation, costs, intervals, saved, savings
 from flopwise.report.words import digits
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload
 
 
-def saving(what: str, usd: float, *, taken: bool = True, counted: bool = True) -> Saving:
-    return Saving(what=what, workload="chat", usd_per_month=usd, how="how", taken=taken, counted=counted)
+def saving(what: str, usd: float, *, taken: bool = True, counted: bool = True) -> CostSaving:
+    return CostSaving(what=what, workload="chat", usd_per_month=usd, how="how", taken=taken, counted=counted)
 
 
 def test_only_what_adds_up_is_summed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from flopwise.fleet.assessment import Assessment, Saving
+from flopwise.fleet.assessment import Assessment, CostSaving
 from flopwise.report.blocks import Points, Tile, Tiles
 from flopwise.report.summary import summary
 
@@ -47,8 +47,10 @@ def test_carbon_says_of_how_many_workloads_it_is() -> None:
     assert "carbon" not in tiles(assessment(workloads=[dark]))
 
 
-def reserved(usd: float, purchase: str, name: str = "chat", why: str = "") -> Saving:
-    return Saving(what="reserved", workload=name, usd_per_month=usd, how="how", taken=True, purchase=purchase, why=why)
+def reserved(usd: float, purchase: str, name: str = "chat", why: str = "") -> CostSaving:
+    return CostSaving(
+        what="reserved", workload=name, usd_per_month=usd, how="how", taken=True, purchase=purchase, why=why
+    )
 
 
 def test_each_term_has_its_own_savings() -> None:

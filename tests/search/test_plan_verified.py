@@ -10,7 +10,7 @@ from measured_errors import at_most
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Plan, from_json, to_json
 from flopwise.search.deployments import deployments, least_prompt_s, replica_grid
 from flopwise.search.nodes import node_kinds

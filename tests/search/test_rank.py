@@ -12,7 +12,7 @@ import pytest
 from measured_errors import at_most
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds

@@ -10,7 +10,8 @@ import flopwise
 from flopwise.api.compare import CompareAnswer, compare
 from flopwise.errors import SpecError
 from flopwise.search.scaling import BENT_FRAC, STRATEGIES, ScalingPoint
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 
 ASKED: dict[str, Any] = {"gpu": "h100", "gpus": 64, "seq": 4096, "global_batch": 64}
 

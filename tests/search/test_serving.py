@@ -12,7 +12,7 @@ import pytest
 from flopwise.cost.collectives import all_reduce_s
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.deployments import Deployments, deployments, least_prompt_s
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_draft import RejectionLog

@@ -10,13 +10,13 @@ import flopwise
 from flopwise.api.plan import workload
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.plan import plan
 from flopwise.search.training_option import candidate_job, conditions
 from flopwise.search.workload_file import parse_workload
 from flopwise.training.estimate import estimate
 from flopwise.training.goodput import goodput_frac
-from flopwise.training.run import DEFAULT_CONDITIONS
+from flopwise.training.job import DEFAULT_CONDITIONS
 from named import FACTS
 
 

@@ -17,14 +17,12 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import (
     LayoutSearch,
     fastest_layout,
-    floor_flops,
-    floor_gpu_s,
     floor_s,
     layout_search,
     node_table,
@@ -33,12 +31,14 @@ from flopwise.search.layout_search import (
 )  # fmt: skip
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, with_offload
+from flopwise.search.plan_training import floor_flops, floor_gpu_s
 from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
 from flopwise.search.training_option import candidate_job
 from flopwise.search.workload_file import merged_onto, workload_from
 from flopwise.training.documents import lognormal
-from flopwise.training.estimate import TrainJob, estimate, single_parts, single_table
+from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES

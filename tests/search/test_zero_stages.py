@@ -6,7 +6,7 @@ import pytest
 from flopwise.api.train import train
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.search.layout_search import layout_search
 from flopwise.search.scaling import comparison
 from flopwise.training.layout import Layout

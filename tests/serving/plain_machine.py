@@ -13,9 +13,10 @@ from typing import Any
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, runner
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner
+from flopwise.serving.job import ServeJob
 from named import serve_job_with
 
 CHIP = load_facts().accelerator("H100-SXM-80")

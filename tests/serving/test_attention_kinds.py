@@ -9,9 +9,9 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Attend, Layer, Model, Recurrence
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import runner
-from flopwise.serving.iteration import Load
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from named import serve_job_with
 
@@ -22,7 +22,7 @@ CONTEXTS = (1_000, 4_000, 16_000, 64_000)
 def attention_s(model: Model, context: int, batch: int = 32, tp: int = 8) -> float:
     """Seconds that attention and recurrences of all layers take in a decoding step."""
     machine = runner(serve_job_with(model=model, cluster=H200, layout=ServingLayout(tp=tp)))
-    load = Load(decode_batch=batch, decode_context=context)
+    load = StepLoad(decode_batch=batch, decode_context=context)
     stack = model.stacks[0]
     counts = np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)).tolist()
     total = 0.0
@@ -79,16 +79,16 @@ def test_prompts_unfold_a_latent_and_answers_do_not() -> None:
     machine = runner(serve_job_with(model=load_model("DeepSeek-V3"), cluster=H200, layout=ServingLayout(tp=8)))
     item = next(i for k in machine.model.stacks[0].kinds for i in k.items if isinstance(i, Attend))
 
-    def flops(load: Load) -> float:
+    def flops(load: StepLoad) -> float:
         return sum(
             float(np.asarray(k.work.causal_flops))
             for k in machine.kernels_of((item,), load, ServingLayout(tp=8), inside=True)
         )
 
     pairs, heads = 8000 * 8001 / 2, 128 / 8
-    prompt = flops(Load(prefill_tokens=8000, prefill_context=8000))
+    prompt = flops(StepLoad(prefill_tokens=8000, prefill_context=8000))
     assert prompt == pytest.approx(pairs * 2 * heads * (192 + 128), rel=0.01)
-    one = flops(Load(decode_batch=1, decode_context=8000))
+    one = flops(StepLoad(decode_batch=1, decode_context=8000))
     assert one == pytest.approx(8000 * 2 * heads * (576 + 512), rel=0.1)
 
 
@@ -111,7 +111,7 @@ def test_small_batches_touch_few_experts_and_padding_costs() -> None:
         found = [
             k
             for k in machine.kernels_of(
-                kinds, Load(decode_batch=batch, decode_context=100), ServingLayout(tp=2), inside=True
+                kinds, StepLoad(decode_batch=batch, decode_context=100), ServingLayout(tp=2), inside=True
             )
             if k.work.kind == "grouped"
         ]
@@ -125,7 +125,7 @@ def test_small_batches_touch_few_experts_and_padding_costs() -> None:
 
 def test_attention_replicas_that_share_experts_send_tokens() -> None:
     job = serve_job_with(model=load_model("DeepSeek-V3"), cluster=H200, weights="fp8-block")
-    load = Load(decode_batch=64, decode_context=2000)
+    load = StepLoad(decode_batch=64, decode_context=2000)
     shared = runner(job).step(load, ServingLayout(tp=1, dp=8, ep=8))
     cut = runner(job).step(load, ServingLayout(tp=8))
     assert float(np.asarray(shared.communication_s)) > 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import whole_prompts
 from flopwise.serving.memory import ServingLayout

@@ -8,10 +8,10 @@ from math import floor
 import pytest
 from plain_machine import CHIP, DIM, ENGINE, FFN, KV_HEADS, LAYERS, LLAMA, TOKEN_BYTES, VOCAB, WIDTH, plain_job
 
-from flopwise.facts.models import load_model
-from flopwise.serving.assisted import changed_memory, host_bytes
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.memory import ServingLayout, ServingMemory
 from flopwise.serving.startup import cold_start
+from flopwise.serving.technique_runner import changed_memory, host_bytes
 from flopwise.serving.techniques import Offload, Speculation, Techniques
 from named import FACTS, serving_memory
 

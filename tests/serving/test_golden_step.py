@@ -35,25 +35,25 @@ from plain_machine import (
 )
 
 from flopwise.facts.architecture import Attend, Model
-from flopwise.facts.models import load_model
-from flopwise.serving.iteration import Load, StepTime
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.iteration import StepLoad, StepTime
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
 
 ONE = ServingLayout()
 
 
-def step(load: Load, layout: ServingLayout = ONE, **changes: Any) -> StepTime:
+def step(load: StepLoad, layout: ServingLayout = ONE, **changes: Any) -> StepTime:
     """A step of the package; `changes` of the job."""
     found = plain_runner(plain_job(**changes)).step(load, layout)
     return StepTime(*(float(np.asarray(part)) for part in found))
 
 
-def seconds(load: Load, layout: ServingLayout = ONE, **changes: Any) -> float:
+def seconds(load: StepLoad, layout: ServingLayout = ONE, **changes: Any) -> float:
     return float(step(load, layout, **changes).seconds)
 
 
-def grown_s(load: Load, more: Load, **changes: Any) -> float:
+def grown_s(load: StepLoad, more: StepLoad, **changes: Any) -> float:
     return seconds(more, **changes) - seconds(load, **changes)
 
 
@@ -68,7 +68,7 @@ def test_one_token_reads_all_weights_but_the_embedding_and_its_own_cache_once() 
     rows = LAYERS * (4 * WIDTH + HEADS * DIM + (HEADS + 2 * KV_HEADS) * DIM + 3 * FFN) + WIDTH + VOCAB
     moved = 2 * (weights + cache + queries + rows)
     host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + ENGINE.sequence_s
-    found = step(Load(decode_batch=1, decode_context=1000))
+    found = step(StepLoad(decode_batch=1, decode_context=1000))
     assert found.seconds == pytest.approx(moved / BYTES_PER_S + host_s, rel=1e-12)
     assert found.memory_s == pytest.approx(moved / BYTES_PER_S, rel=1e-12)
     assert found.overhead_s == pytest.approx(host_s, rel=1e-12)
@@ -82,25 +82,25 @@ def test_one_token_reads_all_weights_but_the_embedding_and_its_own_cache_once() 
     [(1, 1000, 0, 0), (64, 3000, 0, 0), (512, 100, 0, 0), (0, 0, 2048, 2048), (32, 1500, 1024, 4096), (0, 0, 40, 40)],
 )
 def test_a_step_is_its_products_its_attention_and_the_host(batch: int, context: int, chunk: int, seen: int) -> None:
-    load = Load(decode_batch=batch, decode_context=context, prefill_tokens=chunk, prefill_context=seen)
+    load = StepLoad(decode_batch=batch, decode_context=context, prefill_tokens=chunk, prefill_context=seen)
     assert seconds(load) == pytest.approx(step_s(batch, context, chunk, seen), rel=1e-9)
 
 
 def test_prompts_of_a_step_see_themselves_only() -> None:
     """Four prompts of 512 tokens: a quarter of the pairs that one of 2,048 has, and four rows of the head."""
-    four = Load(prefill_tokens=2048, prefill_context=512, prompts=4)
+    four = StepLoad(prefill_tokens=2048, prefill_context=512, prompts=4)
     assert seconds(four) == pytest.approx(step_s(chunk=2048, seen=512, prompts=4), rel=1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "elem_bytes"), [("bf16", 2), ("fp8", 1), ("int8", 1)])
 def test_each_cached_token_is_read_in_its_format(dtype: str, elem_bytes: int) -> None:
-    less, more = (Load(decode_batch=48, decode_context=c) for c in (2000, 5000))
+    less, more = (StepLoad(decode_batch=48, decode_context=c) for c in (2000, 5000))
     expected = 48 * 3000 * 2 * LAYERS * KV_HEADS * DIM * elem_bytes / BYTES_PER_S
     assert grown_s(less, more, kv_dtype=dtype) == pytest.approx(expected, rel=1e-9)
 
 
 def test_verifying_drafts_computes_them_all_and_reads_the_cache_once() -> None:
-    load = Load(decode_batch=8, decode_context=4000, decode_tokens=5)
+    load = StepLoad(decode_batch=8, decode_context=4000, decode_tokens=5)
     rows = 8 * 5
     layer_s = (
         product_s(rows, 6144, WIDTH) + product_s(rows, WIDTH, WIDTH) + product_s(rows, 2 * FFN, WIDTH)
@@ -113,7 +113,7 @@ def test_verifying_drafts_computes_them_all_and_reads_the_cache_once() -> None:
 # ---- kinds of attention
 
 
-def attention_s(model: Model, load: Load, **changes: Any) -> float:
+def attention_s(model: Model, load: StepLoad, **changes: Any) -> float:
     """Attention of all layers."""
     machine = plain_runner(plain_job(model=model, **changes))
     stack = model.stacks[0]
@@ -129,7 +129,7 @@ def attention_s(model: Model, load: Load, **changes: Any) -> float:
 def test_a_latent_is_read_once_for_all_heads() -> None:
     """DeepSeek-V2 (arXiv:2405.04434) section 2.1: 512 + 64 elements a token and layer; 61 layers."""
     model = load_model("DeepSeek-V3")
-    less, more = (attention_s(model, Load(decode_batch=32, decode_context=c)) for c in (1000, 9000))
+    less, more = (attention_s(model, StepLoad(decode_batch=32, decode_context=c)) for c in (1000, 9000))
     assert more - less == pytest.approx(61 * 32 * 8000 * 576 * 2 / BYTES_PER_S, rel=1e-9)
 
 
@@ -138,7 +138,7 @@ def test_absorbed_attention_computes_with_the_latent() -> None:
 
     The kernel's tiles take 576 for both (FlashMLA, tiles of 64 x 576), 6 % more.
     """
-    load = Load(decode_batch=32, decode_context=8000, decode_tokens=5)
+    load = StepLoad(decode_batch=32, decode_context=8000, decode_tokens=5)
     flops = 61 * 2 * 128 * (576 + 512) * 32 * 5 * 8000
     assert attention_s(load_model("DeepSeek-V3"), load) == pytest.approx(flops / FLOPS_PER_S, rel=0.06)
 
@@ -147,7 +147,7 @@ def test_a_latent_is_unfolded_for_prompts() -> None:
     """Heads of 192 for scores and 128 for values (DeepSeek-V3, arXiv:2412.19437, section 4.2), causal."""
     tokens = 8192
     flops = 61 * 2 * 128 * (192 + 128) * tokens * (tokens / 2 + 64.5)
-    found = attention_s(load_model("DeepSeek-V3"), Load(prefill_tokens=tokens, prefill_context=tokens))
+    found = attention_s(load_model("DeepSeek-V3"), StepLoad(prefill_tokens=tokens, prefill_context=tokens))
     assert found == pytest.approx(flops / FLOPS_PER_S, rel=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_windows_bound_what_is_read() -> None:
     """gpt-oss-120b: 18 of 36 layers see 128 tokens; 8 heads of 64."""
     model = load_model("gpt-oss-120b")
     each = 32 * 2 * 8 * 64 * 2 / BYTES_PER_S
-    a, b = (attention_s(model, Load(decode_batch=32, decode_context=c)) for c in (100, 4000))
+    a, b = (attention_s(model, StepLoad(decode_batch=32, decode_context=c)) for c in (100, 4000))
     queries_s = 36 * 32 * 64 * 2 * 64 * 2 / BYTES_PER_S
     assert a == pytest.approx(36 * 100 * each + queries_s, rel=1e-9)
     assert b == pytest.approx(18 * (4000 + 128) * each + queries_s, rel=1e-9)
@@ -163,7 +163,9 @@ def test_windows_bound_what_is_read() -> None:
 
 def test_heads_of_their_own_cache_each() -> None:
     """Llama-2-7B: 32 key-value heads of 128, 32 layers."""
-    less, more = (attention_s(load_model("Llama-2-7B"), Load(decode_batch=4, decode_context=c)) for c in (500, 2500))
+    less, more = (
+        attention_s(load_model("Llama-2-7B"), StepLoad(decode_batch=4, decode_context=c)) for c in (500, 2500)
+    )
     assert more - less == pytest.approx(32 * 4 * 2000 * 2 * 32 * 128 * 2 / BYTES_PER_S, rel=1e-9)
 
 
@@ -179,10 +181,10 @@ def test_weights_are_read_in_their_format_and_multiply_at_its_rate(
     """Scales a row or a block of 128 weights add at most 2 %; AWQ keeps a 16-bit scale and a 4-bit zero for each 128,
     and unpacks to 16 bits. Decoding reads, a long prompt multiplies."""
     elems = WIDTH * ((HEADS + 2 * KV_HEADS) * DIM + HEADS * DIM + 3 * FFN)
-    decode = Load(decode_batch=1, decode_context=1)
+    decode = StepLoad(decode_batch=1, decode_context=1)
     saved = seconds(decode) - seconds(decode, weights=weights)
     assert saved == pytest.approx(LAYERS * elems * (16 - bits) / 8 / BYTES_PER_S, rel=0.02)
-    prompt = Load(prefill_tokens=8192, prefill_context=8192)
+    prompt = StepLoad(prefill_tokens=8192, prefill_context=8192)
     saved = seconds(prompt) - seconds(prompt, weights=weights)
     expected = LAYERS * 2 * 8192 * elems * (1 / FLOPS_PER_S - 1 / (rate or FLOPS_PER_S))
     assert saved == pytest.approx(expected, rel=1e-3, abs=1e-6)
@@ -194,7 +196,7 @@ def test_weights_are_read_in_their_format_and_multiply_at_its_rate(
 def test_a_token_reads_its_experts_and_many_read_all() -> None:
     """Mixtral (arXiv:2401.04088): 2 of 8 experts of 3 x 4096 x 14336; n tokens touch 8 (1 - (6/8)^n) of them."""
     model = load_model("Mixtral-8x7B")
-    one, eight = (seconds(Load(decode_batch=b, decode_context=1), model=model) for b in (1, 8))
+    one, eight = (seconds(StepLoad(decode_batch=b, decode_context=1), model=model) for b in (1, 8))
     expert = 3 * WIDTH * FFN
     shared = (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 8 * WIDTH) * 32 + 32000 * WIDTH
     touched = 8 * (1 - 0.75**8)
@@ -207,7 +209,7 @@ def test_a_token_reads_its_experts_and_many_read_all() -> None:
 
 def test_a_long_prompt_multiplies_with_two_experts_a_token() -> None:
     """2 x 2 experts x 3 x 4096 x 14336 operations a token and layer; rows of each expert fill tiles."""
-    load = Load(prefill_tokens=8192, prefill_context=8192)
+    load = StepLoad(prefill_tokens=8192, prefill_context=8192)
     found = seconds(load, model=load_model("Mixtral-8x7B"))
     dense = 32 * 2 * 8192 * (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 2 * 3 * WIDTH * FFN)
     attention = 32 * 4 * 32 * 128 * 8192 * (8192 / 2 + 64.5)
@@ -216,7 +218,7 @@ def test_a_long_prompt_multiplies_with_two_experts_a_token() -> None:
 
 def test_the_fullest_rank_holds_the_most_popular_expert() -> None:
     """Skew 2 of 8 experts over 8 ranks: the first expert's rank works on twice the mean."""
-    load = Load(prefill_tokens=8192, prefill_context=8192)
+    load = StepLoad(prefill_tokens=8192, prefill_context=8192)
     layout, model = ServingLayout(tp=8, ep=8), load_model("Mixtral-8x7B")
     machine = plain_runner(plain_job(model=model))
     skewed = replace(machine, expert_skew=2.0)
@@ -231,7 +233,7 @@ def test_the_fullest_rank_holds_the_most_popular_expert() -> None:
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tensor_parallel_layers_sum_twice(tp: int) -> None:
     """Ring all-reduce: 2 (n - 1) / n of the rows' bytes, behind attention and behind the MLP."""
-    load = Load(decode_batch=64, decode_context=2000)
+    load = StepLoad(decode_batch=64, decode_context=2000)
     found = step(load, ServingLayout(tp=tp))
     messages_s = 2 * LAYERS * (LAUNCH_S + 2 * (tp - 1) / tp * 64 * WIDTH * 2 / LINK_BYTES_PER_S)
     assert found.communication_s == pytest.approx(messages_s, rel=1e-9)
@@ -239,7 +241,7 @@ def test_tensor_parallel_layers_sum_twice(tp: int) -> None:
 
 
 def test_pipeline_stages_hand_on_their_rows() -> None:
-    load = Load(decode_batch=16, decode_context=500, prefill_tokens=1024, prefill_context=1024)
+    load = StepLoad(decode_batch=16, decode_context=500, prefill_tokens=1024, prefill_context=1024)
     found = step(load, ServingLayout(tp=2, pp=4))
     hops_s = 3 * (LAUNCH_S + 1040 * WIDTH * 2 / 2 / LINK_BYTES_PER_S)
     sums_s = 2 * LAYERS * (LAUNCH_S + 1040 * WIDTH * 2 / LINK_BYTES_PER_S)
@@ -248,7 +250,7 @@ def test_pipeline_stages_hand_on_their_rows() -> None:
 
 
 def test_stages_in_other_nodes_are_reached_by_the_network() -> None:
-    found = step(Load(decode_batch=16, decode_context=500), ServingLayout(tp=8, pp=2))
+    found = step(StepLoad(decode_batch=16, decode_context=500), ServingLayout(tp=8, pp=2))
     hop_s = LAUNCH_S + 16 * WIDTH * 2 / 8 / NETWORK_BYTES_PER_S
     sums_s = 2 * LAYERS * (LAUNCH_S + 2 * 7 / 8 * 16 * WIDTH * 2 / LINK_BYTES_PER_S)
     assert found.communication_s == pytest.approx(hop_s + sums_s, rel=1e-9)
@@ -259,7 +261,7 @@ def test_tokens_travel_to_their_experts_and_back() -> None:
 
     8 of 256 experts over 8 ranks: a token goes once to each of 8 (1 - (7/8)^8) ranks, an eighth of them its own.
     """
-    load = Load(decode_batch=64, decode_context=2000)
+    load = StepLoad(decode_batch=64, decode_context=2000)
     found = step(load, ServingLayout(dp=8, ep=8), model=load_model("DeepSeek-V3"), weights="fp8-block")
     copies = 8 * (1 - (7 / 8) ** 8)
     routed = 64 * copies * 7168 * 7 / 8
@@ -269,14 +271,18 @@ def test_tokens_travel_to_their_experts_and_back() -> None:
 
 def test_experts_cut_over_ranks_gather_all_tokens_and_sum() -> None:
     """Mixtral on 4 attention replicas, experts over 2 of the 4 ranks: all-gather of the rows, reduce-scatter back."""
-    found = step(Load(decode_batch=64, decode_context=500), ServingLayout(dp=4, ep=2), model=load_model("Mixtral-8x7B"))
+    found = step(
+        StepLoad(decode_batch=64, decode_context=500), ServingLayout(dp=4, ep=2), model=load_model("Mixtral-8x7B")
+    )
     one_s = LAUNCH_S + 3 / 4 * 4 * 64 * WIDTH * 2 / LINK_BYTES_PER_S
     assert found.communication_s == pytest.approx(32 * 2 * one_s, rel=1e-9)
 
 
 def test_experts_of_tensor_parallel_ranks_are_summed_once() -> None:
     """Attention's rows and the experts': two all-reduces a layer, no dispatch."""
-    found = step(Load(decode_batch=64, decode_context=500), ServingLayout(tp=4, ep=4), model=load_model("Mixtral-8x7B"))
+    found = step(
+        StepLoad(decode_batch=64, decode_context=500), ServingLayout(tp=4, ep=4), model=load_model("Mixtral-8x7B")
+    )
     one_s = LAUNCH_S + 2 * 3 / 4 * 64 * WIDTH * 2 / LINK_BYTES_PER_S
     assert found.communication_s == pytest.approx(32 * 2 * one_s, rel=1e-9)
 
@@ -288,7 +294,7 @@ def test_norms_and_elementwise_operations_cross_memory_once() -> None:
     """A layer's rope reads and writes 40 heads; norms and residuals read 2 + 1 rows' widths each and write 1 + 1;
     silu reads gate and up and writes one; embedding and last norm are charged for the row that makes a token."""
     rows = 2048
-    load = Load(prefill_tokens=rows, prefill_context=rows)
+    load = StepLoad(prefill_tokens=rows, prefill_context=rows)
     placed = plain_cluster(pointwise_frac=0.5)
     added = seconds(load, cluster=placed) - seconds(load)
     layer = 2 * 40 * DIM + 2 * (3 + 2) * WIDTH + 3 * FFN
@@ -300,7 +306,7 @@ def test_norms_and_elementwise_operations_cross_memory_once() -> None:
 
 def test_kernels_hide_part_of_their_start() -> None:
     """Programmatic dependent launch: `hidden_frac` of a kernel's fixed time passes behind the kernel before it."""
-    load = Load(decode_batch=64, decode_context=2000)
+    load = StepLoad(decode_batch=64, decode_context=2000)
     kernels = LAYERS * (4 + 4 + 1) + 3  # products, elementwise passes, attention; embedding, last norm, head
     placed = plain_cluster(kernel_s=4e-6, decode_s=4e-6, pointwise_frac=1e12)
     added = seconds(load, cluster=placed) - seconds(load)
@@ -311,7 +317,7 @@ def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
     """A100: no fp8 units; `cache_convert_flops` vector operations for each cached element and query head."""
     peak = {"bf16": FLOPS_PER_S, "fp16": FLOPS_PER_S, "fp32": 19.5e12}
     placed = replace(plain_cluster(), rates=replace(plain_cluster(cache_convert_flops=60.0).rates, peak=peak))
-    less, more = (Load(decode_batch=16, decode_context=c) for c in (1000, 3000))
+    less, more = (StepLoad(decode_batch=16, decode_context=c) for c in (1000, 3000))
     read_s = 16 * 2000 * 2 * LAYERS * KV_HEADS * DIM / BYTES_PER_S
     convert_s = 16 * 2000 * 2 * LAYERS * HEADS * DIM * 60.0 / 19.5e12
     assert grown_s(less, more, cluster=placed, kv_dtype="fp8") == pytest.approx(read_s + convert_s, rel=1e-6)
@@ -319,7 +325,7 @@ def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
 
 def test_kernels_without_groups_read_the_cache_for_each_query_head() -> None:
     machine = plain_runner(grouped_decode=False)
-    less, more = (machine.step(Load(decode_batch=16, decode_context=c), ONE).seconds for c in (1000, 3000))
+    less, more = (machine.step(StepLoad(decode_batch=16, decode_context=c), ONE).seconds for c in (1000, 3000))
     expected = 16 * 2000 * 2 * LAYERS * HEADS * DIM * 2 / BYTES_PER_S
     assert float(np.asarray(more - less)) == pytest.approx(expected, rel=1e-9)
 

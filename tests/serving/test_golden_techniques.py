@@ -26,13 +26,12 @@ from plain_machine import (
     step_s,
 )
 
-from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, estimate, runner
-from flopwise.serving.iteration import Load
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.estimate import estimate, percentiles, runner
+from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import ServeEstimate
 from flopwise.serving.techniques import Offload, Speculation, Techniques
-from flopwise.serving.under_load import percentiles
 
 INPUT, OUTPUT = 1024, 256
 HALF_WAY = INPUT + OUTPUT / 2
@@ -192,7 +191,7 @@ def test_layers_on_the_host_run_there_and_their_rows_travel() -> None:
     """llama.cpp: a quarter of the layers at a tenth of the bandwidth; activations go there and back over PCIe."""
     host = replace(PLAIN.rates, hbm_bytes_per_s=BYTES_PER_S / 10)
     machine = runner(job(Techniques(offload=Offload(frac=0.25, host=host))))
-    found = float(np.asarray(machine.step(Load(decode_batch=2, decode_context=500), ServingLayout()).seconds))
+    found = float(np.asarray(machine.step(StepLoad(decode_batch=2, decode_context=500), ServingLayout()).seconds))
     on_device_s = step_s(2, 500)
     head_s = product_s(2, VOCAB, WIDTH)
     layers_s = step_s(2, 500, host_s=0.0) - head_s
@@ -204,6 +203,6 @@ def test_layers_on_the_host_run_there_and_their_rows_travel() -> None:
 def test_from_32_tokens_a_step_the_device_computes_what_the_host_holds() -> None:
     host = replace(PLAIN.rates, hbm_bytes_per_s=BYTES_PER_S / 10)
     machine = runner(job(Techniques(offload=Offload(frac=0.25, host=host))))
-    found = float(np.asarray(machine.step(Load(decode_batch=32, decode_context=500), ServingLayout()).seconds))
+    found = float(np.asarray(machine.step(StepLoad(decode_batch=32, decode_context=500), ServingLayout()).seconds))
     loading_s = 0.25 * LAYER_BYTES / (0.76 * PCIE_BYTES_PER_S)  # not prefetched: it stands before the computing
     assert found == pytest.approx(step_s(32, 500) + loading_s, rel=1e-6)

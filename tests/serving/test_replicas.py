@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.serving.bands import serving_class
-from flopwise.serving.estimate import ServeJob, estimate, runner
-from flopwise.serving.iteration import Load
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import ServeJob, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
 from named import serve_job_with, weight_bytes, weights_per_gpu
@@ -81,12 +81,12 @@ def test_random_arrivals_are_served_up_to_the_capacity(share: float) -> None:
 
 def test_a_step_without_prefill_or_without_decoding_starts_no_kernel_for_it() -> None:
     machine, layout = runner(_job()), ServingLayout()
-    decode = machine.step(Load(decode_batch=8, decode_context=100.0), layout)
+    decode = machine.step(StepLoad(decode_batch=8, decode_context=100.0), layout)
     both = machine.step(
-        Load(decode_batch=8, decode_context=100.0, prefill_tokens=1, prefill_context=1, prompts=1), layout
+        StepLoad(decode_batch=8, decode_context=100.0, prefill_tokens=1, prefill_context=1, prompts=1), layout
     )
     assert float(both.seconds) - float(decode.seconds) > 32 * 1e-6
-    assert np.isfinite(float(machine.step(Load(prefill_tokens=64, prefill_context=64), layout).seconds))
+    assert np.isfinite(float(machine.step(StepLoad(prefill_tokens=64, prefill_context=64), layout).seconds))
 
 
 def test_classes_of_errors() -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob, estimate, runner
-from flopwise.serving.iteration import Load
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import Ranged, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import Ranged
 from flopwise.serving.techniques import PLAIN, Offload, Speculation, Techniques
 from named import serve_job_with
 
@@ -118,7 +118,7 @@ def test_what_computes_little_is_not_bound_by_computing(device: str) -> None:
         for weights in ("bf16", "awq"):
             for users in (1, 4, 16, 64, 256):
                 job = serve_job_with(model=model, cluster=place, weights=weights, concurrency=users, static=True)
-                step = runner(job).step(Load(decode_batch=users, decode_context=1000), job.layout)
+                step = runner(job).step(StepLoad(decode_batch=users, decode_context=1000), job.layout)
                 parts = {"compute": step.compute_s, "memory": step.memory_s, "host": step.overhead_s}
                 assert float(sum(parts.values())) == pytest.approx(float(step.seconds))
                 most = max(parts, key=lambda part: float(parts[part]))

@@ -11,7 +11,7 @@ from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.serving.memory import ServingLayout
 from named import (
     kv_capacity_tokens,

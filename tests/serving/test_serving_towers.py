@@ -8,10 +8,10 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops, encoder_tokens
 from flopwise.serving.estimate import estimate, runner
-from flopwise.serving.iteration import Load, prompt, whole_prompts
+from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import least_prompt_s
 from named import serve_job_with
@@ -55,7 +55,9 @@ def test_a_pass_over_whole_prompts_counts_all_towers(name: str) -> None:
 
 def test_decoding_reads_the_encoders_keys_and_values_and_runs_no_encoder() -> None:
     machine = runner(serve_job_with(model=WHISPER, cluster=H100))
-    near, far = (machine.step(Load(decode_batch=64, decode_context=20, encoder=tokens), ONE) for tokens in (100, 1500))
+    near, far = (
+        machine.step(StepLoad(decode_batch=64, decode_context=20, encoder=tokens), ONE) for tokens in (100, 1500)
+    )
     keys = 64 * 1400 * 32 * 2 * 1280 * 2.0  # sequences x tokens x layers x K and V x width x bytes
     assert float(far.floor_s - near.floor_s) == pytest.approx(keys / H100.accelerator.hbm_bytes_per_s, rel=0.05)
     text = estimate(serve_job_with(model=T5, cluster=H100, input_tokens=500, output_tokens=2, concurrency=1))

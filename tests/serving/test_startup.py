@@ -6,8 +6,8 @@ import pytest
 
 import flopwise
 from flopwise.cost.cluster import cluster
-from flopwise.facts.models import load_model
-from flopwise.serving.estimate import ServeJob
+from flopwise.facts.models.catalog import load_model
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.startup import cold_start
 from named import FACTS, serve_job_with

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate, runner
-from flopwise.serving.iteration import Load
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
@@ -61,8 +61,8 @@ def test_columns_equal_single_calls() -> None:
 
 def test_steps_lie_above_their_floor() -> None:
     for load in (
-        Load(decode_batch=1, decode_context=500),
-        Load(decode_batch=64, decode_context=2000, prefill_tokens=2048, prefill_context=2048),
+        StepLoad(decode_batch=1, decode_context=500),
+        StepLoad(decode_batch=64, decode_context=2000, prefill_tokens=2048, prefill_context=2048),
     ):
         step = MACHINE.step(load, ONE)
         assert float(step.floor_s) <= float(step.seconds)
@@ -140,13 +140,13 @@ def test_a_prompt_in_pieces_takes_a_step_for_each() -> None:
     whole, pieces = (
         estimate(replace(JOB, static=True, concurrency=1, prefill_tokens=n)).ttft_s.value for n in (1000, 1)
     )
-    one = runner(replace(JOB, prefill_tokens=1)).step(Load(prefill_tokens=1, prefill_context=1000), ONE).seconds
+    one = runner(replace(JOB, prefill_tokens=1)).step(StepLoad(prefill_tokens=1, prefill_context=1000), ONE).seconds
     assert pieces > 50 * whole
     assert pieces == pytest.approx(1000 * float(one), rel=0.05)
 
 
 def test_kernels_in_a_chain_are_no_slower_and_no_faster_than_their_work() -> None:
-    load = Load(decode_batch=8, decode_context=1000)
+    load = StepLoad(decode_batch=8, decode_context=1000)
     hidden = replace(MACHINE, engine=replace(MACHINE.engine, hidden_frac=1.0))
     alone = replace(MACHINE, engine=replace(MACHINE.engine, hidden_frac=0.0))
     for a, b in zip(
@@ -157,7 +157,7 @@ def test_kernels_in_a_chain_are_no_slower_and_no_faster_than_their_work() -> Non
 
 def test_an_emulated_cache_format_costs_time_on_devices_without_its_units() -> None:
     a100 = cluster(FACTS.accelerator("A100-SXM-80"))
-    load = Load(decode_batch=64, decode_context=1500)
+    load = StepLoad(decode_batch=64, decode_context=1500)
     for place, slower in ((a100, True), (H100, False)):
         machine = runner(replace(JOB, cluster=place))
         eight = replace(machine, kv_dtype=FACTS.cache_format("fp8")).step(load, ONE).seconds
@@ -169,7 +169,7 @@ def test_an_emulated_cache_format_costs_time_on_devices_without_its_units() -> N
 
 
 def test_engines_that_know_no_groups_read_the_cache_for_each_head() -> None:
-    load = Load(decode_batch=64, decode_context=4000)
+    load = StepLoad(decode_batch=64, decode_context=4000)
     old = replace(MACHINE, engine=replace(MACHINE.engine, grouped_decode=False))
     attend = [
         k for k in old.kernels_of(LLAMA.stacks[0].kinds[0].items, load, ONE, inside=True) if k.work.kind == "attention"
@@ -198,7 +198,7 @@ def test_files_of_llama_cpp_quantise_the_head() -> None:
     assert head_weight_bits(LLAMA, "Q4_K_M") == pytest.approx(6.5625)
     assert head_weight_bits(LLAMA, "fp8") == 16.0
     small = runner(replace(JOB, engine=FACTS.engine("llama.cpp"), weights=FACTS.weight_format("Q4_K_M")))
-    load = Load(decode_batch=1, decode_context=100)
+    load = StepLoad(decode_batch=1, decode_context=100)
     assert small.step(load, ONE).seconds < replace(small, head_bits=16.0).step(load, ONE).seconds
 
 
@@ -209,7 +209,7 @@ def test_engines_own_kernels_draw_no_more_than_a_core_can() -> None:
     assert chip.num_sms is not None
     assert chip.boost_clock_hz is not None
     drawn = machine.engine.core_bytes_per_cycle * chip.num_sms * chip.boost_clock_hz
-    step = machine.step(Load(decode_batch=1, decode_context=1), ONE)
+    step = machine.step(StepLoad(decode_batch=1, decode_context=1), ONE)
     assert float(step.seconds) > (16.06e9 - 128256 * 4096 * 2) / drawn
 
 

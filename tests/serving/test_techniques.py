@@ -12,15 +12,14 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.serving.assisted import AssistedRunner, request_work
+from flopwise.facts.models.catalog import load_model
 from flopwise.serving.disaggregated import pools, queue_s
-from flopwise.serving.estimate import ServeJob, estimate, job_memory, runner
-from flopwise.serving.iteration import Load, Runner
+from flopwise.serving.estimate import estimate, job_memory, runner
+from flopwise.serving.iteration import Runner, StepLoad
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.prefix import cached_tokens
-from flopwise.serving.result import ServeEstimate
 from flopwise.serving.speculative import block_draft, speedup, tokens_per_step, tokens_variance
+from flopwise.serving.technique_runner import TechniqueRunner, cached_tokens, request_work
 from flopwise.serving.techniques import Offload, Speculation, Techniques
 from named import layer_bytes, serve_job_with, transfer_bytes, weight_bytes
 
@@ -52,8 +51,8 @@ def test_nothing_asked_is_the_plain_runner() -> None:
 def test_a_runner_whose_techniques_do_nothing_takes_the_same_steps() -> None:
     plain = runner(JOB)
     idle = runner(replace(JOB, techniques=Techniques(hit_frac=1e-12)))
-    assert isinstance(idle, AssistedRunner)
-    load = Load(decode_batch=16, decode_context=800, prefill_tokens=512, prefill_context=2000)
+    assert isinstance(idle, TechniqueRunner)
+    load = StepLoad(decode_batch=16, decode_context=800, prefill_tokens=512, prefill_context=2000)
     assert float(np.asarray(idle.step(load, JOB.layout).seconds)) == pytest.approx(
         float(np.asarray(plain.step(load, JOB.layout).seconds)), rel=1e-9
     )
@@ -178,7 +177,7 @@ def test_one_block_on_an_h100_lies_near_what_sglang_publishes() -> None:
 
 def test_verifying_reads_the_cache_once_for_all_proposals() -> None:
     machine = runner(JOB)
-    one = Load(decode_batch=8, decode_context=4000)
+    one = StepLoad(decode_batch=8, decode_context=4000)
     five = replace(one, decode_tokens=5)
     ratio = machine.step(five, JOB.layout).seconds / machine.step(one, JOB.layout).seconds
     assert 1.0 <= float(np.asarray(ratio)) < 1.3

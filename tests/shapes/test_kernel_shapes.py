@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from flopwise.cost.kernels import FLASH_DIMS, TILES, flash_dim
 from flopwise.cost.rates import Rates, rates
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.ops.work import Work
+from flopwise.facts.models.catalog import load_model
+from flopwise.ops.shapes import Work
 from flopwise.shapes.kernels import (
     aligned_elems,
     kernel_names,

@@ -11,7 +11,8 @@ import flopwise
 from flopwise.api.shapes import advise
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.shapes.answer import ShapeAnswer
 from flopwise.shapes.rules import WORTH, Advice
 from named import FACTS

@@ -9,8 +9,9 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.fabric import UNBOUNDED, Fabric, Level
 from flopwise.cost.kernels import TILES
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import model_from_config
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.facts.models.config import model_from_config
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from named import recipe_with
 

@@ -12,7 +12,7 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.provenance import walk
 from flopwise.training.documents import (
@@ -27,10 +27,11 @@ from flopwise.training.documents import (
     longest_moments,
     waiting_frac,
 )
-from flopwise.training.estimate import TrainJob, counted_batch, estimate
+from flopwise.training.estimate import counted_batch, estimate
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout
-from flopwise.training.step import Inner, step_parts, step_table
+from flopwise.training.job import TrainJob
+from flopwise.training.layout import Inner, Layout
+from flopwise.training.step import step_parts, step_table
 from named import recipe_with
 
 SEQ = 2048

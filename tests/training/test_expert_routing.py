@@ -11,14 +11,15 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.routing import hottest_rank_load
 from flopwise.provenance import walk
-from flopwise.training.estimate import TrainJob, estimate, single_table
+from flopwise.training.estimate import estimate, single_table
 from flopwise.training.explain import train_figure
-from flopwise.training.layout import Layout
+from flopwise.training.job import TrainJob
+from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.step import Inner, owned_params, step_parts, step_table
+from flopwise.training.step import owned_params, step_parts, step_table
 from named import FACTS, recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)

@@ -16,17 +16,19 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.tensors import parameters
 from flopwise.provenance import walk
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate, single_table
+from flopwise.training.estimate import estimate, single_table
 from flopwise.training.explain import train_figure
 from flopwise.training.frozen import Frozen, frozen_of, split_model, training_flops
+from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import ALL_TARGETS, Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.table import MemoryTable
 from named import lora_with, recipe_with, weight_bytes
 
 ORACLE = Path(__file__).parents[1] / "oracle"

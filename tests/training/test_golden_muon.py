@@ -24,9 +24,10 @@ from lossless import (
 )
 from test_golden_training_step import EXPERT_FFN, EXPERTS, mixture_job
 
-from flopwise.facts.models import load_model
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.facts.models.catalog import load_model
+from flopwise.training.estimate import estimate
 from flopwise.training.frozen import Frozen
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Lora
 from flopwise.training.memory import step_memory
 from named import recipe_with

@@ -27,12 +27,12 @@ from lossless import (
 )
 from test_golden_training_step import ATTENTION, BATCH, EMBEDDING, FORWARD, LIGHT, LOSS, MEGATRON, SEQ
 
-from flopwise.training.checkpoint import daly_interval_s
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.frozen import Frozen
-from flopwise.training.goodput import Reliability, goodput
+from flopwise.training.goodput import Reliability, daly_interval_s, goodput
+from flopwise.training.job import Conditions
 from flopwise.training.layout import Lora
-from flopwise.training.run import Conditions, Run
+from flopwise.training.run import Run
 from named import lora_with
 
 TOKENS = 1e9

@@ -9,11 +9,11 @@ import pytest
 from lossless import FFN, HEADS, KV, LAYERS, MATRICES, MODEL, NORMS, PARAMS, VOCAB, WIDTH, job
 from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
 
-from flopwise.training.checkpoint import checkpoint_bytes
 from flopwise.training.frozen import Frozen
+from flopwise.training.goodput import checkpoint_bytes
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
-from flopwise.training.table import MemoryTable
 from named import FACTS, changed, recipe_with
 
 SEQ, BATCH = 4096, 32

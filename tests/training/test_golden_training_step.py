@@ -26,8 +26,9 @@ from lossless import (
     machine,
 )
 
-from flopwise.facts.models import model_from_config
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.facts.models.config import model_from_config
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
 from flopwise.training.storage import Reads

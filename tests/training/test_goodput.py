@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.training.checkpoint import daly_interval_s
 from flopwise.training.goodput import (
     DEFAULT_RELIABILITY,
     Reliability,
+    daly_interval_s,
     goodput,
     goodput_frac,
     interruptions_per_s,

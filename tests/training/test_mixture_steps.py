@@ -13,15 +13,16 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.activations import fine_bytes, saved_tensors
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
-from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.estimate import TrainEstimate, estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
-from flopwise.training.widths import added_grad_bytes
+from flopwise.training.state_bytes import added_grad_bytes
 from named import FACTS, recipe_with
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)

@@ -8,10 +8,11 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.provenance import walk
-from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.explain import train_figure
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.offload import host_update_s, passes_transfer_s
 from named import recipe_with

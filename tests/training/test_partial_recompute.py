@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.activations import layer_activation_bytes
 from flopwise.ops.shapes import Split
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.stages import Partial, even_layers, recomputed, stage_layer_counts
+from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts
 from named import recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
@@ -133,8 +134,8 @@ def test_memory_of_columns_equals_single_layouts() -> None:
 
 def test_which_blocks() -> None:
     edges = np.array([0, 3, 8])
-    assert recomputed(edges, Partial(every=3)).nonzero()[0].tolist() == [2, 5]
-    assert recomputed(edges, Partial(first=2)).nonzero()[0].tolist() == [0, 1, 3, 4]
+    assert recomputed_layers(edges, Partial(every=3)).nonzero()[0].tolist() == [2, 5]
+    assert recomputed_layers(edges, Partial(first=2)).nonzero()[0].tolist() == [0, 1, 3, 4]
     counts = stage_layer_counts((0, 0, 1, 1, 1, 1, 1, 1), 2, 2, (3, 5), Partial(first=2))
     assert counts.tolist() == [[0, 1, 2, 0], [0, 3, 0, 2]]
 

@@ -13,15 +13,14 @@ import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.tensors import parameters
-from flopwise.training.checkpoint import checkpoint_bytes
-from flopwise.training.estimate import TrainJob, estimate
-from flopwise.training.goodput import Reliability
+from flopwise.training.estimate import estimate
+from flopwise.training.goodput import Reliability, checkpoint_bytes
+from flopwise.training.job import Conditions, TrainJob
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout
-from flopwise.training.run import Conditions
-from flopwise.training.stragglers import expected_largest, slowdown
-from flopwise.training.table import MemoryTable
+from flopwise.training.run import expected_largest, slowdown
 from flopwise.training.token_rules import (
     critical_batch_of_loss,
     critical_batch_of_tokens,

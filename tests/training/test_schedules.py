@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.facts.models.catalog import load_model
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.schedules import NAMES, SCHEDULES, Others, Pipe, bubble_s, in_flight, paired_frac, schedule_code

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model, model_from_config
-from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
+from flopwise.training.estimate import TrainEstimate, estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from named import lora_with, recipe_with
 

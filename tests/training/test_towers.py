@@ -6,11 +6,12 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
 from flopwise.training.explain import train_figure
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.towers import tower_items
 from named import FACTS, recipe_with

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
-from flopwise.facts.models import load_model, model_from_config
+from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
 from flopwise.training.memory import Memory, peak_bytes, step_memory
-from flopwise.training.table import MemoryTable
 from named import FACTS, lora_with, recipe_with, training_remedies
 
 

@@ -49,12 +49,12 @@ def assess_with_plans(
 ) -> Assessed:
     """The assessment, as `assess` gives it, with the plan of each workload for `flopwise.report.write.write_report`."""
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.assess import assessed
-    from flopwise.fleet.file import fleet_from, load_fleet
+    from flopwise.fleet.assess import assess_with_plans as fleet_assessment
+    from flopwise.fleet.read import fleet_from, load_fleet
 
     day = _day(today)
     platform = fleet_from(fleet) if isinstance(fleet, dict) else load_fleet(fleet)
-    return assessed(platform, load_facts(facts), scenarios=scenarios, seed=seed, today=day, advance=advance)
+    return fleet_assessment(platform, load_facts(facts), scenarios=scenarios, seed=seed, today=day, advance=advance)
 
 
 def _day(today: str | None) -> str:

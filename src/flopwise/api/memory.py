@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.serving.memory import ServingLayout, ServingMemory
-    from flopwise.serving.remedies import Remedy as ServingRemedy
+    from flopwise.serving.remedies import ServingRemedy
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
-    from flopwise.training.remedies import Remedy as TrainingRemedy
+    from flopwise.training.remedies import TrainingRemedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,8 +144,8 @@ def own_prices(
         InfeasibleError: nobody's purchase price of it is known.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.own import site
     from flopwise.fleet.own_hour import hourly_prices
+    from flopwise.fleet.own_machines import site
     from flopwise.fleet.spec import SiteFigures
     from flopwise.options import take
 

@@ -13,14 +13,13 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
-from flopwise.serving.technique_request import TechniquePlace, TechniqueRequest
+from flopwise.serving.technique_request import TechniqueContext, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.job import ServeEstimate, ServeJob
     from flopwise.serving.startup import ColdStart
 
 START_TOKENS = 4
@@ -141,13 +140,14 @@ def replica_job(
         SpecError: a degree that the model does not allow, or a technique that does not go with it.
         UnknownNameError: no such format, engine, draft or processor.
     """
-    from flopwise.serving.estimate import ServeJob, check_layout
+    from flopwise.serving.estimate import check_layout
+    from flopwise.serving.job import ServeJob
 
     spec, native = deployment.in_its_format(model)
     software = spec.software(source.known)
     check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
-    place = TechniquePlace(
+    place = TechniqueContext(
         tp=spec.tp, weights=software["weights"], engine=software["engine"], chip=cluster.accelerator, facts=source.known
     )
     job = ServeJob(
@@ -156,7 +156,7 @@ def replica_job(
         layout=spec.layout(),
         **software,
         memory_frac=spec.memory_fraction,
-        techniques=techniques.looked_up(model, place, source.model),
+        techniques=techniques.resolve(model, place, source.model),
     )
     return job, native
 
@@ -201,10 +201,10 @@ def _answered(
     request: RequestSpec,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
-    from flopwise.serving.assisted import host_bytes
     from flopwise.serving.estimate import estimate, job_memory
     from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
+    from flopwise.serving.technique_runner import host_bytes
     from flopwise.units import format_price
 
     found, rate, concurrency = estimate(job), request.rate, request.concurrency
@@ -256,8 +256,8 @@ def _request_text(job: ServeJob) -> str:
 
 def _under_load(job: ServeJob, found: ServeEstimate, rate: float) -> UnderLoad:
     """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
+    from flopwise.serving.estimate import percentiles
     from flopwise.serving.memory import generates
-    from flopwise.serving.under_load import percentiles
 
     if not generates(job.model):
         raise SpecError(

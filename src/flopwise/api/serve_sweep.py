@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flopwise.facts.architecture import Model
+    from flopwise.serving.job import ServeEstimate
     from flopwise.serving.load_curve import SweepPoint
-    from flopwise.serving.result import ServeEstimate
 
 AXES = ("concurrency", "batch", "tp")
 

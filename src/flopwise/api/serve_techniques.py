@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
-    from flopwise.serving.estimate import ServeJob
-    from flopwise.serving.result import ServeEstimate
+    from flopwise.serving.job import ServeEstimate, ServeJob
     from flopwise.serving.spec import StartSpec
     from flopwise.serving.startup import ColdStart
 
@@ -31,9 +30,9 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
     """How much drafts gain at this load, and up to which batch; None without them."""
     import numpy as np
 
-    from flopwise.serving.assisted import request_work, tokens_a_round
     from flopwise.serving.estimate import runner
-    from flopwise.serving.iteration import Load
+    from flopwise.serving.iteration import StepLoad
+    from flopwise.serving.technique_runner import request_work, tokens_a_round
 
     how = job.techniques.speculation
     if how is None:
@@ -44,7 +43,7 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
 
     def token_s(one: ServeJob) -> np.ndarray:
         tokens, rounds = request_work(one)
-        load = Load(decode_batch=batch, decode_context=tokens + rounds / 2.0)
+        load = StepLoad(decode_batch=batch, decode_context=tokens + rounds / 2.0)
         return np.asarray(runner(one).step(load, one.layout).seconds) / tokens_a_round(one)
 
     gain = token_s(without) / token_s(job)

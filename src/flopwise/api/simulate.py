@@ -78,12 +78,12 @@ def autoscale(
             MissingFactError as `simulate`.
     """
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.elasticity import autoscaled
+    from flopwise.serving.sim.elasticity import autoscaling_report
     from flopwise.serving.sim.result import Slo
     from flopwise.serving.startup import DEFAULT_STORAGE
 
     drive = SourceSpec(facts=keywords.get("facts")).known.storage(DEFAULT_STORAGE)
-    return autoscaled(
+    return autoscaling_report(
         resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def batch(
     """
     from flopwise.serving.memory import generates
     from flopwise.serving.sim.batch_queue import WorkerMachines, queue_answer
-    from flopwise.serving.technique_rules import told_of_techniques
+    from flopwise.serving.technique_rules import technique_assumptions
 
     request, machines, deployment, techniques = take(
         keywords, queue or BatchRequest(queue=requests), machines or MachineSpec(), deployment or ServingSpec(),
@@ -167,7 +167,7 @@ def batch(
             facts=source.known,
         )
 
-    notes = (*native, *found.notes, *told_of_techniques(job))
+    notes = (*native, *found.notes, *technique_assumptions(job))
     return queue_answer(request, job, machines_of, notes, report)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from flopwise.search.sweep import Planned, Sweep, SweepPoint
+    from flopwise.search.sweep import Planned, Sweep, SweptWorkload
 
 Advance = Callable[[int, int], None]
 
 
-def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
+def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
     """The workloads of a sweep (a file, or plain data with the same keys); None where it is a single workload.
 
     Raises:
@@ -30,7 +30,7 @@ def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweepPoin
 
 
 def sweep(
-    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweepPoint],
+    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweptWorkload],
     *,
     engine: str = "inline",
     address: str | None = None,
@@ -49,10 +49,10 @@ def sweep(
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.search.engines import run
-    from flopwise.search.sweep import Sweep, SweepPoint
+    from flopwise.search.sweep import Sweep, SweptWorkload
 
     started = time.perf_counter()
-    given = isinstance(source, list) and all(isinstance(p, SweepPoint) for p in source)
+    given = isinstance(source, list) and all(isinstance(p, SweptWorkload) for p in source)
     found: Any = source if given and source else points(source)
     if found is None:
         raise SpecError("a single workload is no sweep: it has neither `sweep` nor `workloads`; plan it with `plan`")

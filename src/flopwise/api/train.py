@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.training.estimate import TrainEstimate
+    from flopwise.training.job import Conditions
     from flopwise.training.layout import Layout, Recipe
-    from flopwise.training.run import Conditions
     from flopwise.training.storage import Reads
     from flopwise.training.token_rules import TokenRules
 
@@ -154,9 +154,9 @@ def answered(
     conditions: Conditions | None = None,
 ) -> TrainAnswer:
     """The answer for one layout."""
-    from flopwise.training.estimate import TrainJob, estimate
+    from flopwise.training.estimate import estimate
+    from flopwise.training.job import DEFAULT_CONDITIONS, TrainJob
     from flopwise.training.rules_of_thumb import step_rules
-    from flopwise.training.run import DEFAULT_CONDITIONS
     from flopwise.training.token_rules import token_rules
     from flopwise.units import format_percent, format_price
 

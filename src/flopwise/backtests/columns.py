@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from flopwise.backtests.names import BRACKETS, QUANT_SUFFIX
-from flopwise.backtests.prediction import number
-
-Row = Mapping[str, str]
+from flopwise.backtests.prediction import Row, number
 
 
 class Scaled(NamedTuple):

@@ -8,13 +8,12 @@ that were not the fastest are in their hours: `campaign_frac` is the share that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, banded, choice, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, Row, choice, no_prediction, number, whole, with_interval
 from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
@@ -29,8 +28,6 @@ from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
 from flopwise.training.layout import Recipe
-
-Row = Mapping[str, str]
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
@@ -121,7 +118,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
     """GPU-hours of one row, with their interval."""
     name, measured, tokens = row.get("id", ""), number(row, "gpu_hours"), number(row, "tokens")
     if tokens is None:
-        return skipped(name, UNIT, "the number of tokens (tokens) is missing", measured)
+        return no_prediction(name, UNIT, "the number of tokens (tokens) is missing", measured)
     try:
         gpus = whole(row, "gpus", DEFAULT_GPUS)
         model = named_model(row.get("model", ""), facts)
@@ -129,7 +126,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         recipe = row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
     except FlopwiseError as error:
-        return skipped(name, UNIT, str(error), measured)
+        return no_prediction(name, UNIT, str(error), measured)
     hours = steps / campaign_frac(facts.calibration)
     band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
-    return banded(name, UNIT, measured, hours, band)
+    return with_interval(name, UNIT, measured, hours, band)

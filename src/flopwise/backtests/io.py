@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, banded, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, Row, no_prediction, number, whole, with_interval
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
@@ -15,7 +13,7 @@ from flopwise.storage.samples import SampledWorkload, device_rate, workload_of_m
 UNIT = "B/s"
 
 
-def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
+def row_workload(row: Row, facts: Facts) -> SampledWorkload:
     """The benchmark workload or the model that the row names.
 
     Raises:
@@ -29,11 +27,11 @@ def row_workload(row: Mapping[str, str], facts: Facts) -> SampledWorkload:
     return workload_of_sample(known, model, facts)
 
 
-def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
+def predict_row(row: Row, facts: Facts) -> Prediction:
     """Bytes/s of one row, with their interval."""
     name, measured, record = row.get("id", ""), number(row, "read_bytes_per_s"), number(row, "record_bytes")
     if record is None:
-        return skipped(name, UNIT, "record_bytes is missing", measured)
+        return no_prediction(name, UNIT, "record_bytes is missing", measured)
     try:
         work = row_workload(row, facts)
         gpu = facts.resolve(row.get("gpu", ""))
@@ -42,5 +40,5 @@ def predict_row(row: Mapping[str, str], facts: Facts) -> Prediction:
         rate = device_rate(work, machine, facts, batch=batch, precision=(row.get("precision") or "").lower() or None)
         band = error_band("io", facts.calibration)
     except FlopwiseError as error:
-        return skipped(name, UNIT, str(error), measured)
-    return banded(name, UNIT, measured, rate.samples_per_s * record, band)
+        return no_prediction(name, UNIT, str(error), measured)
+    return with_interval(name, UNIT, measured, rate.samples_per_s * record, band)

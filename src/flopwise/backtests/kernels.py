@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from flopwise.backtests.prediction import Prediction, banded, flag, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, Row, flag, no_prediction, number, whole, with_interval
 from flopwise.cost import collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
@@ -12,8 +12,6 @@ from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
-
-Row = Mapping[str, str]
 
 UNIT = "s"
 
@@ -224,8 +222,10 @@ class Predictor:
         try:
             seconds = self._seconds(row)
         except FlopwiseError as error:
-            return skipped(name, UNIT, str(error), measured)
-        return banded(name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}", self.facts.calibration))
+            return no_prediction(name, UNIT, str(error), measured)
+        return with_interval(
+            name, UNIT, measured, seconds, error_band(f"kernels.{row['op'].strip()}", self.facts.calibration)
+        )
 
     def _seconds(self, row: Row) -> float:
         """Seconds for `row`.

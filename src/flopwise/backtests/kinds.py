@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flopwise.backtests import gpu_hours, io, memory, serving, training, weights
 from flopwise.backtests.kernels import Predictor
-from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.prediction import Prediction, Row
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 
-Row = Mapping[str, str]
 Predict = Callable[[Row], Sequence[Prediction]]
 
 

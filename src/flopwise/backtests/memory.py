@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, banded, choice, flag, lora_targets, number, skipped, whole
+from flopwise.backtests.prediction import (
+    Prediction,
+    Row,
+    choice,
+    flag,
+    lora_targets,
+    no_prediction,
+    number,
+    whole,
+    with_interval,
+)
 from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
 from flopwise.cost.intervals import error_band
 from flopwise.errors import FlopwiseError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
-
-Row = Mapping[str, str]
 
 UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
@@ -155,16 +162,16 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
     """Peak bytes per GPU of one row, with its interval."""
     name, measured = row.get("id", ""), number(row, "peak_bytes")
     if row.get("peak_bytes") and measured is None:
-        return skipped(name, UNIT, f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
+        return no_prediction(name, UNIT, f"the peak is {row['peak_bytes'][:60]!r}, no number of bytes")
     if row.get("reading") == "capacity":
-        return skipped(name, UNIT, "a capacity limit (the largest that fits), not a peak", measured)
+        return no_prediction(name, UNIT, "a capacity limit (the largest that fits), not a peak", measured)
     try:
         memory = row_memory(row, facts)
     except FlopwiseError as error:
-        return skipped(name, UNIT, str(error), measured)
+        return no_prediction(name, UNIT, str(error), measured)
     adapters = row.get("method", "").lower() in ADAPTER_METHODS | SMALL_METHODS
     band = error_band("memory.adapters" if adapters else "memory.full", facts.calibration)
-    return banded(name, UNIT, measured, reading_bytes(row, memory), band)
+    return with_interval(name, UNIT, measured, reading_bytes(row, memory), band)
 
 
 def row_memory(row: Row, facts: Facts) -> Memory:

@@ -11,6 +11,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError
 from flopwise.training.layout import TARGET_SETS
 
+Row = Mapping[str, str]
 Value = TypeVar("Value")
 MOST = 10**8
 """The largest whole number that a cell may hold: tokens, sequences, GPUs."""
@@ -38,12 +39,12 @@ class Prediction:
         return self.predicted / self.measured - 1
 
 
-def skipped(row_id: str, unit: str, reason: str, measured: float | None = None, quantity: str = "") -> Prediction:
+def no_prediction(row_id: str, unit: str, reason: str, measured: float | None = None, quantity: str = "") -> Prediction:
     """A row that cannot be predicted, and why."""
     return Prediction(id=row_id, unit=unit, measured=measured, skipped=reason, quantity=quantity)
 
 
-def number(row: Mapping[str, str], column: str) -> float | None:
+def number(row: Row, column: str) -> float | None:
     """A cell as a finite positive number, or None."""
     try:
         value = float(row.get(column) or "")
@@ -52,7 +53,7 @@ def number(row: Mapping[str, str], column: str) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def whole(row: Mapping[str, str], column: str, default: int) -> int:
+def whole(row: Row, column: str, default: int) -> int:
     """A cell as a whole number of at least 1; the default where it is empty or zero.
 
     Raises:
@@ -68,7 +69,7 @@ def whole(row: Mapping[str, str], column: str, default: int) -> int:
     return max(1, int(value)) if value else default
 
 
-def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
+def flag(row: Row, column: str, *, default: bool) -> bool:
     """A cell as yes or no, or the default."""
     text = (row.get(column) or "").strip().lower()
     if text in {"true", "yes", "1"}:
@@ -76,7 +77,7 @@ def flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
     return False if text in {"false", "no", "0"} else default
 
 
-def choice(row: Mapping[str, str], column: str, values: Mapping[str, Value], default: Value) -> Value:
+def choice(row: Row, column: str, values: Mapping[str, Value], default: Value) -> Value:
     """The value that a cell names, or the default where it is empty.
 
     Raises:
@@ -93,7 +94,7 @@ def lora_targets(text: str) -> tuple[str, ...]:
     return TARGET_SETS.get(text) or tuple(text.split())
 
 
-def banded(
+def with_interval(
     row_id: str, unit: str, measured: float | None, predicted: float, band: ErrorBand, *, quantity: str = ""
 ) -> Prediction:
     """A prediction with the 10-90 % interval of its class."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
 from flopwise.backtests.kinds import Kind
-from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.summary import Errors, summarize
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import check_header, read_rows
-
-Row = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class Backtest:
         """Whether a row has several quantities, which cannot be averaged."""
         return any(p.quantity for p in self.predictions) and self.kind.name == "serving"
 
-    def grouped(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:
+    def groups(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:
         """Figures by the values of columns, and by quantity where rows have several; sorted.
 
         Raises:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from flopwise.backtests.names import BRACKETS, named_model
-from flopwise.backtests.prediction import Prediction, flag, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, Row, flag, no_prediction, number, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import ServeJob, estimate
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.result import Ranged, ServeEstimate
 
-Row = Mapping[str, str]
 Release = tuple[int, int]
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
@@ -254,7 +252,7 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         result = estimate(job)
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
     except FlopwiseError as error:
-        return [skipped(name, UNITS[q], str(error), measured.get(q), q) for q in quantities]
+        return [no_prediction(name, UNITS[q], str(error), measured.get(q), q) for q in quantities]
     return [
         Prediction(
             id=name,

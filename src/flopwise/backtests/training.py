@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from flopwise.backtests.names import named_model
-from flopwise.backtests.prediction import Prediction, choice, flag, lora_targets, number, skipped, whole
+from flopwise.backtests.prediction import Prediction, Row, choice, flag, lora_targets, no_prediction, number, whole
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models import model_from_config
+from flopwise.facts.models.config import model_from_config
 from flopwise.training.documents import Documents, lognormal
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
-
-Row = Mapping[str, str]
 
 UNIT = "tokens/s/GPU"
 NODE = 8
@@ -178,11 +176,11 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
     measured = number(row, "tokens_per_s_per_gpu")
     name = row.get("id", "")
     if number(row, "gpus") is None:
-        return skipped(name, UNIT, "the number of GPUs (gpus) is missing", measured)
+        return no_prediction(name, UNIT, "the number of GPUs (gpus) is missing", measured)
     try:
         result = estimate(row_job(row, facts))
     except FlopwiseError as error:
-        return skipped(name, UNIT, str(error), measured)
+        return no_prediction(name, UNIT, str(error), measured)
     return Prediction(
         id=name,
         measured=measured,

@@ -30,7 +30,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet.pricing import EffectivePrice, effective, run_usd
+from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
 from flopwise.search import serving_option, training_option
@@ -38,7 +38,7 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
-from flopwise.serving.bands import serving_band
+from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
 from flopwise.training.token_rules import optimal_tokens, predicted_loss
 from flopwise.units import HOUR_S, HOURS_PER_MONTH

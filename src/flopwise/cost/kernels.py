@@ -17,7 +17,7 @@ from flopwise.cost.rates import Precision, Rates, precision
 from flopwise.ops.types import Array, Floats, Ints
 
 if TYPE_CHECKING:
-    from flopwise.ops.work import Work
+    from flopwise.ops.shapes import Work
 
 TILES = ((256.0, 128.0), (128.0, 128.0), (64.0, 128.0), (16.0, 128.0))
 """Output tiles that libraries offer, rows x columns; the last ones serve decoding, where rows are few."""

@@ -7,7 +7,6 @@ are decimal and, on links, one direction. What is not known is None and using it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from flopwise import units
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
 from flopwise.facts.calibration import NOT_CALIBRATED, Calibration
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, FlopsPerS, Positive, WholeBytes
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
@@ -34,30 +33,30 @@ class Accelerator:
     vendor: str
     architecture: str
     kind: str  # one of KINDS
-    marketed_memory: str  # as sold: "80 GB HBM3"
-    hbm_bytes: int  # as the driver reports, else as sold
-    hbm_bytes_reported: bool  # by nvidia-smi, rocm-smi or hl-smi; False: as sold, in binary gigabytes
-    hbm_bytes_per_s: float
+    marketed_memory: str = ""  # as sold: "80 GB HBM3"
+    hbm_bytes: WholeBytes  # as the driver reports, else as sold
+    hbm_bytes_reported: bool = False  # by nvidia-smi, rocm-smi or hl-smi; False: as sold, in binary gigabytes
+    hbm_bytes_per_s: BytesPerS
     source: str
-    date: str
-    confidence: str  # high, medium, low
+    date: Day
+    confidence: Confidence = "medium"
     year: int | None = None
     form_factor: str | None = None
-    peak: Mapping[str, float] = field(default_factory=dict, hash=False)  # FLOP/s by dtype, dense
+    peak: dict[str, float] = field(default_factory=dict, hash=False, metadata={"inner": True})  # FLOP/s by dtype, dense
     sparsity_x2: bool = False  # has a structured-sparsity rate of twice the dense one
-    measured_bf16_flops_per_s: float | None = None  # the best large matmul published
-    l2_bytes: float | None = None
-    shared_bytes_per_sm: float | None = None
-    register_bytes_per_sm: float | None = None
-    num_sms: int | None = None
-    boost_clock_hz: float | None = None
+    measured_bf16_flops_per_s: FlopsPerS | None = None  # the best large matmul published
+    l2_bytes: Bytes | None = None
+    shared_bytes_per_sm: Bytes | None = None
+    register_bytes_per_sm: Bytes | None = None
+    num_sms: Count | None = None
+    boost_clock_hz: Positive | None = None
     compute_capability: str | None = None
-    tdp_w: float | None = None
-    pcie_gen: int | None = None
-    pcie_bytes_per_s: float | None = None
+    tdp_w: Positive | None = None
+    pcie_gen: Count | None = None
+    pcie_bytes_per_s: BytesPerS | None = None
     link: str | None = None  # the fast link between devices: "nvlink4", "xgmi", "ici", "none" ...
-    link_bytes_per_s: float | None = None  # one direction, all links of the device together
-    max_scaleup: int | None = None  # devices that the fast link can join
+    link_bytes_per_s: BytesPerS | None = None  # one direction, all links of the device together
+    max_scaleup: Count | None = None  # devices that the fast link can join
     notes: str = ""
     calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})
     """What is known of achieved rates: the shipped calibration, with a facts folder's laid over it."""
@@ -125,69 +124,24 @@ class Accelerator:
 
 
 FIELDS = frozenset(f.name for f in fields(Accelerator) if not f.metadata.get("inner"))
-_PEAK_COLUMNS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
 _YEAR = tables.whole(units.parse_count, "a year from 1990 to 2100", low=1990, high=2100)
-
-_READERS: dict[str, tables.Reader] = {
-    "name": tables.text,
-    "vendor": tables.text,
-    "architecture": tables.text,
-    "kind": tables.choice(*KINDS),
-    "year": _YEAR,
-    "form_factor": tables.text,
-    "marketed_memory": tables.text,
-    "hbm_bytes": tables.whole_bytes,
-    "hbm_bytes_reported": tables.flag,
-    "hbm_bytes_per_s": tables.bytes_per_s,
-    **dict.fromkeys(_PEAK_COLUMNS, tables.flops_per_s),
-    "sparsity_x2": tables.flag,
-    "measured_bf16_flops_per_s": tables.flops_per_s,
-    "l2_bytes": tables.size_bytes,
-    "shared_bytes_per_sm": tables.size_bytes,
-    "register_bytes_per_sm": tables.size_bytes,
-    "num_sms": tables.count,
-    "boost_clock_hz": tables.positive,
-    "compute_capability": tables.text,
-    "tdp_w": tables.positive,
-    "pcie_gen": tables.count,
-    "pcie_bytes_per_s": tables.bytes_per_s,
-    "link": tables.text,
-    "link_bytes_per_s": tables.bytes_per_s,
-    "max_scaleup": tables.count,
-    "source": tables.text,
-    "date": tables.date,
-    "confidence": tables.confidence,
-    "notes": tables.text,
-}
-_NEEDED = ("vendor", "architecture", "kind", "hbm_bytes", "hbm_bytes_per_s")
-_DEFAULTS: dict[str, Any] = {"confidence": "medium", "hbm_bytes_reported": False, "sparsity_x2": False, "notes": ""}
+_PEAKS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
 
 
-def _from_row(row: tables.Row, known: Accelerator | None = None) -> Accelerator:
-    """The accelerator that `row` describes, laid over the `known` one of that name.
+def _with_peaks(row: tables.Row, values: dict[str, Any], known: Accelerator | None) -> None:
+    """Gather the rates by dtype, and say what memory is sold as where nobody did.
 
     Raises:
-        SpecError: the accelerator would lack what every accelerator needs.
+        SpecError: the name cannot be told from others.
     """
     if not spelling_key(row.values["name"]):
         raise row.error("name", row.values["name"], "a name needs letters or digits besides the vendor's")
-    peak = dict(known.peak) if known else {}
-    values: dict[str, Any] = {} if known else dict(_DEFAULTS)
-    for column, value in row.values.items():
-        dtype = _PEAK_COLUMNS.get(column)
-        if dtype is None:
-            values[column] = _DEFAULTS.get(column) if value is None else value
-        elif value is not None:
-            peak[dtype] = value
-        else:
-            peak.pop(dtype, None)
-    for column in _NEEDED:
-        if values.get(column, getattr(known, column, None)) is None:
-            raise row.error(column, "", f"every accelerator needs {', '.join(_NEEDED)}")
-    if "hbm_bytes" in values:
+    rates = {dtype: values.pop(column) for column, dtype in _PEAKS.items() if column in values}
+    peak = (known.peak if known else {}) | rates
+    values["peak"] = {dtype: rate for dtype, rate in peak.items() if rate is not None}
+    if isinstance(values.get("hbm_bytes"), int):
         values.setdefault("hbm_bytes_reported", False)
         values["marketed_memory"] = values.get("marketed_memory") or f"{values['hbm_bytes'] / units.GIB:.4g} GiB"
-    return replace(known, **values, peak=peak) if known else Accelerator(**values, peak=peak)
 
 
 _NOISE = {"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "google", "cloud", "aws"}
@@ -226,15 +180,16 @@ class GradeRecord:
     accelerators: str
     grade: str
     source: str
-    date: str
+    date: Day
     remark: str = ""
-    confidence: str = "medium"
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
 ACCELERATORS = FactTable(
     file="accelerators.csv", meaning="a GPU, TPU, other accelerator or CPU socket", row=Accelerator, key=("name",),
-    readers=_READERS, make=_from_row,
+    adapt=_with_peaks,
+    readers={"kind": tables.choice(*KINDS), "year": _YEAR, **dict.fromkeys(_PEAKS, tables.reader_of("FlopsPerS"))},
 )  # fmt: skip
 ALIASES = FactTable(
     file="accelerator_aliases.csv", meaning="another spelling of such a name", row=Alias, key=("alias",),

@@ -126,7 +126,7 @@ class Pointwise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Embedding:
     """An embedding: `rows` x `dim` weights, one row read per token."""
 
     name: str
@@ -179,7 +179,7 @@ class Recurrence:
     shard: Shard = "column"
 
 
-Item = Linear | Experts | Attend | Norm | Pointwise | Table | Weight | Convolution | Recurrence
+Item = Linear | Experts | Attend | Norm | Pointwise | Embedding | Weight | Convolution | Recurrence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,11 +45,11 @@ from flopwise.facts.models.catalog import FILES as MODEL_FILES
 from flopwise.facts.models.catalog import ModelCatalog
 from flopwise.facts.offers import OFFERS, Offer, known_region, region_names
 from flopwise.facts.price_book import HardwarePrice, HostedPrice, PurchaseTerms, VolumeKind, VolumePrice
-from flopwise.facts.regions import GRIDS, TAGS, GridRecord, grid_of, providers_by_tag, providers_with
-from flopwise.facts.reliability import FAILURES, SPOT, FailureRecord, SpotRecord, spot_of
-from flopwise.facts.samples import CONVOLUTIONS, SAMPLES, ConvolutionLayer, Sample
-from flopwise.facts.software import ENGINES, OPTIMIZERS, STACKS, Engine, Optimizer, TrainingStack
-from flopwise.facts.storage import STORAGE, Storage
+from flopwise.facts.regions import ANY, GRIDS, TAGS, GridRecord
+from flopwise.facts.reliability import FAILURES, SPOT, SpotRecord
+from flopwise.facts.samples import CONVOLUTIONS, SAMPLES, ConvolutionLayer, TrainingSample
+from flopwise.facts.software import ENGINES, OPTIMIZERS, STACKS
+from flopwise.facts.storage import STORAGE
 from flopwise.facts.tables import FactTable, Key, N, Row, row_named, spellings
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
@@ -78,18 +78,54 @@ class Resolution:
         return self.note is not None
 
 
+def _all_rows(table: FactTable[R]) -> cached_property[tuple[R, ...]]:
+    """A member of `Facts`: all rows of a table."""
+    return cached_property(lambda facts: tuple(facts.rows(table).values()))
+
+
+def _named_rows(table: FactTable[R]) -> cached_property[Mapping[str, R]]:
+    """A member of `Facts`: the rows of a table by their names."""
+    return cached_property(lambda facts: _by_name(facts.rows(table)))
+
+
+def _remembered(find: Callable[[Facts, str, str], V]) -> Callable[[Facts, str, str], V]:
+    """A member of `Facts`: what it finds for two names, looked for once."""
+
+    def once(self: Facts, one: str, other: str) -> V:
+        key = (find, one, other)
+        if key not in self.found:
+            self.found[key] = find(self, one, other)
+        found: V = self.found[key]
+        return found
+
+    once.__doc__ = find.__doc__
+    return once
+
+
+def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[[Facts, str], N]:
+    """A member of `Facts`: the row of a name, in any of its spellings; UnknownNameError where there is none."""
+
+    def find(self: Facts, name: str) -> N:
+        if kind not in self.found:
+            self.found[kind] = spellings(rows_of(self).values())
+        found: N = row_named(kind, name, self.found[kind])
+        return found
+
+    return find
+
+
 class Facts:
     """All that is known. Every table is read when it is first asked for; `folder` is the user's own, if any."""
 
     def __init__(self, folder: Path | None = None, imported: Iterable[Path] = ()) -> None:
         """Read nothing yet; `imported`: files of prices, laid between the shipped rows and those of the folder."""
         self.folder, self._imported = folder, tuple(imported)
-        self._found: dict[tuple[Any, ...], Any] = {}
+        self.found: dict[Any, Any] = {}  # what was looked for by name
 
     def replaced(self, **tables: Any) -> Facts:
         """The same facts with other values of some attributes, such as `offers`."""
         other = copy.copy(self)
-        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "_found": {}}
+        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "found": {}}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,41 +133,35 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"_found": {}}
+        return self.__dict__ | {"found": {}}
 
-    def _rows(self, table: FactTable[R], finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
+    def rows(self, table: FactTable[R], finish: Callable[[Row, R], R] | None = None) -> dict[Key, R]:
         """The shipped rows of a table by key, with those of the folder laid over them."""
-        own = None if self.folder is None else self.folder / table.file
-        rows = _shipped(table)
-        return rows if own is None or not own.is_file() else table.overlaid(rows, own, finish)
+        rows, own = _shipped(table), self._own_file(table)
+        return rows if own is None else table.overlaid(rows, own, finish)
 
-    def _remembered(self, key: tuple[Any, ...], find: Callable[..., V], *given: Any) -> V:
-        """What `find` finds for `given`, looked for once."""
-        if key not in self._found:
-            self._found[key] = find(*given)
-        found: V = self._found[key]
-        return found
+    def _own_file(self, table: FactTable[Any]) -> Path | None:
+        """The file of the folder for a table, if there is one."""
+        own = None if self.folder is None else self.folder / table.file
+        return own if own is not None and own.is_file() else None
 
     # accelerators, and how predictions for them are calibrated
 
     @cached_property
     def calibration(self) -> Calibration:
         """The calibrated parameters and the errors of predictions."""
-        return self._calibration_over(_shipped_calibration())
-
-    def _calibration_over(self, below: Calibration) -> Calibration:
-        own = None if self.folder is None else self.folder / CALIBRATION
-        errors = None if self.folder is None else self.folder / ERRORS_FILE
-        if own is not None and any(own.glob("*.json")):
-            below = below.overlaid(Calibration(tuple(read_parameters(own))).parameters)
-        if errors is not None and errors.is_file():
-            below = replace(below, errors={**below.errors, **read_errors(errors)})
-        return below
+        found = _shipped_calibration()
+        if self.folder is not None and any((self.folder / CALIBRATION).glob("*.json")):
+            own = Calibration(tuple(read_parameters(self.folder / CALIBRATION)))
+            found = found.overlaid(own.parameters)
+        if self.folder is not None and (self.folder / ERRORS_FILE).is_file():
+            found = replace(found, errors={**found.errors, **read_errors(self.folder / ERRORS_FILE)})
+        return found
 
     @cached_property
     def accelerators(self) -> Mapping[str, Accelerator]:
         """Every accelerator by its canonical name."""
-        rows, calibration = self._rows(ACCELERATORS), self.calibration
+        rows, calibration = self.rows(ACCELERATORS), self.calibration
         return {name: replace(chip, calibration=calibration) for (name,), chip in rows.items()}
 
     @cached_property
@@ -157,8 +187,8 @@ class Facts:
             taken.add(key)
             return alias
 
-        own = None if self.folder is None else self.folder / ALIASES.file
-        mine = ALIASES.overlaid({}, own, agreeing) if own is not None and own.is_file() else {}
+        own = self._own_file(ALIASES)
+        mine = {} if own is None else ALIASES.overlaid({}, own, agreeing)
         found = {spelling_key(alias.alias): alias for alias in _shipped(ALIASES).values()}
         found |= {key: Alias(alias=name, name=name) for key, name in names.items()}
         return found | {spelling_key(alias.alias): alias for alias in mine.values()}
@@ -213,10 +243,7 @@ class Facts:
             and a.hbm_bytes >= min_hbm_bytes
         )
 
-    @cached_property
-    def grades(self) -> tuple[GradeRecord, ...]:
-        """What accelerators are made for, by patterns of names."""
-        return tuple(self._rows(GRADE_RECORDS).values())
+    grades = _all_rows(GRADE_RECORDS)  # what accelerators are made for, by patterns of names
 
     def grade(self, accelerator: str) -> GradeRecord:
         """The record of the longest pattern that fits an accelerator's canonical name."""
@@ -260,10 +287,8 @@ class Facts:
             except SpecError as fault:
                 told = f"These prices were imported: `flopwise prices remove {path.stem}`"
                 raise SpecError(f"{fault}. {told}") from None
-        own = None if self.folder is None else self.folder / OFFERS.file
-        if own is not None and own.is_file():
-            rows = OFFERS.overlaid(rows, own, named)
-        return tuple(rows.values())
+        own = self._own_file(OFFERS)
+        return tuple((rows if own is None else OFFERS.overlaid(rows, own, named)).values())
 
     def offers_for(
         self,
@@ -315,16 +340,11 @@ class Facts:
             ram_bytes = int(offer.ram_bytes / offer.count)
         return whole.scaled(offer.accelerator_share, hbm_bytes=ram_bytes)
 
-    @cached_property
-    def purchase_terms(self) -> tuple[PurchaseTerms, ...]:
-        """How instances are billed, by patterns of their names."""
-        return tuple(self._rows(price_book.TERMS).values())
+    purchase_terms = _all_rows(price_book.TERMS)  # how instances are billed, by patterns of their names
 
+    @_remembered
     def terms_of(self, provider: str, instance: str) -> PurchaseTerms | None:
         """The terms of the longest pattern that fits the instance; None where nobody wrote them down."""
-        return self._remembered(("terms", provider, instance), self._terms_of, provider, instance)
-
-    def _terms_of(self, provider: str, instance: str) -> PurchaseTerms | None:
         fitting = [
             t
             for t in self.purchase_terms
@@ -335,16 +355,13 @@ class Facts:
     @cached_property
     def volume_prices(self) -> Mapping[tuple[str, str], VolumePrice]:
         """What storage and traffic cost, by provider and kind."""
-        return price_book.volume_prices(self._rows(price_book.VOLUMES).values())
+        return price_book.volume_prices(self.rows(price_book.VOLUMES).values())
 
     def volume_price(self, provider: str, kind: VolumeKind) -> VolumePrice | None:
         """What the provider takes for `kind`; None: not known."""
         return self.volume_prices.get((provider, kind))
 
-    @cached_property
-    def hosted_prices(self) -> tuple[HostedPrice, ...]:
-        """What hosted models cost."""
-        return tuple(self._rows(price_book.HOSTED).values())
+    hosted_prices = _all_rows(price_book.HOSTED)  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
         """Who hosts a model, by its catalog name or the provider's own, cheapest output first; empty: nobody known."""
@@ -352,10 +369,7 @@ class Facts:
         found = [p for p in self.hosted_prices if wanted in {fold(p.name), fold(p.model or p.name)}]
         return tuple(sorted(found, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))
 
-    @cached_property
-    def hardware_prices(self) -> tuple[HardwarePrice, ...]:
-        """What accelerators cost to buy."""
-        return tuple(self._rows(price_book.HARDWARE).values())
+    hardware_prices = _all_rows(price_book.HARDWARE)  # what accelerators cost to buy
 
     def hardware_price(self, accelerator: str) -> HardwarePrice | None:
         """The price of an accelerator by its canonical name: of a whole server where it is known, else of the card."""
@@ -364,19 +378,26 @@ class Facts:
 
     # providers and regions
 
-    @cached_property
-    def grids(self) -> tuple[GridRecord, ...]:
-        """The carbon of a kWh, by provider and patterns of regions."""
-        return tuple(self._rows(GRIDS).values())
+    grids = _all_rows(GRIDS)  # the carbon of a kWh, by provider and patterns of regions
 
+    @_remembered
     def grid(self, provider: str, region: str) -> GridRecord:
-        """The record of a provider's region, else of a pattern that fits, else the average of the world."""
-        return self._remembered(("grid", provider, region), grid_of, self.grids, provider, region)
+        """The record of a provider's region, else of a pattern that fits, else the average of the world.
+
+        The most particular wins: the provider's own before that of any, a longer pattern before a shorter one.
+        """
+        fitting = [
+            g for g in self.grids if g.provider in (provider, ANY) and fnmatchcase(region.lower(), g.region.lower())
+        ]
+        return max(reversed(fitting), key=lambda g: (g.provider == provider, len(g.region)))
 
     @cached_property
     def tags(self) -> Mapping[str, frozenset[str]]:
         """Which providers have each attestation or service."""
-        return providers_by_tag(self._rows(TAGS).values())
+        found: dict[str, set[str]] = {}
+        for record in self.rows(TAGS).values():
+            found.setdefault(record.tag.lower(), set()).add(record.provider)
+        return {tag: frozenset(providers) for tag, providers in found.items()}
 
     def providers_with(self, wanted: Iterable[str]) -> frozenset[str] | None:
         """Providers that have every tag `wanted`; None: nothing is asked, all do.
@@ -384,79 +405,52 @@ class Facts:
         Raises:
             UnknownNameError: no provider is known to have such a tag; names the nearest.
         """
-        return providers_with(self.tags, wanted)
+        found = None
+        for tag in wanted:
+            providers = self.tags.get(tag.strip().lower())
+            if providers is None:
+                raise UnknownNameError("tag", tag, self.tags, "`compliance.csv` in a facts folder adds tags")
+            found = providers if found is None else found & providers
+        return found
 
     # how machines fail, and where data lie
 
-    @cached_property
-    def failures(self) -> Mapping[str, FailureRecord]:
-        """Records of failures by name."""
-        return _by_name(self._rows(FAILURES))
+    failures = _named_rows(FAILURES)  # records of failures by name
+    failure_record = _finder("record of failures", lambda facts: facts.failures)
+    spot_records = _all_rows(SPOT)  # records of spot interruptions
 
-    def failure_record(self, name: str) -> FailureRecord:
-        """The record of failures of that name. Raises UnknownNameError."""
-        return self._named("record of failures", name, self.failures)
-
-    @cached_property
-    def spot_records(self) -> tuple[SpotRecord, ...]:
-        """Records of spot interruptions."""
-        return tuple(self._rows(SPOT).values())
-
+    @_remembered
     def spot(self, provider: str, accelerator: str) -> SpotRecord:
         """The record of a provider's accelerator, else of all of its machines, else what is assumed of any provider."""
-        return self._remembered(("spot", provider, accelerator), spot_of, self.spot_records, provider, accelerator)
+        fitting = [
+            r for r in self.spot_records if r.provider in (provider, ANY) and r.accelerator in (accelerator, None)
+        ]
+        return max(fitting, key=lambda r: (r.provider != ANY, r.accelerator is not None))
 
-    @cached_property
-    def storage_kinds(self) -> Mapping[str, Storage]:
-        """Kinds of storage by name."""
-        return _by_name(self._rows(STORAGE))
-
-    def storage(self, name: str) -> Storage:
-        """The kind of storage of that name. Raises UnknownNameError."""
-        return self._named("kind of storage", name, self.storage_kinds)
-
+    storage_kinds = _named_rows(STORAGE)  # kinds of storage by name
+    storage = _finder("kind of storage", lambda facts: facts.storage_kinds)
     # software and formats
 
-    @cached_property
-    def engines(self) -> Mapping[str, Engine]:
-        """Inference engines by name."""
-        return _by_name(self._rows(ENGINES))
-
-    def engine(self, name: str) -> Engine:
-        """The inference engine of that name. Raises UnknownNameError."""
-        return self._named("engine", name, self.engines)
-
-    @cached_property
-    def stacks(self) -> Mapping[str, TrainingStack]:
-        """Training stacks by name."""
-        return _by_name(self._rows(STACKS))
-
-    def stack(self, name: str) -> TrainingStack:
-        """The training stack of that name. Raises UnknownNameError."""
-        return self._named("training stack", name, self.stacks)
-
-    @cached_property
-    def optimizers(self) -> Mapping[str, Optimizer]:
-        """Optimizers by name."""
-        return _by_name(self._rows(OPTIMIZERS))
-
-    def optimizer(self, name: str) -> Optimizer:
-        """The optimizer of that name. Raises UnknownNameError."""
-        return self._named("optimizer", name, self.optimizers)
+    engines = _named_rows(ENGINES)  # inference engines by name
+    engine = _finder("engine", lambda facts: facts.engines)
+    stacks = _named_rows(STACKS)  # training stacks by name
+    stack = _finder("training stack", lambda facts: facts.stacks)
+    optimizers = _named_rows(OPTIMIZERS)  # optimizers by name
+    optimizer = _finder("optimizer", lambda facts: facts.optimizers)
 
     @cached_property
     def weight_formats(self) -> Mapping[str, WeightFormat]:
         """Weight formats by every folded spelling: checkpoints', then llama.cpp's."""
-        blocks = _by_name(self._rows(GGUF_BLOCKS))
-        gguf = [replace(row, blocks=blocks) for row in self._rows(GGUF_FORMATS).values()]
+        blocks = _by_name(self.rows(GGUF_BLOCKS))
+        gguf = [replace(row, blocks=blocks) for row in self.rows(GGUF_FORMATS).values()]
         found: dict[str, WeightFormat] = {fold(row.name): row for row in gguf}
-        found |= spellings(self._rows(CHECKPOINT_FORMATS).values())  # F16 and MXFP4 are formats of checkpoints, too
+        found |= spellings(self.rows(CHECKPOINT_FORMATS).values())  # F16 and MXFP4 are formats of checkpoints, too
         return found | {fold(f"gguf {row.name}"): row for row in gguf}
 
     @property
     def weight_format_names(self) -> list[str]:
         """Names of all weight formats: checkpoint formats, then llama.cpp's."""
-        return [*_by_name(self._rows(CHECKPOINT_FORMATS)), *_by_name(self._rows(GGUF_FORMATS))]
+        return [*_by_name(self.rows(CHECKPOINT_FORMATS)), *_by_name(self.rows(GGUF_FORMATS))]
 
     def weight_format(self, name: str) -> WeightFormat:
         """The weight format of that name; spelling and punctuation are forgiving (`GGUF Q4_K_M`, `AWQ-INT4`).
@@ -469,10 +463,7 @@ class Facts:
             raise UnknownNameError("weight format", name, self.weight_format_names)
         return found
 
-    @cached_property
-    def cache_formats(self) -> Mapping[str, CacheFormat]:
-        """Formats of key-value caches by name."""
-        return _by_name(self._rows(CACHE_FORMATS))
+    cache_formats = _named_rows(CACHE_FORMATS)  # formats of key-value caches by name
 
     def cache_format(self, dtype: str) -> CacheFormat:
         """The format of a key-value cache.
@@ -497,26 +488,19 @@ class Facts:
         """The model that `spec` names: see `ModelCatalog.model`."""
         return self.models.model(spec, assume_family=assume_family, offline=offline)
 
-    @cached_property
-    def samples(self) -> Mapping[str, Sample]:
-        """Training samples by name."""
-        return _by_name(self._rows(SAMPLES))
+    samples = _named_rows(SAMPLES)  # training samples by name
 
-    def sample(self, name: str) -> Sample | None:
+    def sample(self, name: str) -> TrainingSample | None:
         """The sample of that name in any spelling; None where there is none."""
         return spellings(self.samples.values()).get(fold(name))
 
-    def sample_of_model(self, name: str) -> Sample | None:
+    def sample_of_model(self, name: str) -> TrainingSample | None:
         """The sample of the workload that trains this model of the catalog."""
         return next((row for row in self.samples.values() if row.model == name), None)
 
     def convolutions(self, model: str) -> tuple[ConvolutionLayer, ...] | None:
         """The layers of a model, in the order in which they run; None where they are not written down."""
-        return tuple(row for row in self._rows(CONVOLUTIONS).values() if row.network == model) or None
-
-    def _named(self, kind: str, name: str, rows: Mapping[str, N]) -> N:
-        by_spelling: dict[str, N] = self._remembered((kind,), spellings, rows.values())
-        return row_named(kind, name, by_spelling)
+        return tuple(row for row in self.rows(CONVOLUTIONS).values() if row.network == model) or None
 
     def check(self) -> None:
         """Read the folder's and the imported files.
@@ -524,11 +508,11 @@ class Facts:
         Raises:
             SpecError: one of them is wrong; names file, row and column.
         """
-        own = set() if self.folder is None else {t.file for t in TABLES if (self.folder / t.file).is_file()}
+        own = {table.file for table in TABLES if self._own_file(table) is not None}
+        for table in TABLES:
+            if table.file in own:
+                self.rows(table)
         if self.folder is not None:
-            for table in TABLES:
-                if table.file in own:
-                    self._rows(table)
             _ = self.calibration
             self.models.check()
         if own & {ACCELERATORS.file, ALIASES.file}:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flopwise import units
-from flopwise.facts.architecture import Experts, Item, Linear, Norm, Table
-from flopwise.facts.tables import FactTable, count, number, words
+from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
+from flopwise.facts.tables import Count, Day, FactTable, number, words
 
 Role = Literal[
     "embedding", "head", "attention_q", "attention_k", "attention_v", "attention_o", "attention_other",
@@ -51,7 +51,7 @@ def tensor_role(item: Item) -> Role:
     match item:
         case Norm():
             return "norm"
-        case Table():
+        case Embedding():
             return "embedding" if tail == "embed_tokens" else "other"
         case Experts():
             return _TAILS.get(tail, "up")
@@ -78,7 +78,7 @@ class WeightFormat(ABC):
 
     name: str
     source: str
-    date: str
+    date: Day
     meaning: str = ""
     aliases: tuple[str, ...] = ()
 
@@ -170,10 +170,10 @@ class GgufBlock:
     """One of llama.cpp's block types; `fallback`: the type of rows that its blocks do not divide, F16 where empty."""
 
     name: str
-    block_bytes: int
-    block_elements: int
+    block_bytes: Count
+    block_elements: Count
     source: str
-    date: str
+    date: Day
     fallback: str = ""
 
 
@@ -294,7 +294,7 @@ class CacheFormat:
     name: str
     elem_bytes: float
     source: str
-    date: str
+    date: Day
 
 
 BF16 = CheckpointFormat(
@@ -315,7 +315,6 @@ GGUF_FORMATS = FactTable(
 )  # fmt: skip
 GGUF_BLOCKS = FactTable(
     file="gguf_blocks.csv", meaning="a block type of llama.cpp", row=GgufBlock, key=("name",),
-    readers={"block_bytes": count, "block_elements": count},
 )  # fmt: skip
 CACHE_FORMATS = FactTable(
     file="cache_formats.csv", meaning="a format of key-value caches", row=CacheFormat, key=("name",),

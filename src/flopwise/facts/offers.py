@@ -5,14 +5,14 @@ Units: USD per hour and instance, byte, byte/s. A price that is not known is Non
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts import tables
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import Bytes, BytesPerS, Confidence, Count, Day, FactTable, UsdPerHour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,20 +35,20 @@ class Offer:
     instance: str
     region: str
     accelerator: str  # canonical name
-    count: int
+    count: Count
     source: str
-    price_date: str  # the day for which the prices hold
-    confidence: str = "medium"
+    price_date: Day  # the day for which the prices hold
+    confidence: Confidence = "medium"
     accelerator_share: float = 1.0
-    vcpus: int | None = None
-    ram_bytes: float | None = None
-    local_disk_bytes: float | None = None
-    network_bytes_per_s: float | None = None  # per instance, between instances
+    vcpus: Count | None = None
+    ram_bytes: Bytes | None = None
+    local_disk_bytes: Bytes | None = None
+    network_bytes_per_s: BytesPerS | None = None  # per instance, between instances
     intra_link: str | None = None  # between the accelerators of one instance
-    on_demand_usd_per_hour: float | None = None
-    spot_usd_per_hour: float | None = None
-    reserved_1y_usd_per_hour: float | None = None
-    reserved_3y_usd_per_hour: float | None = None
+    on_demand_usd_per_hour: UsdPerHour | None = None
+    spot_usd_per_hour: UsdPerHour | None = None
+    reserved_1y_usd_per_hour: UsdPerHour | None = None
+    reserved_3y_usd_per_hour: UsdPerHour | None = None
     notes: str = ""
 
     @property
@@ -107,45 +107,8 @@ def known_region(asked: str, names: Iterable[str]) -> bool:
 
 PATTERN = frozenset("*?[")
 """Signs that make a region a pattern."""
-_SHARE = tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)
-
-_READERS: dict[str, tables.Reader] = {
-    "provider": tables.text,
-    "instance": tables.text,
-    "region": tables.text,
-    "accelerator": tables.text,
-    "count": tables.count,
-    "accelerator_share": _SHARE,
-    "vcpus": tables.count,
-    "ram_bytes": tables.size_bytes,
-    "local_disk_bytes": tables.size_bytes,
-    "network_bytes_per_s": tables.bytes_per_s,
-    "intra_link": tables.text,
-    **dict.fromkeys(_PRICE_FIELDS.values(), tables.usd_per_hour),
-    "price_date": tables.date,
-    "source": tables.text,
-    "confidence": tables.confidence,
-    "notes": tables.text,
-}
-_DEFAULTS: dict[str, Any] = {"confidence": "medium", "accelerator_share": 1.0, "notes": ""}
-
-
-def _from_row(row: tables.Row, known: Offer | None = None) -> Offer:
-    """The offer that `row` describes, laid over the `known` one of that key.
-
-    Raises:
-        SpecError: the offer would have no accelerator or count.
-    """
-    values: dict[str, Any] = {
-        column: _DEFAULTS.get(column) if value is None else value for column, value in row.values.items()
-    }
-    for column in ("accelerator", "count"):
-        if values.get(column, getattr(known, column, None)) is None:
-            raise row.error(column, "", "every offer needs accelerator and count")
-    return replace(known, **values) if known else Offer(**values)
-
-
 OFFERS = FactTable(
     file="instances.csv", meaning="an instance type in a region, with its prices", row=Offer,
-    key=("provider", "instance", "region"), dated=("price_date", "source"), readers=_READERS, make=_from_row,
+    key=("provider", "instance", "region"), dated=("price_date", "source"),
+    readers={"accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0)},
 )  # fmt: skip

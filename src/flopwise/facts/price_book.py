@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flopwise import units
-from flopwise.errors import fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import GRADES
-from flopwise.facts.tables import FactTable, Row
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, Row, Usd, UsdFromZero, WholeBytes
 
 VolumeKind = Literal["storage", "egress", "inter_zone"]
 VOLUME_KINDS: tuple[VolumeKind, ...] = ("storage", "egress", "inter_zone")
@@ -54,9 +53,9 @@ class PurchaseTerms:
     billing_unit_s: float
     minimum_s: float
     source: str
-    date: str
+    date: Day
     sustained_tiers: tuple[tuple[float, float], ...] | None = None
-    confidence: str = "medium"
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -65,13 +64,13 @@ class VolumeTier:
     """One tier of a provider's price for a month's bytes of one kind."""
 
     provider: str
-    kind: str
+    kind: VolumeKind
     from_gb: float
-    usd_per_gb: float
-    gb_bytes: int  # of the gigabytes that the provider bills in
+    usd_per_gb: UsdFromZero
+    gb_bytes: WholeBytes  # of the gigabytes that the provider bills in
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -83,8 +82,8 @@ class VolumePrice:
     kind: str
     tiers: tuple[tuple[float, float], ...]
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -97,14 +96,14 @@ class HostedPrice:
 
     provider: str
     name: str
-    input_usd_per_mtok: float
-    output_usd_per_mtok: float
+    input_usd_per_mtok: UsdFromZero
+    output_usd_per_mtok: Usd
     source: str
-    date: str
+    date: Day
     model: str | None = None
-    cached_usd_per_mtok: float | None = None  # of prompt tokens that the provider still holds
+    cached_usd_per_mtok: UsdFromZero | None = None  # of prompt tokens that the provider still holds
     regions: str | None = None  # where it is answered, as the region of an offer; None: not known
-    confidence: str = "medium"
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -113,15 +112,15 @@ class HardwarePrice:
     """Price of a `unit` (a card without its host, or a whole server) that holds `count` accelerators."""
 
     accelerator: str  # canonical name
-    unit: str
+    unit: Literal["card", "server"]
     grade: str
-    count: int
-    usd: float
+    count: Count
+    usd: Usd
     source: str
-    date: str
-    least_usd: float | None = None
-    most_usd: float | None = None
-    confidence: str = "medium"
+    date: Day
+    least_usd: Usd | None = None
+    most_usd: Usd | None = None
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -144,26 +143,16 @@ TERMS = FactTable(
 VOLUMES = FactTable(
     file="storage_prices.csv", meaning="a tier of what storage, egress or traffic between zones costs",
     row=VolumeTier, key=("provider", "kind", "from_gb"), group=("provider", "kind"), check=_check_rising,
-    readers={
-        "kind": tables.choice(*VOLUME_KINDS), "from_gb": _gigabytes, "usd_per_gb": tables.usd_or_nothing,
-        "gb_bytes": tables.whole_bytes,
-    },
+    readers={"kind": tables.choice(*VOLUME_KINDS), "from_gb": _gigabytes},
 )  # fmt: skip
 HOSTED = FactTable(
     file="api_prices.csv", meaning="a hosted model: USD for a million tokens in and out; `regions` where it answers",
     row=HostedPrice, key=("provider", "name"),
-    readers={
-        "input_usd_per_mtok": tables.usd_or_nothing, "output_usd_per_mtok": tables.usd,
-        "cached_usd_per_mtok": tables.usd_or_nothing,
-    },
 )  # fmt: skip
 HARDWARE = FactTable(
     file="onprem.csv", meaning="what an accelerator, or a server of them, costs to buy",
     row=HardwarePrice, key=("accelerator", "unit"), check=_check_range,
-    readers={
-        "unit": tables.choice("card", "server"), "grade": tables.choice(*GRADES), "count": tables.count,
-        "usd": tables.usd, "least_usd": tables.usd, "most_usd": tables.usd,
-    },
+    readers={"grade": tables.choice(*GRADES)},
 )  # fmt: skip
 
 
@@ -184,10 +173,3 @@ def volume_prices(rows: Iterable[VolumeTier]) -> dict[tuple[str, str], VolumePri
         )
         for (provider, kind), found in tiers.items()
     }
-
-
-def hosted_for(prices: Iterable[HostedPrice], model: str) -> tuple[HostedPrice, ...]:
-    """Who hosts a model, by its catalog name or the provider's own name for it, cheapest output first."""
-    wanted = fold(model)
-    found = [p for p in prices if wanted in {fold(p.name), fold(p.model or p.name)}]
-    return tuple(sorted(found, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))

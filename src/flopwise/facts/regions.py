@@ -6,14 +6,11 @@ Carbon is kg of CO2 equivalent for each kWh. Tags are attestations (hipaa, fedra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from flopwise import units
-from flopwise.errors import UnknownNameError
 from flopwise.facts import tables
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import Confidence, Day, FactTable
 
 ANY = "any"
 
@@ -26,9 +23,9 @@ class GridRecord:
     region: str
     kg_per_kwh: float
     source: str
-    date: str
+    date: Day
     pue: float | None = None
-    confidence: str = "medium"
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -39,8 +36,8 @@ class TagRecord:
     provider: str
     tag: str
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
@@ -58,37 +55,3 @@ TAGS = FactTable(
     file="compliance.csv", meaning="an attestation or service that a provider has", row=TagRecord,
     key=("provider", "tag"),
 )  # fmt: skip
-
-
-def grid_of(grids: Iterable[GridRecord], provider: str, region: str) -> GridRecord:
-    """The record of a provider's region, else of a pattern that fits, else the average of the world.
-
-    The most particular wins: the provider's own before `any`, a longer pattern before a shorter one.
-    """
-    fitting = [
-        g for g in grids if g.provider in (provider, ANY) and fnmatchcase(region.lower(), g.region.lower())
-    ]  # fmt: skip
-    return max(reversed(fitting), key=lambda g: (g.provider == provider, len(g.region)))
-
-
-def providers_by_tag(records: Iterable[TagRecord]) -> dict[str, frozenset[str]]:
-    """Which providers have each tag."""
-    found: dict[str, set[str]] = {}
-    for record in records:
-        found.setdefault(record.tag.lower(), set()).add(record.provider)
-    return {tag: frozenset(providers) for tag, providers in found.items()}
-
-
-def providers_with(tags: Mapping[str, frozenset[str]], wanted: Iterable[str]) -> frozenset[str] | None:
-    """Providers that have every tag `wanted`; None: nothing is asked, all do.
-
-    Raises:
-        UnknownNameError: no provider is known to have such a tag; names the nearest.
-    """
-    found = None
-    for tag in wanted:
-        providers = tags.get(tag.strip().lower())
-        if providers is None:
-            raise UnknownNameError("tag", tag, tags, "`compliance.csv` in a facts folder adds tags")
-        found = providers if found is None else found & providers
-    return found

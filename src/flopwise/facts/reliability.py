@@ -8,12 +8,12 @@ the one assumed of those who publish none. None of these is zero, for a rate of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flopwise import units
 from flopwise.facts import tables
-from flopwise.facts.tables import FactTable, Row
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive, Row
 
 ANY = "any"
 PERIODS_S = {"hour": units.HOUR_S, "day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
@@ -25,12 +25,12 @@ class FailureRecord:
     """Interruptions of jobs on `gpus` accelerators in `days` days."""
 
     name: str
-    gpus: int
-    days: float
-    failures: float
+    gpus: Count
+    days: Positive
+    failures: Positive
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     aliases: tuple[str, ...] = ()
     accelerator: str = ""
     notes: str = ""
@@ -53,8 +53,8 @@ class SpotRecord:
     most_frac: float
     period: str
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     accelerator: str | None = None
     notes: str = ""
 
@@ -82,16 +82,9 @@ def _check_share(row: Row, record: SpotRecord, _: Sequence[SpotRecord]) -> None:
 
 FAILURES = FactTable(
     file="failures.csv", meaning="how often a run of so many GPUs was interrupted", row=FailureRecord, key=("name",),
-    readers={"gpus": tables.count, "days": tables.positive, "failures": tables.positive},
 )  # fmt: skip
 SPOT = FactTable(
     file="spot.csv", meaning="the share of spot instances that a provider takes back", row=SpotRecord,
     key=("provider", "accelerator"), check=_check_share,
     readers={"least_frac": _share, "most_frac": _share, "period": tables.choice(*PERIODS_S)},
 )  # fmt: skip
-
-
-def spot_of(records: Iterable[SpotRecord], provider: str, accelerator: str) -> SpotRecord:
-    """The record of this provider's accelerator, else of all of its machines, else what is assumed of any provider."""
-    fitting = [r for r in records if r.provider in (provider, ANY) and r.accelerator in (accelerator, None)]
-    return max(fitting, key=lambda r: (r.provider != ANY, r.accelerator is not None))

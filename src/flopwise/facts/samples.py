@@ -7,32 +7,33 @@ runs achieved. Networks whose layers are convolutions stand in data/convolutions
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import Bytes, Confidence, Count, Day, FactTable
 
 OPERATIONS = ("norm", "relu", "add", "pool", "copy", "dropout")
 """What may follow a convolution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class TrainingSample:
     """One sample of a workload. None: not known, or as the model's own row has it."""
 
     name: str
     model: str  # its name in the catalog
-    sample_bytes: float  # as fed to the network
-    batch: int  # samples of one accelerator and step in the reference implementation
-    precision: str  # of the reference implementation
+    sample_bytes: Bytes  # as fed to the network
+    batch: Count  # samples of one accelerator and step in the reference implementation
+    precision: Literal["fp32", "tf32", "fp16", "bf16"]  # of the reference implementation
     sample: str  # what one sample is
     source: str
-    date: str
-    confidence: str = "medium"
+    date: Day
+    confidence: Confidence = "medium"
     aliases: tuple[str, ...] = ()
     flops_per_sample: float | None = None  # forward and backward, as profiled
-    record_bytes: float | None = None  # as stored, where it is compressed
-    tokens: int | None = None  # of a text sample
+    record_bytes: Bytes | None = None  # as stored, where it is compressed
+    tokens: Count | None = None  # of a text sample
     achieved_frac: float | None = None  # of the 16-bit peak, that a published run reached
     notes: str = ""
 
@@ -65,11 +66,10 @@ def _operations(cell: str) -> tuple[str, ...]:
 
 _whole = tables.whole(units.parse_count, "a whole number above 0")
 SAMPLES = FactTable(
-    file="samples.csv", meaning="one training sample of a workload: its FLOP and bytes", row=Sample, key=("name",),
+    file="samples.csv", meaning="one training sample of a workload: its FLOP and bytes", row=TrainingSample,
+    key=("name",),
     readers={
-        "flops_per_sample": tables.number(units.parse_count, "FLOP above 0"), "sample_bytes": tables.size_bytes,
-        "record_bytes": tables.size_bytes, "tokens": tables.count, "batch": tables.count,
-        "precision": tables.choice("fp32", "tf32", "fp16", "bf16"),
+        "flops_per_sample": tables.number(units.parse_count, "FLOP above 0"),
         "achieved_frac": tables.number(units.parse_count, "a share up to 1", high=1.0),
     },
 )  # fmt: skip

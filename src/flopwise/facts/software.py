@@ -7,8 +7,8 @@ documented and what was fitted to measurements stand in sections of their own, e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
@@ -53,6 +53,11 @@ class Optimizer:
     aliases: tuple[str, ...] = ()
 
 
+def _fitted(meaning: str) -> Any:
+    """A column of the section `fitted`, which the scripts benchmarks/fit_*.py write, and what it means."""
+    return field(metadata={"fitted": meaning})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """What a training stack and an inference engine have in common: a name, sources, and the devices they run on."""
@@ -67,6 +72,11 @@ class Software:
     fitted_date: str
     aliases: tuple[str, ...] = ()
     meaning: str = ""
+
+    @classmethod
+    def fitted(cls) -> dict[str, str]:
+        """Names and meanings of the columns that are fitted to measurements."""
+        return {f.name: f.metadata["fitted"] for f in fields(cls) if "fitted" in f.metadata}
 
     def runs_on(self, accelerator: Accelerator) -> bool:
         """Whether it is known to run on a device.
@@ -121,25 +131,29 @@ class TrainingStack(Software):
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading
     fragmentation_frac: float  # reserved over allocated memory, minus one
     context_bytes: float  # CUDA context, cuBLAS workspaces, NCCL
-    pointwise_traffic: (
-        float  # bytes that norms and elementwise operations move, over reading and writing each tensor once
+    pointwise_traffic: float = _fitted(
+        "Bytes that norms and elementwise operations move, over reading and writing each tensor once."
     )
-    tp_overlap: float  # share of tensor-parallel messages hidden behind compute
-    ep_overlap: float  # share of expert all-to-alls hidden behind compute
+    tp_overlap: float = _fitted("Share of tensor-parallel messages hidden behind compute.")
+    ep_overlap: float = _fitted("Share of expert all-to-alls hidden behind compute.")
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
-    dp_overlap: float  # share of compute that gradient and weight messages may hide behind
+    dp_overlap: float = _fitted("Share of compute that gradient and weight messages may hide behind.")
     launch_s: float  # host time to launch one operation
-    routing_s: float  # host time to route, permute and launch the experts of one layer, forward and backward
+    routing_s: float = _fitted(
+        "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
+    )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     attention_kernel: Literal["fa1", "fa2", "cudnn"]  # flash attention 1 or 2, or cuDNN's as Transformer Engine has
     grouped_kernel: Literal[
         "split", "fused", "fused-fp8"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, or in fp8 too
-    cast_passes: float  # passes over inputs, weights and results of a product in low precision, to cast and transpose
+    cast_passes: float = _fitted(
+        "Passes over operands and results of a product in low precision, to cast and transpose them."
+    )
     layer_messages: float  # collectives for one layer's weights or gradients across replicas
     reduce_dtype: Literal["resident", "bf16", "fp32"]  # of gradients on their way between replicas
-    message_frac: float  # share of the links' rate that those collectives reach
+    message_frac: float = _fitted("Share of the links' rate that messages between replicas reach.")
     schedules: tuple[
         str, ...
     ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
@@ -175,22 +189,26 @@ class Engine(Software):
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
     exploits_windows: bool  # windowed layers cache their window only
-    step_s: float  # host time of one step that the device waits for
-    layer_s: float  # time a layer and step beyond its kernels and messages
-    pointwise_traffic: float  # bytes that norms and elementwise operations move, over one pass over each tensor
-    hidden_frac: float  # share of a kernel's fixed time that passes while the kernel before it ends
-    sequence_s: float  # host time a sequence and step that the device waits for: scheduling, sampling, detokenising
-    request_s: float  # host time of one request before its first step: HTTP, tokeniser, scheduler
-    synchrony: float  # of the prompts of users in a closed loop, the share that stands before a new one on average
-    steps_ahead: float  # steps of the engine that a new request waits for before its prompt is in one
+    step_s: float = _fitted("Host time of one step that the device waits for.")
+    layer_s: float = _fitted("Time a layer and step beyond its kernels and messages.")
+    pointwise_traffic: float = _fitted(
+        "Bytes that norms and elementwise operations move, over one pass over each tensor."
+    )
+    hidden_frac: float = _fitted("Share of a kernel's fixed time that passes while the kernel before it ends.")
+    sequence_s: float = _fitted("Host time a sequence and step that the device waits for.")
+    request_s: float = _fitted("Host time of one request before its first step.")
+    synchrony: float = _fitted("Share of the prompts of the other users in a closed loop that stands before a new one.")
+    steps_ahead: float = _fitted("Steps of the engine that a new request waits for before its prompt is in one.")
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
-    stage_loss: float  # of a step, what each further pipeline stage adds by waiting for steps that take unequal time
+    stage_loss: float = _fitted("Share of a step that each further pipeline stage adds by waiting.")
     serial: bool  # one batch passes through all pipeline stages before the next starts
-    port_frac: float  # rate of its kernels on devices of other vendors than those they were written for
+    port_frac: float = _fitted("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
-    core_bytes_per_cycle: float  # most that one core draws from memory in its matrix kernels; 0: as the calibrated ones
-    core_flops_per_s: float  # most that one core computes in them; 0: as the calibrated ones
+    core_bytes_per_cycle: float = _fitted(
+        "Most that one core draws from memory in the engine's own kernels (0: as the calibrated)."
+    )
+    core_flops_per_s: float = _fitted("Most that one core computes in them (0: as the calibrated).")
 
     def runs(self, form: WeightFormat) -> bool:
         """Whether it is documented to run weights of that format."""
@@ -202,33 +220,6 @@ BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
 """Kinds of device without captured graphs, a caching allocator, or a driver context worth counting."""
 GRAPHS, CONTEXT = "captured graphs", "driver context and communicators"
 """Names of what a device's software takes, in tables of memory."""
-
-FITTED = {
-    "pointwise_traffic": "Bytes that norms and elementwise operations move, over reading and writing each tensor once.",
-    "cast_passes": "Passes over operands and results of a product in low precision, to cast and transpose them.",
-    "tp_overlap": "Share of tensor-parallel messages hidden behind compute.",
-    "ep_overlap": "Share of expert all-to-alls hidden behind compute.",
-    "dp_overlap": "Share of compute that gradient and weight messages may hide behind.",
-    "routing_s": "Host time to route, permute and launch the experts of one layer, forward and backward, in s.",
-    "message_frac": "Share of the links' rate that messages between replicas reach.",
-}
-"""The `fitted` section of data/stacks.json, written by `benchmarks/fit_training.py`: what its columns mean."""
-
-FITTED_OF_ENGINES = {
-    "layer_s": "Time a layer and step beyond its kernels and messages.",
-    "pointwise_traffic": "Bytes that norms and elementwise operations move, over one pass over each tensor.",
-    "hidden_frac": "Share of a kernel's fixed time that passes while the kernel before it ends.",
-    "step_s": "Host time of one step that the device waits for.",
-    "sequence_s": "Host time a sequence and step that the device waits for.",
-    "request_s": "Host time of one request before its first step.",
-    "synchrony": "Share of the prompts of the other users in a closed loop that stands before a new one.",
-    "steps_ahead": "Steps of the engine that a new request waits for before its prompt is in one.",
-    "stage_loss": "Share of a step that each further pipeline stage adds by waiting.",
-    "port_frac": "Rate of its kernels on devices of other vendors than those they were written for.",
-    "core_bytes_per_cycle": "Most that one core draws from memory in the engine's own kernels (0: as the calibrated).",
-    "core_flops_per_s": "Most that one core computes in them (0: as the calibrated).",
-}
-"""The `fitted` section of data/engines.json, written by `benchmarks/fit_serving.py`: what its columns mean."""
 
 OPTIMIZERS = FactTable(
     file="optimizers.csv", meaning="an optimizer: its states and the work of its step", row=Optimizer, key=("name",),

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flopwise.facts import tables
-from flopwise.facts.tables import FactTable
+from flopwise.facts.tables import BytesPerS, Confidence, Day, FactTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,22 +16,18 @@ class Storage:
     """One kind of storage, as one client node sees it (`scope` client), one drive or volume, or one connection."""
 
     name: str
-    read_bytes_per_s: float
+    read_bytes_per_s: BytesPerS
     source: str
-    date: str
-    write_bytes_per_s: float | None = None
-    total_write_bytes_per_s: float | None = None  # of all clients together; None: not known, they add up
+    date: Day
+    write_bytes_per_s: BytesPerS | None = None
+    total_write_bytes_per_s: BytesPerS | None = None  # of all clients together; None: not known, they add up
     aliases: tuple[str, ...] = ()
     scope: Literal["client", "device", "connection"] = "client"
     networked: bool = True  # the data cross the node's network
-    confidence: str = "medium"
+    confidence: Confidence = "medium"
     notes: str = ""
 
 
 STORAGE = FactTable(
     file="storage.csv", meaning="a kind of storage: file system, drive, object store", row=Storage, key=("name",),
-    readers={
-        "read_bytes_per_s": tables.bytes_per_s, "write_bytes_per_s": tables.bytes_per_s,
-        "total_write_bytes_per_s": tables.bytes_per_s,
-    },
 )  # fmt: skip

@@ -130,27 +130,39 @@ def date(cell: str) -> str:
     return cell
 
 
-flops_per_s = number(units.parse_count, "operations per second above 0, such as 989.4e12 or 989.4T")
-size_bytes = number(units.parse_bytes, "bytes above 0, such as 85520809984 or 80GiB")
-whole_bytes = whole(units.parse_bytes, "whole bytes above 0, such as 85520809984 or 80GiB")
-bytes_per_s = number(units.parse_bytes_per_s, "bytes per second above 0, such as 3.35e12, 3.35TB/s or 400Gbps")
 usd_per_hour = number(units.parse_usd, "US dollars per hour above 0 and below 1e6, such as 2.49", high=1e6)
 positive = number(units.parse_count, "a number above 0", high=1e15)
-count = whole(units.parse_count, "a whole number from 1 to 1,000,000", high=10**6)
-confidence = choice("high", "medium", "low")
-usd = number(units.parse_usd, "US dollars above 0 and below 1e9", high=1e9)
-usd_or_nothing = number(units.parse_usd, "US dollars from 0 to 1e9", high=1e9, zero=True)
-at_least_zero = number(units.parse_count, "a number from 0", zero=True)
-_NAMED: dict[str, Reader] = {"date": date, "price_date": date, "confidence": confidence}
+FlopsPerS = float
+Bytes = float
+BytesPerS = float
+UsdPerHour = float
+Usd = float
+UsdFromZero = float
+Positive = float
+WholeBytes = int
+Count = int
+Day = str
+Confidence = str
 _TYPED: dict[str, Reader] = {
+    "FlopsPerS": number(units.parse_count, "operations per second above 0, such as 989.4e12 or 989.4T"),
+    "Bytes": number(units.parse_bytes, "bytes above 0, such as 85520809984 or 80GiB"),
+    "BytesPerS": number(units.parse_bytes_per_s, "bytes per second above 0, such as 3.35e12, 3.35TB/s or 400Gbps"),
+    "UsdPerHour": usd_per_hour,
+    "Usd": number(units.parse_usd, "US dollars above 0 and below 1e9", high=1e9),
+    "UsdFromZero": number(units.parse_usd, "US dollars from 0 to 1e9", high=1e9, zero=True),
+    "Positive": positive,
+    "WholeBytes": whole(units.parse_bytes, "whole bytes above 0, such as 85520809984 or 80GiB"),
+    "Count": whole(units.parse_count, "a whole number from 1 to 1,000,000", high=10**6),
+    "Day": date,
+    "Confidence": choice("high", "medium", "low"),
     "str": text,
-    "float": at_least_zero,
+    "float": number(units.parse_count, "a number from 0", zero=True),
     "int": whole(units.parse_count, "a whole number from 0", low=0),
     "bool": flag,
     "tuple[str, ...]": words,
     "frozenset[str]": lambda cell: frozenset(words(cell)),
 }
-"""How a column of a name, or of a type, is read where its table says nothing else."""
+"""How a column is read whose field has that type, where its table says nothing else."""
 
 R = TypeVar("R")
 Key = tuple[Any, ...]
@@ -160,9 +172,8 @@ OF_SOURCE = ("confidence", "notes")
 MAIN_SECTION = "facts"
 
 
-def _reader(name: str, annotation: str) -> Reader:
-    if name in _NAMED:
-        return _NAMED[name]
+def reader_of(annotation: str) -> Reader:
+    """How a column is read whose field is annotated so."""
     if annotation.startswith("Literal["):
         return choice(*re.findall(r"'([^']+)'", annotation))
     return _TYPED[annotation.removesuffix(" | None")]
@@ -183,27 +194,30 @@ class FactTable(Generic[R]):
     dated: tuple[str, ...] = SECTION_SOURCE
     group: tuple[str, ...] = ()
     readers: Mapping[str, Reader] = field(default_factory=dict)  # of columns whose type does not say all
-    make: Callable[[Row, R | None], R] | None = None  # where columns and fields differ
+    adapt: Callable[[Row, dict[str, Any], R | None], None] | None = None  # changes the fields that a row gives
     check: Callable[[Row, R, Sequence[R]], None] | None = None  # what a row must not say, after those before it
 
     @cached_property
     def columns(self) -> dict[str, Reader]:
-        """What each column may hold."""
-        if self.make is not None:
-            return dict(self.readers)
+        """What each column may hold: a field, or another of `readers`, which `adapt` makes fields of."""
         kinds = {f.name: str(f.type) for f in fields(self.row)}  # type: ignore[arg-type]  # rows are dataclasses
-        return {name: self.readers.get(name) or _reader(name, kinds[name]) for name in self._defaults}
+        return {name: self.readers.get(name) or reader_of(kinds[name]) for name in self._defaults} | dict(self.readers)
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """Default value of each column, MISSING where every row needs one."""
+        """Default value of each field that is a column, MISSING where every row needs one."""
         own = (f for f in fields(self.row) if not f.metadata.get("inner"))  # type: ignore[arg-type]  # same
         return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in own}
 
     @cached_property
+    def _needed(self) -> list[str]:
+        """Columns without a default."""
+        return [name for name, default in self._defaults.items() if default is MISSING]
+
+    @cached_property
     def filled(self) -> tuple[str, ...]:
         """Columns that every row of every file fills."""
-        optional = () if self.make is not None else [n for n in self.key if self._defaults[n] is not MISSING]
+        optional = [name for name in self.key if self._defaults[name] is not MISSING]
         return tuple(n for n in (*self.key, *self.dated) if n not in optional)
 
     def built(self, row: Row, known: R | None) -> R:
@@ -212,14 +226,11 @@ class FactTable(Generic[R]):
         Raises:
             SpecError: it lacks what every row needs, or says what cannot be.
         """
-        if self.make is not None:
-            return self.make(row, known)
-        values = {name: self._defaults[name] if value is None else value for name, value in row.values.items()}
-        lacking = [
-            name
-            for name, default in self._defaults.items()
-            if values.get(name, default if known is None else None) is MISSING
-        ]
+        values = {name: self._defaults.get(name) if value is None else value for name, value in row.values.items()}
+        if self.adapt is not None:
+            self.adapt(row, values, known)
+        absent = MISSING if known is None else None
+        lacking = [name for name in self._needed if values.get(name, absent) is MISSING]
         if lacking:
             raise row.error(lacking[0], "", f"a row of {self.file} needs {', '.join(lacking)}")
         return self.row(**values) if known is None else replace(known, **values)  # type: ignore[type-var]  # same
@@ -312,7 +323,7 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
     Raises:
         SpecError: the file cannot be read or is not such a table; names the row and column.
     """
-    lines, file = csv.reader(_lines(path), strict=True), str(path)
+    lines, file = csv.reader(_text(path).splitlines(keepends=True), strict=True), str(path)
     try:
         header = [column.strip() for column in next(lines, [])]
         _check_header(path, header, columns, keys)
@@ -352,32 +363,35 @@ def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) ->
         raise row.error(column, cell, allowed) from fault
 
 
-def _lines(path: Path) -> list[str]:
+def _text(path: Path) -> str:
+    """The text of a file. Raises SpecError: it cannot be read, is too large, or is none."""
     try:
         raw = path.read_bytes()
     except OSError as fault:
         raise SpecError(f"{path}: cannot be read ({fault.strerror or fault})") from fault
     if len(raw) > MAX_FILE_BYTES:
-        raise SpecError(f"{path}: {len(raw):,} bytes is too large for a table of facts; allowed: {MAX_FILE_BYTES:,}")
+        raise SpecError(f"{path}: {len(raw):,} bytes is too large; allowed: {MAX_FILE_BYTES:,}")
     if b"\0" in raw:
-        raise SpecError(f"{path}: is a binary file, not a CSV table in UTF-8")
+        raise SpecError(f"{path}: is a binary file, not a text in UTF-8")
     try:
-        return raw.decode("utf-8-sig").splitlines(keepends=True)
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
         row = raw[: fault.start].count(b"\n") + 1
-        raise SpecError(f"{path}, row {row}: is not UTF-8 text; save the table as UTF-8") from fault
+        raise SpecError(f"{path}, row {row}: is not UTF-8 text; save the file as UTF-8") from fault
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in the file at `path`.
 
     Raises:
-        SpecError: it cannot be read, or is none.
+        SpecError: it cannot be read, or is none; names the file and the line.
     """
     try:
-        found = json.loads("".join(_lines(path)))
+        found = json.loads(_text(path))
+    except json.JSONDecodeError as fault:
+        raise SpecError(f"{path}: not valid JSON (line {fault.lineno}: {fault.msg}); is the file complete?") from fault
     except (ValueError, RecursionError) as fault:
-        raise SpecError(f"{path}: not valid JSON ({fault})") from fault
+        raise SpecError(f"{path}: not valid JSON ({fault or 'nested too deep'})") from fault
     if not isinstance(found, dict):
         raise SpecError(f"{path}: holds a JSON {type(found).__name__}; an object is needed")
     return found

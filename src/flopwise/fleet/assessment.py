@@ -15,7 +15,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadResult(_Plain, frozen=True):
-    """One workload: what it is, what it takes, and the best way to run it."""
+    """One workload: what it is, what it takes, and the best machines to run it on."""
 
     name: str
     environment: str
@@ -79,7 +79,7 @@ class MonthlyCost(_Plain, frozen=True):
     traffic: float
 
 
-class Saving(_Plain, frozen=True):
+class CostSaving(_Plain, frozen=True):
     """What could be, or has been, saved a month, against the alternative that `how` names; below zero: lost."""
 
     what: str  # spot, reserved, schedule, quantisation, right-sizing
@@ -88,7 +88,7 @@ class Saving(_Plain, frozen=True):
     how: str
     taken: bool  # whether the allocation already has it
     counted: bool = True  # in the sum: taken, and against what would else be paid; runs end whoever plans them
-    purchase: str = ""  # the way to buy that it is of; empty where it is of none
+    purchase: str = ""  # how what it is of is bought; empty where it is of none
     why: str = ""  # below zero: why the plan pays more than the alternative
 
 
@@ -172,7 +172,7 @@ class Assessment(_Plain, frozen=True):
     workloads: list[WorkloadResult]
     allocation: list[Allotment]
     usd_per_month: MonthlyCost
-    savings: list[Saving]
+    savings: list[CostSaving]
     risks: list[Risk]
     binding: list[Binding]
     whatif: list[WhatIf]

@@ -1,29 +1,18 @@
-"""Energy and carbon of machines that are on: power of the devices and what stands around them, grid of the region."""
+"""Electricity and carbon of machines: power of the devices and what stands around them, grid of the region."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER, PowerModel, device_watts, facility_joules
-from flopwise.facts.catalog import Facts
-from flopwise.facts.regions import GridRecord
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.catalog import Facts
 
 JOULES_PER_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
-    """Electricity at the meter and what it emits, kWh and kg of CO2 equivalent."""
-
-    kwh: float
-    kg: float
-    grid: GridRecord
 
 
 def kwh_on(
@@ -38,16 +27,18 @@ def kwh_on(
     return facility_joules(accelerator, num_devices, watts, hours * HOUR_S, power) / JOULES_PER_KWH
 
 
-def footprint(joules: float, provider: str, region: str, facts: Facts) -> Footprint:
-    """What `joules` at the meter emit in a region; the building's overhead is that of the joules.
+def metered_kwh(joules: Floats, pue: float | None) -> Floats:
+    """Electricity at the meter of a building with this `pue`; `joules` have the search's, the usual one; broadcasts.
+
+    Source: arithmetic; data/carbon.csv has what providers publish of their buildings. Assumes: None: the usual one.
+    """
+    return joules / JOULES_PER_KWH * (DEFAULT_POWER.pue if pue is None else pue) / DEFAULT_POWER.pue
+
+
+def carbon_kg(kwh: Floats, provider: str, region: str, facts: Facts) -> Floats:
+    """What electricity at the meter emits in a region, in kg of CO2 equivalent; broadcasts.
 
     Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
     Assumes: the load is spread over the year.
     """
-    grid, kwh = facts.grid(provider, region), joules / JOULES_PER_KWH
-    return Footprint(kwh=kwh, kg=kwh * grid.kg_per_kwh, grid=grid)
-
-
-def power_of(grid: GridRecord, power: PowerModel = DEFAULT_POWER) -> PowerModel:
-    """`power` with the overhead of the provider's buildings there, where that is known."""
-    return power if grid.pue is None else replace(power, pue=grid.pue)
+    return kwh * facts.grid(provider, region).kg_per_kwh

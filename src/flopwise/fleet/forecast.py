@@ -1,42 +1,35 @@
-"""The bill month by month: workloads begin when they are said to, and grow from then on."""
+"""The months to come: the bill of each as workloads begin and grow, and the phases in which they are built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flopwise.fleet.assessment import Allotment, Month
-from flopwise.fleet.load import Load, loads_of
-from flopwise.fleet.months import month_after, months_between
-from flopwise.fleet.own import OwnOffer
-from flopwise.fleet.way import way
+from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Phase
+from flopwise.fleet.option import monthly_option
+from flopwise.fleet.schedules import month_after, months_between
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.allocate import Allocation
-    from flopwise.fleet.problem import Problem
-    from flopwise.fleet.results import Chosen
+    from flopwise.fleet.bill import SolvedFleet
+    from flopwise.fleet.model import ChosenWorkload
+    from flopwise.fleet.replica_scaling import ReplicaLoad
 
 AHEAD, MOST = 12, 48
 """Months after the last beginning that are shown, and how many at most."""
+PHASES = ("development", "staging", "training", "production", "large models")
+LARGE = 20e9
+"""Parameters from which a model is large."""
 
 
-def forecast(
-    chosen: Sequence[Chosen],
-    rows: Sequence[Allotment],
-    volumes: Mapping[int, tuple[float, float]],
-    today: str | None,
-    facts: Facts,
-) -> list[Month]:
+def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
     """The bill of each month from the first beginning to a year after the last; none where no month is known.
-
-    `volumes`: (storage, traffic) of each workload by its number, USD a month.
 
     Assumes: the fleet describes each workload as it begins; growth is met with more of the same machines, services
     adding one when those they have are as busy as they may be; own machines beyond those there may be cost as much;
     what is sent grows with the load at the same price of a byte, what is stored stays.
     """
-    starts = [held.item.placed.job.starts for held in chosen]
+    starts = [c.job.spec.starts for c in fleet.chosen]
     known = [s for s in starts if s is not None]
     if not known and not today:
         return []
@@ -44,19 +37,17 @@ def forecast(
     if known and all(s is not None for s in starts):
         first = max(first, min(known))
     begins = [max(0, months_between(first, s or first)) for s in starts]
-    whole = min(MOST, max(begins) + AHEAD + 1)
-    idle = sum(row.usd_per_month for row in rows if not row.workload)  # own machines that carry nothing
-    sums = [[idle, idle, idle] for _ in range(whole)]
-    mine: dict[str, list[tuple[Allotment, Load | None]]] = {}
-    for row, load in zip(rows, loads_of(rows, chosen), strict=True):
-        mine.setdefault(row.workload, []).append((row, load))
-    for held, begin in zip(chosen, begins, strict=True):
-        own = mine.get(held.item.placed.name, [])
-        stored, sent = volumes.get(held.item.index, (0.0, 0.0))
-        for number in range(begin, whole):
-            grown = (1 + held.item.placed.growth_per_month) ** (number - begin)
-            more = _machines(held, grown, facts)
-            for n, usd in enumerate(_ends(own, grown, more)):
+    idle = sum(row.usd_per_month for row in fleet.rows if not row.workload)  # own machines that carry nothing
+    sums = [[idle, idle, idle] for _ in range(min(MOST, max(begins) + AHEAD + 1))]
+    rows: dict[str, list[tuple[Allotment, ReplicaLoad | None]]] = {}
+    for row, load in zip(fleet.rows, fleet.loads, strict=True):
+        rows.setdefault(row.workload, []).append((row, load))
+    for chosen, begin in zip(fleet.chosen, begins, strict=True):
+        stored, sent = fleet.volumes.get(chosen.planned.index, (0.0, 0.0))
+        for number in range(begin, len(sums)):
+            grown = (1 + chosen.job.growth_per_month) ** (number - begin)
+            more = _machine_growth(chosen, grown, fleet.facts)
+            for n, usd in enumerate(_grown_usd(rows.get(chosen.name, []), grown, more)):
                 sums[number][n] += usd + stored + sent * grown
     return [
         Month(
@@ -66,7 +57,9 @@ def forecast(
     ]  # fmt: skip
 
 
-def _ends(rows: Sequence[tuple[Allotment, Load | None]], grown: float, more: float) -> tuple[float, float, float]:
+def _grown_usd(
+    rows: Sequence[tuple[Allotment, ReplicaLoad | None]], grown: float, more: float
+) -> tuple[float, float, float]:
     """(planned, low, high) of a workload's machines at `grown` times the load, which cost `more` times as much, USD."""
     usd = low = high = 0.0
     for row, load in rows:
@@ -75,30 +68,46 @@ def _ends(rows: Sequence[tuple[Allotment, Load | None]], grown: float, more: flo
         if load is None:
             low, high = low + row.usd_low * more, high + row.usd_high * more
         else:
-            ends = load.strays_usd(grown)
+            ends = load.interval_usd(grown)
             low, high = low + planned + ends[0], high + planned + ends[1]
     return usd, low, high
 
 
-def volumes_by_workload(made: Problem, found: Allocation) -> dict[int, tuple[float, float]]:
-    """(storage, traffic) of each workload by its number, USD a month, over the providers that carry it."""
-    sums: dict[int, tuple[float, float]] = {}
-    for (number, provider), share in found.volumes.items():
-        held, (storage, traffic) = made.volumes[number, provider], sums.get(number, (0.0, 0.0))
-        sums[number] = storage + share * held.storage, traffic + share * held.traffic
-    return sums
-
-
-def _machines(held: Chosen, grown: float, facts: Facts) -> float:
+def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float:
     """How many times the machines cost of what they cost, at `grown` times the load."""
-    item = held.item
-    if grown == 1.0 or item.placed.wanted is None:
+    job = chosen.job
+    if grown == 1.0 or job.workload is None:
         return 1.0
     now = later = 0.0
-    for found, count in held.parts:
-        share = count / found.instances
-        now += share * found.usd
-        more = way(item.index, item.placed, found.candidate, found.offer, facts, grown)
-        beyond = isinstance(found.offer, OwnOffer) and more.instances > found.offer.most
-        later += share * (found.usd * grown if beyond else more.usd)
+    for taken in chosen.parts:
+        option = taken.option
+        share = taken.count / option.instances
+        now += share * option.usd
+        more = monthly_option(option.workload, job, option.candidate, option.offer, facts, grown)
+        beyond = option.own is not None and more.instances > option.own.most
+        later += share * (option.usd * grown if beyond else more.usd)
     return later / now if now else grown
+
+
+def roadmap(chosen: Sequence[ChosenWorkload], cost: MonthlyCost) -> list[Phase]:
+    """Phases in order of their months, else in the usual order; the cost of each is of what it adds."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for workload in chosen:
+        groups.setdefault((workload.job.spec.starts or "", _phase(workload)), []).append(workload.name)
+    ordered = sorted(groups.items(), key=lambda g: (g[0][0], PHASES.index(g[0][1])))
+    phases, running = list[Phase](), 0.0
+    for (start, name), names in ordered:
+        usd = sum(cost.by_workload.get(n, 0.0) for n in names)
+        running += usd
+        text = f"adds ${usd:,.0f} a month; ${running:,.0f} from then on"
+        phases.append(Phase(name=name, start=start or None, workloads=names, usd_per_month=usd, text=text))
+    return phases
+
+
+def _phase(chosen: ChosenWorkload) -> str:
+    environment = chosen.job.environment
+    if chosen.job.spec.task == "develop" or environment in {"development", "staging"}:
+        return "staging" if environment == "staging" else "development"
+    if chosen.figures is not None and chosen.figures.parameters >= LARGE:
+        return "large models"
+    return "training" if chosen.job.trains else "production"

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from flopwise.fleet.model import Policy
     from flopwise.ops.types import Array
 
 FEASIBLE = 2
 """What HiGHS calls a feasible point."""
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
 """Silent, and the same answer each time."""
-MOST_AT_ONCE = 4
 PATIENCE = 0.4
-"""Of the time for an allocation: until it has to have one."""
-Answer = TypeVar("Answer")
+"""Share of the time for an allocation after which it has to have one."""
+
+
+@dataclass(slots=True)
+class ProgramRow:
+    """`low` <= sum of `terms` (column: factor) <= `high`; `policy`: whose it is, None where it is of the machines."""
+
+    terms: dict[int, float]
+    low: float
+    high: float
+    policy: Policy | None
 
 
 @dataclass(slots=True)
@@ -30,22 +36,26 @@ class Program:
     costs: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
     whole: list[bool] = field(default_factory=list)
-    rows: list[tuple[dict[int, float], float, float, str]] = field(default_factory=list)
+    rows: list[ProgramRow] = field(default_factory=list)
 
     def column(self, cost: float, upper: float, *, whole: bool = True) -> int:
-        """A variable from 0 to `upper`."""
+        """Number of a new variable from 0 to `upper`."""
         self.costs.append(cost)
         self.upper.append(upper)
         self.whole.append(whole)
         return len(self.costs) - 1
 
-    def row(self, terms: dict[int, float], low: float, high: float, name: str) -> None:
-        """A constraint on the sum of `terms`."""
-        self.rows.append((terms, low, high, name))
+    def row(self, terms: dict[int, float], low: float, high: float, policy: Policy | None = None) -> None:
+        """Add a constraint on the sum of `terms`."""
+        self.rows.append(ProgramRow(terms, low, high, policy))
+
+    def at_most(self, terms: dict[int, float], high: float, policy: Policy | None = None) -> None:
+        """Add the constraint that the sum of `terms` is no more than `high`."""
+        self.row(terms, -np.inf, high, policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Solution:
     """The best columns, None where there are none; of a relaxation what each row costs (`duals`)."""
 
     columns: Array | None
@@ -54,7 +64,9 @@ class Found:
     duals: Array | None = None
 
 
-def solved(program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False) -> Found:
+def solve(
+    program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False
+) -> Solution:
     """The columns that cost least, to a relative `gap` or after `seconds`; `start`: columns to begin from.
 
     Where nothing is feasible by `PATIENCE` of that time, it is given up. `relaxed`: as if nothing had to be whole.
@@ -64,7 +76,7 @@ def solved(program: Program, gap: float, seconds: float, start: Array | None = N
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
     for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
         solver.setOptionValue(name, value)
-    solver.passModel(_model(program, highspy, relaxed=relaxed))
+    solver.passModel(_highs_model(program, highspy, relaxed=relaxed))
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = [float(v) for v in start]
@@ -80,33 +92,26 @@ def solved(program: Program, gap: float, seconds: float, start: Array | None = N
     solver.run()
     info = solver.getInfo()
     if info.primal_solution_status != FEASIBLE:
-        return Found(columns=None)
-    held = solver.getSolution()
-    columns, objective = np.array(held.col_value), float(info.objective_function_value)
+        return Solution(columns=None)
+    solution = solver.getSolution()
+    columns, objective = np.array(solution.col_value), float(info.objective_function_value)
     if relaxed:
-        return Found(columns=columns, objective=objective, duals=np.array(held.row_dual))
-    return Found(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+        return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
+    return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
 
 
-def side_by_side(asks: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """The answers of questions that do not depend on one another, in their order: the solver leaves Python alone."""
-    with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda ask: ask(), asks))
-
-
-def _model(program: Program, highspy: Any, *, relaxed: bool) -> Any:
+def _highs_model(program: Program, highspy: Any, *, relaxed: bool) -> Any:
     lp = highspy.HighsLp()
-    columns, rows = len(program.costs), len(program.rows)
-    lp.num_col_, lp.num_row_ = columns, rows
+    columns, rows = len(program.costs), program.rows
+    lp.num_col_, lp.num_row_ = columns, len(rows)
     lp.col_cost_ = np.array(program.costs)
     lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     if not relaxed:
         lp.integrality_ = [kinds[whole] for whole in program.whole]
-    lp.row_lower_ = np.array([low for _, low, _, _ in program.rows])
-    lp.row_upper_ = np.array([high for _, _, high, _ in program.rows])
+    lp.row_lower_, lp.row_upper_ = np.array([row.low for row in rows]), np.array([row.high for row in rows])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for terms, *_ in program.rows)])
-    lp.a_matrix_.index_ = np.array([c for terms, *_ in program.rows for c in terms], dtype=np.int32)
-    lp.a_matrix_.value_ = np.array([v for terms, *_ in program.rows for v in terms.values()])
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(row.terms) for row in rows)])
+    lp.a_matrix_.index_ = np.array([column for row in rows for column in row.terms], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([factor for row in rows for factor in row.terms.values()])
     return lp

@@ -55,11 +55,9 @@ class Site:
             SpecError: says which figure, and what is allowed.
         """
         above = ("years", "facility_years", "gpus_per_person")
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not isinstance(value, int | float):
-                continue
-            if not 0 <= value < float("inf") or (name in above and value <= 0):
+        figures = {name: getattr(self, name) for name in self.__slots__}
+        for name, value in figures.items():
+            if isinstance(value, int | float) and (not 0 <= value < float("inf") or (name in above and value <= 0)):
                 raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if name in above else '0 up'}")
         for name, low, high in (
             ("pue", 1.0, 4.0),
@@ -163,20 +161,12 @@ def ownership(accelerator: Accelerator, price: HardwarePrice, site: Site | None 
         room = reserved_kw * site.colocation_usd_per_kw_month
     available = HOURS_PER_MONTH - site.maintenance_hours_per_month
     return Ownership(
-        accelerator=accelerator.name,
-        grade=price.grade,
-        purchase_usd=bought,
-        capital=capital,
-        support=bought * site.support_frac_per_year / 12.0,
-        room=room,
-        staff=site.staff_usd_per_year / 12.0 / site.gpus_per_person,
-        idle_power=idle_kwh * site.usd_per_kwh,
-        busy_power=(full_kwh - idle_kwh) * site.usd_per_kwh * available / HOURS_PER_MONTH,
-        available_hours=available,
-        life_months=12.0 * site.years,
-        price_date=price.date,
-        confidence=price.confidence,
-    )
+        accelerator=accelerator.name, grade=price.grade, purchase_usd=bought, capital=capital,
+        support=bought * site.support_frac_per_year / 12.0, room=room,
+        staff=site.staff_usd_per_year / 12.0 / site.gpus_per_person, idle_power=idle_kwh * site.usd_per_kwh,
+        busy_power=(full_kwh - idle_kwh) * site.usd_per_kwh * available / HOURS_PER_MONTH, available_hours=available,
+        life_months=12.0 * site.years, price_date=price.date, confidence=price.confidence,
+    )  # fmt: skip
 
 
 def break_even_utilisation(own: Ownership, cloud_usd_per_gpu_hour: Floats) -> Floats:
@@ -208,25 +198,17 @@ def against_clouds(
     """
     if not 0 < utilisation <= 1:
         raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")
-    found = []
-    for offer in offers:
-        for purchase in purchases:
-            price = offer.price_usd_per_hour(purchase)
-            if price is None or offer.accelerator != own.accelerator:
-                continue
+    rows = []
+    for offer, purchase in ((o, p) for o in offers if o.accelerator == own.accelerator for p in purchases):
+        price = offer.price_usd_per_hour(purchase)
+        if price is not None:
             each = price / (offer.count * offer.accelerator_share)
             even, months = break_even_utilisation(own, each), months_to_recover(own, each, utilisation)
-            found.append(
-                AgainstCloud(
-                    provider=offer.provider,
-                    instance=offer.instance,
-                    region=offer.region,
-                    purchase=purchase,
-                    usd_per_gpu_hour=each,
-                    own_usd_per_gpu_hour=float(own.usd_per_gpu_hour(utilisation)),
-                    break_even_utilisation=float(even) if even <= 1 else None,
-                    months=float(months) if months <= own.life_months else None,
-                    price_date=offer.price_date,
-                )
-            )
-    return sorted(found, key=lambda row: row.usd_per_gpu_hour)
+            row = AgainstCloud(
+                provider=offer.provider, instance=offer.instance, region=offer.region, purchase=purchase,
+                usd_per_gpu_hour=each, own_usd_per_gpu_hour=float(own.usd_per_gpu_hour(utilisation)),
+                break_even_utilisation=float(even) if even <= 1 else None,
+                months=float(months) if months <= own.life_months else None, price_date=offer.price_date,
+            )  # fmt: skip
+            rows.append(row)
+    return sorted(rows, key=lambda row: row.usd_per_gpu_hour)

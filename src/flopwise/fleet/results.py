@@ -1,42 +1,26 @@
-"""One row for each workload: what it is, what it takes, its best way, and why not the cheaper one."""
+"""One result for each workload: what it is, what it takes, its best machines, why not cheaper ones, and its plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from flopwise.fleet.assessment import WorkloadResult
-from flopwise.fleet.forked import forked
-from flopwise.fleet.measured import Measured, measured
-from flopwise.fleet.money import carbon_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flopwise.facts.catalog import Facts
-    from flopwise.fleet.allocate import Allocation
-    from flopwise.fleet.candidates import Carried
-    from flopwise.fleet.problem import Problem
-    from flopwise.fleet.way import Way
-    from flopwise.search.answer import Candidate
+    from flopwise.fleet.model import ChosenWorkload, MonthlyOption, PlannedWorkload
+    from flopwise.search.answer import Candidate, Plan
 
 SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
 """Categories of models by parameters."""
 SAME = 1.005
-WORTH_SHARING = 40
-"""Estimates from which other processes are worth starting."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A workload with the way that carries most of it, and its figures."""
-
-    item: Carried
-    way: Way
-    count: int
-    figures: Measured | None
-    parts: tuple[tuple[Way, int], ...]  # every kind of machine with how many, primary
 
 
 def size_of(parameters: int) -> str:
@@ -44,169 +28,168 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def chosen_ways(made: Problem, found: Allocation, facts: Facts) -> list[Chosen]:
-    """The main way of each workload, estimated in full."""
-    parts: dict[int, list[tuple[Way, int]]] = {}
-    for taken in found.taken:
-        if taken.role == "primary":
-            parts.setdefault(taken.choice.workload, []).append((made.ways[taken.choice.candidate], taken.count))
-    mains = [max(parts[number], key=lambda entry: entry[1] * entry[0].usd_each) for number in range(len(made.items))]
-    keys = [(id(item.plan), id(main.candidate)) for item, (main, _) in zip(made.items, mains, strict=True)]
-    first = {key: number for number, key in reversed(list(enumerate(keys)))}
-    todo = list(first.values())
-    told = forked(lambda n: measured(made.items[todo[n]], mains[todo[n]][0], facts), len(todo), WORTH_SHARING)
-    known = dict(zip(first, told, strict=True))
-    return [
-        Chosen(item=item, way=main, count=count, figures=known[keys[number]], parts=tuple(parts[number]))
-        for number, (item, (main, count)) in enumerate(zip(made.items, mains, strict=True))
-    ]
-
-
-def result(chosen: Chosen, facts: Facts) -> WorkloadResult:
-    """The row of one workload."""
-    item, found, told = chosen.item, chosen.way, chosen.figures
-    placed, held = item.placed, found.candidate
-    energy, carbon = _footprint(chosen, facts)
+def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
+    """The result of one workload."""
+    job, option, figures = chosen.job, chosen.option, chosen.figures
+    energy, carbon = _electricity(chosen)
     size, pattern, count = _kind(chosen, facts)
-    memory = held.memory_bytes * max(1, placed.gpus_each) if told is None else told.memory_bytes
+    memory = option.candidate.memory_bytes * max(1, job.gpus_each) if figures is None else figures.memory_bytes
     return WorkloadResult(
-        name=placed.name,
-        environment=placed.environment,
-        kind=placed.job.task,
-        model=placed.job.model,
-        parameters=count,
-        size=size,
-        memory_bytes=None if found.purchase == API else memory or None,
-        intensity=None if told is None else told.intensity,
-        pattern=pattern,
-        hours_per_month=found.busy_hours,
-        runs_per_month=placed.runs_per_month,
-        feasible=True,
-        reasons=[],
-        best=_best(chosen),
-        why_not_cheaper=why_not_cheaper(chosen),
-        energy_kwh_per_month=energy,
-        carbon_kg_per_month=carbon,
-        starts=placed.job.starts,
-        schedule=placed.schedule.plain(),
-        targets=_targets(item),
-    )
+        name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
+        size=size, memory_bytes=None if option.purchase == API else memory or None,
+        intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
+        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=_best(chosen),
+        why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
+        starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
+    )  # fmt: skip
 
 
-def _targets(item: Carried) -> dict[str, dict[str, Any]]:
+def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
     """What is asked, under the names of the figures that answer it."""
-    wanted, found = item.wanted, dict[str, dict[str, Any]]()
-    if wanted is None:
-        return found
+    workload, targets = item.workload, dict[str, dict[str, Any]]()
+    if workload is None:
+        return targets
     for name in ("ttft", "tpot", "latency"):
-        limit = getattr(wanted, name)
+        limit = getattr(workload, name)
         if limit is not None:
-            found[f"{name}_s"] = {"value": limit.seconds, "percentile": limit.percentile}
-    if item.placed.ends:
-        if wanted.deadline_s is not None:
-            found["run_s"] = {"value": wanted.deadline_s}
-    elif wanted.requests_per_s is not None:
-        found["requests_per_s"] = {"value": wanted.requests_per_s, "mean": wanted.requests_per_s / wanted.arriving.peak}
-    return found
+            targets[f"{name}_s"] = {"value": limit.seconds, "percentile": limit.percentile}
+    rate = workload.requests_per_s
+    if item.job.ends:
+        if workload.deadline_s is not None:
+            targets["run_s"] = {"value": workload.deadline_s}
+    elif rate is not None:
+        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.arriving.peak}
+    return targets
 
 
-def _kind(chosen: Chosen, facts: Facts) -> tuple[str, str, int | None]:
+def _kind(chosen: ChosenWorkload, facts: Facts) -> tuple[str, str, int | None]:
     """(size, what bounds it, parameters) of a workload."""
-    told, wanted = chosen.figures, chosen.item.wanted
-    if told is not None:
-        return size_of(told.parameters), told.pattern, told.parameters
-    if wanted is None:
+    figures, workload = chosen.figures, chosen.planned.workload
+    if figures is not None:
+        return size_of(figures.parameters), figures.pattern, figures.parameters
+    if workload is None:
         return "machines", "machines to work on", None
-    count = int(parameters(facts.model(wanted.model)))
+    count = int(parameters(facts.model(workload.model)))
     return size_of(count), "answered by an API", count
 
 
-def _footprint(chosen: Chosen, facts: Facts) -> tuple[float | None, float | None]:
+def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
     """(kWh, kg of CO2) a month over all machines; None where one part is not known."""
-    energy: float | None = 0.0
-    carbon: float | None = 0.0
-    for found, count in chosen.parts:
-        own = None if found.kwh is None else found.kwh * count / found.instances
-        kg = carbon_of(own, found.offer, facts)
-        energy = None if own is None or energy is None else energy + own
-        carbon = None if kg is None or carbon is None else carbon + kg
-    return energy, carbon
+    kwh: float | None = 0.0
+    kg: float | None = 0.0
+    for taken in chosen.parts:
+        option, count, whole = taken.option, taken.count, taken.option.instances
+        kwh = None if option.kwh is None or kwh is None else kwh + option.kwh * count / whole
+        kg = None if option.kg is None or kg is None else kg + option.kg * count / whole
+    return kwh, kg
 
 
-def _best(chosen: Chosen) -> dict[str, Any]:
-    found, held = chosen.way, chosen.way.candidate
+def _best(chosen: ChosenWorkload) -> dict[str, Any]:
+    option, candidate, figures = chosen.option, chosen.option.candidate, chosen.figures
     return {
-        "provider": found.offer.provider,
-        "region": found.offer.region,
-        "instance": found.offer.instance,
-        "gpu": held.gpu,
-        "num_gpus": chosen.count * found.gpus_each,
-        "num_instances": chosen.count,
-        "purchase": found.purchase,
-        "layout": held.layout,
-        "memory_bytes_per_gpu": held.memory_bytes or None,
-        "capacity_bytes": held.capacity_bytes or None,
-        "meets": held.meets,
-        "figures": dict(held.figures) if chosen.figures is None else chosen.figures.figures,
-        "breakdown": {} if chosen.figures is None else chosen.figures.breakdown,
-        "usd_per_month": found.usd,
-    }
+        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
+        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
+        "purchase": option.purchase, "layout": candidate.layout,
+        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
+        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+    }  # fmt: skip
 
 
-def why_not_cheaper(chosen: Chosen) -> str:
-    """The cheaper ways there are, and what stands against each: a policy of the fleet, or a target it misses."""
-    item, found = chosen.item, chosen.way
-    told = []
-    ahead = [w for w in item.ways if w.usd * SAME < found.usd]
-    if ahead:
-        first = ahead[0]
-        told.append(
-            f"{_named(first.candidate, first.instances)} {_bought(first.purchase)} would cost ${first.usd:,.0f} a "
-            f"month instead of ${found.usd:,.0f}: {_against(first, found)}"
+def why_not_cheaper(chosen: ChosenWorkload) -> str:
+    """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
+    option, reasons = chosen.option, []
+    first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
+    if first is not None:
+        reasons.append(
+            f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost ${first.usd:,.0f} a "
+            f"month instead of ${option.usd:,.0f}: {_obstacle(first, option)}"
         )
-    misses = [] if item.plan is None else item.plan.misses
-    told += [
-        f"{_named(near, near.num_instances)} {_bought(near.purchase)} {_missed(near, item)}"
-        for near in misses[: 2 - len(told)]
+    misses = [] if chosen.planned.plan is None else chosen.planned.plan.misses
+    reasons += [
+        f"{_machines(near, near.num_instances)} {BOUGHT[near.purchase]} {_shortfall(near, chosen.planned)}"
+        for near in misses[: 2 - len(reasons)]
     ]
-    return "; ".join(told) or "it is the cheapest on offer that does the work"
+    return "; ".join(reasons) or "it is the cheapest on offer that does the work"
 
 
-def _against(cheaper: Way, found: Way) -> str:
-    """What stands against a cheaper way."""
-    if found.purchase == OWNED:
+def _obstacle(cheaper: MonthlyOption, option: MonthlyOption) -> str:
+    """What stands against a cheaper option."""
+    if option.purchase == OWNED:
         return "own machines are paid all month, and others use them, too"
     if cheaper.purchase == OWNED:
         return "there are only so many of them, and other workloads or policies of the fleet come first"
     return "policies of the fleet (shares, quotas, backup ...) stand against it"
 
 
-def _bought(purchase: str) -> str:
-    return {"on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
-            "reserved_3y": "reserved for three years", OWNED: "of one's own"}[purchase]  # fmt: skip
+BOUGHT = {
+    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
+    "reserved_3y": "reserved for three years", OWNED: "of one's own",
+}  # fmt: skip
 
 
-def _named(held: Candidate, count: int) -> str:
-    if held.purchase == API:
-        return f"{held.provider}'s {held.instance}"
-    return f"{count} x {held.provider} {held.instance} ({held.gpu})"
+def _machines(candidate: Candidate, count: int) -> str:
+    if candidate.purchase == API:
+        return f"{candidate.provider}'s {candidate.instance}"
+    return f"{count} x {candidate.provider} {candidate.instance} ({candidate.gpu})"
 
 
-def _missed(near: Candidate, item: Carried) -> str:
+def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     """What a cheaper candidate misses, with figures."""
-    assert item.wanted is not None
-    wanted = item.wanted
+    assert item.workload is not None
+    workload = item.workload
     if not near.meets:
         return "is beyond a limit"
     name = min(near.meets, key=lambda n: near.meets[n])
-    odds = f"{100 * near.meets[name]:.0f} % likely to hold it, {100 * wanted.confidence:.0f} % are asked"
-    limit = {"ttft": wanted.ttft, "tpot": wanted.tpot, "latency": wanted.latency}.get(name)
+    odds = f"{100 * near.meets[name]:.0f} % likely to hold it, {100 * workload.confidence:.0f} % are asked"
+    limit = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}.get(name)
     if name == "memory":
         return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"
     if limit is not None:
         value = near.figures["e2e_s" if name == "latency" else f"{name}_s"] or 0.0
         return f"has {limit.percentile} {name} {format_seconds(value)} of {format_seconds(limit.seconds)} ({odds})"
-    if name == "deadline" and wanted.deadline_s is not None:
-        return f"takes {format_seconds(near.seconds)} of {format_seconds(wanted.deadline_s)} ({odds})"
+    if name == "deadline" and workload.deadline_s is not None:
+        return f"takes {format_seconds(near.seconds)} of {format_seconds(workload.deadline_s)} ({odds})"
     times = near.shortfall.get(name)
     return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"
+
+
+# The plan of each workload as its file holds it
+
+KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
+"""Candidates in the files of a whole fleet, at most and at least in one file: a thousand workloads stay a few MB."""
+
+
+def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
+    """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
+    most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
+    return {c.name: _shortened(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
+
+
+def _shortened(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
+    """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
+
+    Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.
+    """
+    parts = sorted(chosen.parts, key=lambda taken: taken.option is not chosen.option)
+    taken = {id(part.option.candidate): part.option.candidate for part in parts}
+    others = [o.candidate for o in chosen.planned.options if id(o.candidate) not in taken]
+    varied = {(c.provider, c.instance, c.purchase): c for c in reversed(others)}
+    varied_first = [c for c in others if varied[c.provider, c.instance, c.purchase] is c]
+    first, kept = len(taken), [*taken.values(), *varied_first[: max(0, most - len(taken))]]
+    note = (
+        f"the first {'candidate is' if first == 1 else f'{first} candidates are'} what the fleet takes; then come "
+        f"{len(kept) - first:,} of {len(others):,} others, by what a month of them costs in the fleet"
+    )
+    workload, window = chosen.planned.workload, list[str]()
+    if workload is not None and workload.deadline_s is not None and chosen.job.ends:
+        window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
+    return msgspec.structs.replace(
+        plan,
+        plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
+        front=plan.front[:most],
+        fronts={},
+        demoted=[],
+        misses=plan.misses[:LEAST],
+        assumptions=[note, *window, *plan.assumptions],
+    )

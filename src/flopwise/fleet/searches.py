@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
-from flopwise.fleet.forked import forked
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
+Result = TypeVar("Result")
 Key = bytes
 MANY = 40
 """Searches beyond which each looks at fewer kinds of machines."""
@@ -30,6 +34,8 @@ OF_SHARE = 3
 """Kinds of machines at least of each provider that has a share of the bill."""
 OF_ONE = 3
 """One provider has at most so much of them (a third) where none has a share: others stand ready."""
+OF_OFFERS = ("provider", "region", "instance", "GPU with a price")
+"""Kinds of names that offers have."""
 WORTH_SHARING = 4
 """Searches from which other processes are worth starting."""
 
@@ -38,23 +44,25 @@ WORTH_SHARING = 4
 class Search:
     """One question to `plan`: a workload over the offers that it may use."""
 
-    wanted: Resolved
+    workload: Resolved
     facts: Facts
     where: str = ""  # the file, the line and the workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """Its answer; `reasons` where the constraints leave nothing. `few`: only so many kinds of machines were seen."""
+class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a search; `reasons` where the constraints leave nothing.
+
+    `num_kinds`: how many kinds of machines were searched, where there were more.
+    """
 
     plan: Plan | None
     reasons: tuple[str, ...] = ()
-    few: int | None = None
+    num_kinds: int | None = None
 
 
-def searched(
-    asked: Mapping[Key, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1
-) -> dict[Key, Searched]:
+def run_searches(
+    searches: Mapping[Key, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1
+) -> dict[Key, SearchAnswer]:
     """The answers of all searches; `advance(done, whole)` is called as they come.
 
     `shares`: providers that have a share of the bill. `times`: as many kinds of machines as usual in a large fleet.
@@ -62,67 +70,47 @@ def searched(
     Raises:
         SpecError, UnknownNameError: a workload names what does not exist.
     """
-    wide = sum(len(search.facts.offers) > 1 for search in asked.values())  # not those of one kind of own machines
+    wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
     kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
-    keys, todo = list(asked), [(s, kinds, tuple(shares)) for s in asked.values()]
-    found: dict[Key, Searched] = {}
-    for done, (key, answer) in enumerate(zip(keys, _answers(todo), strict=True), start=1):
-        found[key] = answer
+    keys, todo = list(searches), list(searches.values())
+    encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
+    data = forked(lambda number: encode(_answer(todo[number], kinds, shares)), len(todo), WORTH_SHARING)
+    answers: dict[Key, SearchAnswer] = {}
+    for done, (key, answer) in enumerate(zip(keys, data, strict=True), start=1):
+        answers[key] = msgspec.msgpack.decode(answer, type=SearchAnswer)
         advance(done, len(keys))
-    return found
+    return answers
 
 
-def _answers(todo: Sequence[tuple[Search, int | None, tuple[str, ...]]]) -> Iterator[Searched]:
-    """In order, by several processes."""
-    for data in forked(lambda number: _encoded(_one(*todo[number])), len(todo), WORTH_SHARING):
-        yield msgspec.msgpack.decode(data, type=_Sent).searched()
-
-
-class _Sent(msgspec.Struct):
-    """A `Searched` between processes: as bytes much smaller than its objects."""
-
-    plan: Plan | None
-    reasons: list[str]
-    few: int | None
-
-    def searched(self) -> Searched:
-        return Searched(plan=self.plan, reasons=tuple(self.reasons), few=self.few)
-
-
-def _encoded(found: Searched) -> bytes:
-    return msgspec.msgpack.encode(_Sent(found.plan, list(found.reasons), found.few))
-
-
-def _one(asked: Search, kinds: int | None, shares: tuple[str, ...] = ()) -> Searched:
-    """One search; with only `kinds` of machines first, and with all where those do not do."""
+def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchAnswer:
+    """One search: of only `kinds` of machines first, and of all where nothing on those carries the workload."""
     try:
         if kinds is not None:
-            buys = asked.wanted.purchase
-            fewer = _planned(asked, asked.facts.replaced(offers=promising(asked.facts, kinds, buys, shares)))
-            if fewer.plan is not None and fewer.plan.plans:
-                return replace(fewer, few=kinds)
-        return _planned(asked, asked.facts)
+            purchases = search.workload.purchase
+            some = promising(search.facts, kinds, purchases, shares)
+            answer = _planned(search.workload, search.facts.replaced(offers=some))
+            if answer.plan is not None and answer.plan.plans:
+                return msgspec.structs.replace(answer, num_kinds=kinds)
+        return _planned(search.workload, search.facts)
     except SpecError as error:
-        raise SpecError(f"{asked.where}: {error}" if asked.where else str(error)) from None
+        raise SpecError(f"{search.where}: {error}" if search.where else str(error)) from None
 
 
-def _planned(asked: Search, facts: Facts) -> Searched:
+def _planned(workload: Resolved, facts: Facts) -> SearchAnswer:
     """The plan over the offers of `facts`; what it constrains exists, so that a name among none of them is a reason."""
     try:
-        return Searched(plan=plan(asked.wanted, facts, alone=False))
+        return SearchAnswer(plan=plan(workload, facts, alone=False))
     except InfeasibleError as error:
-        return Searched(plan=None, reasons=(str(error), *error.reasons))
+        return SearchAnswer(plan=None, reasons=(str(error), *error.reasons))
     except UnknownNameError as error:
         if error.kind not in OF_OFFERS:
             raise
-        return Searched(plan=None, reasons=(f"none of the offers that are left is of the {error.kind} {error.given}",))
-
-
-OF_OFFERS = ("provider", "region", "instance", "GPU with a price")
-"""Kinds of names that offers have."""
+        reason = f"none of the offers that are left is of the {error.kind} {error.given}"
+        return SearchAnswer(plan=None, reasons=(reason,))
 
 
 Kind = tuple[str, str, int, float]
+"""Provider, accelerator, how many of it, and which share of each."""
 
 
 def promising(facts: Facts, kinds: int, purchases: Sequence[str], shares: Sequence[str] = ()) -> tuple[Offer, ...]:
@@ -136,11 +124,11 @@ def promising(facts: Facts, kinds: int, purchases: Sequence[str], shares: Sequen
     named = sorted({key[0] for key in rated if key[0].lower() in providers})
     kept: list[Kind] = []
     for provider in named:
-        kept += _turns([k for k in rated if k[0] == provider], rated, max(OF_SHARE, kinds // len(named)))
+        kept += _best_in_turn([k for k in rated if k[0] == provider], rated, max(OF_SHARE, kinds // len(named)))
     if named:
-        kept += _turns([k for k in rated if k[0] not in named], rated, OF_SHARE)
+        kept += _best_in_turn([k for k in rated if k[0] not in named], rated, OF_SHARE)
     else:
-        kept = _turns(list(rated), rated, kinds, most_of_one=-(-kinds // OF_ONE))
+        kept = _best_in_turn(list(rated), rated, kinds, most_of_one=-(-kinds // OF_ONE))
     return tuple(o for o in facts.offers if _kind(o) in kept)
 
 
@@ -167,7 +155,7 @@ def _rated(facts: Facts, purchases: Sequence[str]) -> dict[Kind, tuple[float, fl
     return rated
 
 
-def _turns(
+def _best_in_turn(
     some: Sequence[Kind], rated: Mapping[Kind, tuple[float, ...]], most: int, *, most_of_one: int | None = None
 ) -> list[Kind]:
     """At most so many of `some`, the next best by each measure in turn; the limit on one provider gives way to it."""
@@ -183,3 +171,35 @@ def _turns(
             if len(kept) == before:
                 break
     return kept
+
+
+# Work shared between forked processes: facts need not be sent to them
+
+_CALLED: Callable[[int], object] | None = None
+
+
+def forked(call: Callable[[int], Result], count: int, least: int) -> Iterator[Result]:
+    """`call(0)` to `call(count - 1)` in order, from as many processes as there are cores; here below `least` of them.
+
+    Processes are forked only from a main thread alone on Linux. Results are sent back, so they are plain data.
+
+    Raises:
+        Whatever `call` raises.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    unsafe = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon
+    if cores < 2 or unsafe or count < least:
+        yield from map(call, range(count))
+        return
+    global _CALLED  # noqa: PLW0603 - what forked processes find in place
+    _CALLED = call
+    try:
+        with multiprocessing.get_context("fork").Pool(min(cores, count)) as pool:
+            yield from pool.imap(_call, range(count))
+    finally:
+        _CALLED = None
+
+
+def _call(number: int) -> object:
+    assert _CALLED is not None
+    return _CALLED(number)

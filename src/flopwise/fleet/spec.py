@@ -50,7 +50,7 @@ def _month(value: object, what: str) -> str:
 
 
 def _as_written(value: object, what: str) -> object:
-    """A time of day or days of the week: `flopwise.fleet.hours` reads them."""
+    """A time of day or days of the week: `flopwise.fleet.schedules` reads them."""
     if isinstance(value, dict | bool):
         raise SpecError(f"{what}: expected text or a number, not {options.kind_of(value)}")
     return value
@@ -326,7 +326,7 @@ class Backup(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spreads(Spec):
+class MonthSpreads(Spec):
     """How far drawn months stray from the plan: standard deviations, and hours that an interruption costs.
 
     The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
@@ -386,8 +386,8 @@ class Policies(Spec):
         "", options.quantity("days", units.parse_count, low=1.0, high=36_500.0, closed=True),
         "Older prices are warned of.", default=180.0, key="max_price_age_days",
     )
-    scenarios: Spreads = option(
-        "", record(Spreads), "How far drawn months stray from the plan.", default=Spreads(), key="scenarios",
+    scenarios: MonthSpreads = option(
+        "", record(MonthSpreads), "How far drawn months stray from the plan.", default=MonthSpreads(), key="scenarios",
     )
 
 

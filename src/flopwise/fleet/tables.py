@@ -1,46 +1,67 @@
-"""Comparison tables: accelerators by what their speed costs, model sizes by their real memory, instances on offer."""
+"""Comparison tables: accelerators by what their speed costs, model sizes, instances on offer, own machines, APIs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.fleet.places import allowed
+from flopwise.fleet.hosted import ApiOffer, BreakEven, break_even
+from flopwise.fleet.model import rented
+from flopwise.fleet.onprem import against_clouds
+from flopwise.fleet.own_machines import OwnOffer
+from flopwise.fleet.regions import why_not_allowed
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
+from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
-    from flopwise.fleet.allocate import Allocation
-    from flopwise.fleet.file import Platform
-    from flopwise.fleet.problem import Problem
-    from flopwise.fleet.results import Chosen
+    from flopwise.fleet.bill import SolvedFleet
+    from flopwise.fleet.model import ChosenWorkload, MonthlyOption
+    from flopwise.fleet.onprem import Ownership
+    from flopwise.search.workload import Resolved
 
 DTYPES = ("bf16", "fp16", "fp32")
+USUAL_USE = 0.6
+"""Utilisation at which machines that nothing uses are compared."""
+BY_THE_HOUR = ("on_demand", "spot")
+RESERVED = ("reserved_1y", "reserved_3y")
 
 
-def gpu_rows(platform: Platform, facts: Facts, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+def comparison_tables(fleet: SolvedFleet) -> dict[str, list[dict[str, Any]]]:
+    """The tables of an assessment by its fields: what there is to choose from, and what was chosen."""
+    return {
+        "gpus": _gpu_rows(fleet), "sizes": _size_rows(fleet), "instances": _instance_rows(fleet),
+        "own_machines": _own_rows(fleet), "hosted": _hosted_rows(fleet),
+    }  # fmt: skip
+
+
+def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Accelerators that the policies leave, with their facts, USD for a PFLOP-hour and for a GB/s, cheapest first."""
+    facts = fleet.facts
     used: dict[str, list[str]] = {}
-    for held in chosen:
-        for found, _ in held.parts:
-            if found.purchase != API:
-                used.setdefault(found.candidate.gpu, []).append(held.item.placed.name)
+    for chosen in fleet.chosen:
+        for taken in chosen.parts:
+            if taken.option.purchase != API:
+                used.setdefault(taken.option.candidate.gpu, []).append(chosen.name)
     offers: dict[str, list[Offer]] = {}
-    asked = {tuple(p.job.residency): p for p in platform.workloads}.values()  # all that residency tells apart
+    jobs = {tuple(job.spec.residency): job for job in fleet.platform.jobs}.values()  # all that residency tells apart
     for offer in facts.offers:
         cpu = facts.accelerators[offer.accelerator].kind == "cpu"
-        if (not cpu or offer.accelerator in used) and any(allowed(offer, p, platform) is None for p in asked):
+        if (not cpu or offer.accelerator in used) and any(
+            why_not_allowed(offer, job, fleet.platform) is None for job in jobs
+        ):
             offers.setdefault(offer.accelerator, []).append(offer)
-    rows = [_gpu_row(name, held, facts, used.get(name, [])) for name, held in offers.items()]
+    rows = [_gpu_row(name, own, facts, used.get(name, [])) for name, own in offers.items()]
     return sorted(
         (r for r in rows if r["usd_per_gpu_hour"] is not None or r["spot_usd_per_gpu_hour"] is not None),
         key=lambda r: (not r["used"], r["usd_per_pflop_hour"] or 1e9),
     )
 
 
-def _each(offer: Offer, rate: float | None) -> float:
+def _gpu_usd(offer: Offer, rate: float | None) -> float:
     return float("inf") if rate is None else rate / (offer.count * offer.accelerator_share)
 
 
@@ -48,9 +69,9 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     """Facts of one accelerator, with its lowest prices over `offers`."""
     device = facts.accelerators[name]
     dtype, rate = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
-    best = min(offers, key=lambda o: (_each(o, o.on_demand_usd_per_hour), _each(o, o.spot_usd_per_hour)))
-    spot = min(offers, key=lambda o: _each(o, o.spot_usd_per_hour))
-    usd = None if best.on_demand_usd_per_hour is None else _each(best, best.on_demand_usd_per_hour)
+    best = min(offers, key=lambda o: (_gpu_usd(o, o.on_demand_usd_per_hour), _gpu_usd(o, o.spot_usd_per_hour)))
+    spot = min(offers, key=lambda o: _gpu_usd(o, o.spot_usd_per_hour))
+    usd = None if best.on_demand_usd_per_hour is None else _gpu_usd(best, best.on_demand_usd_per_hour)
     return {
         "gpu": name,
         "grade": None if device.kind == "cpu" else facts.grade(name).grade,
@@ -64,7 +85,7 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
         "usd_per_gpu_hour": usd,
         "usd_per_pflop_hour": None if not rate or usd is None else usd / (rate / 1e15),
         "usd_per_gb_per_s_hour": None if usd is None else usd / (device.hbm_bytes_per_s / 1e9),
-        "spot_usd_per_gpu_hour": None if spot.spot_usd_per_hour is None else _each(spot, spot.spot_usd_per_hour),
+        "spot_usd_per_gpu_hour": None if spot.spot_usd_per_hour is None else _gpu_usd(spot, spot.spot_usd_per_hour),
         "provider": best.provider,
         "instance": best.instance,
         "region": best.region,
@@ -73,48 +94,175 @@ def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[st
     }
 
 
-def size_rows(chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Categories of model sizes with the models of the fleet and what they really take in memory."""
-    groups: dict[str, list[Chosen]] = {name: [] for _, name in SIZES}
-    for held in chosen:
-        if held.figures is not None:
-            groups[size_of(held.figures.parameters)].append(held)
     rows = []
-    for name, group in groups.items():
-        for held in group:
-            told = held.figures
-            assert told is not None
+    for chosen in fleet.chosen:
+        figures, each = chosen.figures, chosen.option.candidate.memory_bytes
+        if figures is not None:
             rows.append(
                 {
-                    "size": name,
-                    "workload": held.item.placed.name,
-                    "model": held.item.placed.job.model,
-                    "kind": held.item.placed.job.task,
-                    "parameters": told.parameters,
-                    "bf16_weight_bytes": 2.0 * told.parameters,
-                    "memory_bytes": told.memory_bytes,
-                    "memory_bytes_per_gpu": held.way.candidate.memory_bytes,
-                    "gpus_of_one_copy": round(told.memory_bytes / held.way.candidate.memory_bytes),
+                    "size": size_of(figures.parameters),
+                    "workload": chosen.name,
+                    "model": chosen.job.spec.model,
+                    "kind": chosen.job.spec.task,
+                    "parameters": figures.parameters,
+                    "bf16_weight_bytes": 2.0 * figures.parameters,
+                    "memory_bytes": figures.memory_bytes,
+                    "memory_bytes_per_gpu": each,
+                    "gpus_of_one_copy": round(figures.memory_bytes / each),
                 }
             )
-    return rows
+    order = [name for _, name in SIZES]
+    return sorted(rows, key=lambda row: order.index(row["size"]))
 
 
-def instance_rows(made: Problem, found: Allocation) -> list[dict[str, Any]]:
+def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """What was weighed in the allocation, by provider; `used` tells what was taken."""
-    taken: dict[tuple[str, str, str], list[str]] = {}
-    for t in found.taken:
-        names = taken.setdefault((t.choice.provider, t.choice.instance, t.choice.region), [])
-        names.append(made.items[t.choice.workload].placed.name)
-    offers = {w.offer.key: w.offer for w in made.ways if w.purchase not in {OWNED, API}}
+    workloads: dict[tuple[str, str, str], list[str]] = {}
+    for taken in fleet.allocation.taken:
+        workloads.setdefault(taken.option.offer.key, []).append(fleet.chosen[taken.option.workload].name)
+    offers = {option.offer.key: option.offer for option in fleet.problem.options if rented(option.purchase)}
     rows = [
         {
             "provider": o.provider, "instance": o.instance, "region": o.region, "gpu": o.accelerator, "count": o.count,
             "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
-            "used": o.key in taken, "workloads": list(dict.fromkeys(taken.get(o.key, []))),
+            "used": key in workloads, "workloads": list(dict.fromkeys(workloads.get(key, []))),
         }
-        for o in offers.values()
+        for key, o in offers.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda r: (r["provider"], not r["used"], r["instance"]))
+
+
+def _own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+    """Each kind of own machines: what a month of one costs, how many are used and how far, break-even with clouds.
+
+    `against`: the cheapest region of each instance and purchase that the policies allow anything of. `usd_per_month_*`
+    are of one machine; `utilisation` is the busy share of the hours that the used ones can be worked.
+    """
+    rentable = [
+        o
+        for o in fleet.facts.offers
+        if not isinstance(o, OwnOffer)
+        and any(why_not_allowed(o, job, fleet.platform) is None for job in fleet.platform.jobs)
+    ]
+    return [_own_row(offer, rentable, fleet) for offer in fleet.facts.offers if isinstance(offer, OwnOffer)]
+
+
+def _own_row(offer: OwnOffer, rentable: Sequence[Offer], fleet: SolvedFleet) -> dict[str, Any]:
+    machine = (offer.provider, offer.region, offer.instance, OWNED)
+    used = fleet.allocation.pools.get(machine, 0)
+    mine = [taken for taken in fleet.allocation.taken if taken.option.machine == machine]
+    hours = sum(taken.count * taken.option.busy_hours for taken in mine)
+    busy = min(1.0, hours / (used * offer.month.available_hours)) if used else None
+    entry, month = offer.machines, offer.month
+    return {
+        "machine": entry.name, "provider": entry.provider, "region": entry.region, "gpu": offer.accelerator,
+        "gpus": entry.gpus, "there": entry.count, "buy_up_to": entry.buy_up_to, "used": used,
+        "kept": entry.kept, "bought": max(0, used - entry.count), "utilisation": busy,
+        "usd_per_month_standing": offer.standing, "usd_per_month_capital": offer.capital,
+        "usd_per_month_full_power": offer.count * month.busy_power,
+        "usd_per_month": sum(taken.usd for taken in mine),
+        "idle_usd_per_month": fleet.allocation.idle.get(machine, (0, 0.0))[1],
+        "price_usd": month.purchase_usd * entry.gpus, "price_date": offer.price_date, "confidence": month.confidence,
+        "workloads": [fleet.chosen[taken.option.workload].name for taken in mine],
+        "against": _clouds(offer, rentable, busy or USUAL_USE),
+    }  # fmt: skip
+
+
+def _clouds(offer: OwnOffer, rentable: Sequence[Offer], busy: float) -> list[dict[str, Any]]:
+    """Clouds' machines with the same accelerator, cheapest first; with what buying and what keeping own ones needs.
+
+    What is paid by the hour is off when it is idle; what is reserved is paid all month, as own machines are: those cost
+    less at any use, or at none.
+    """
+    full, kept = offer.month, replace(offer.month, capital=0.0)
+    purchases = BY_THE_HOUR + RESERVED
+    keeping = against_clouds(kept, rentable, utilisation=busy, purchases=purchases)
+    by_key = {(r.provider, r.instance, r.region, r.purchase): r.break_even_utilisation for r in keeping}
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in against_clouds(full, rentable, utilisation=busy, purchases=purchases):
+        key = (row.provider, row.instance, row.purchase)
+        if key in rows:
+            continue
+        keep = by_key[row.provider, row.instance, row.region, row.purchase]
+        rows[key] = asdict(row) | {"keeping_break_even_utilisation": keep}
+        if row.purchase in RESERVED:
+            rows[key] |= _against_reserved(full, kept, row.usd_per_gpu_hour * HOURS_PER_MONTH, busy)
+    return list(rows.values())
+
+
+def _against_reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: float) -> dict[str, float | None]:
+    """Break-even with an accelerator that is paid all month, `cloud_usd`."""
+    use, saved = full.busy_power * busy, cloud_usd - full.running - full.busy_power * busy
+    months = full.purchase_usd / saved if saved > 0 else None
+    return {
+        "break_even_utilisation": 0.0 if full.fixed + use <= cloud_usd else None,
+        "keeping_break_even_utilisation": 0.0 if kept.fixed + use <= cloud_usd else None,
+        "months": months if months is not None and months <= full.life_months else None,
+    }
+
+
+def _hosted_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
+    """Each API that may answer a workload: tokens and USD of a month, against the cheapest machines.
+
+    `break_even_tokens`: output tokens a month (their prompts are counted with them) from which some machine that is on
+    all month costs no more, `why` says which; of runs, whose machines are paid by the hour, None, and a token's prices.
+    """
+    return [
+        _hosted_row(option, [o for o in workload.planned.options if o.purchase != API], workload)
+        for workload in fleet.chosen
+        for option in workload.planned.options
+        if isinstance(option.offer, ApiOffer)
+    ]
+
+
+def _hosted_row(option: MonthlyOption, others: Sequence[MonthlyOption], chosen: ChosenWorkload) -> dict[str, Any]:
+    figures, first = option.candidate.figures, others[0] if others else None
+    inputs, outputs = figures["input_tokens_per_month"] or 0.0, figures["output_tokens_per_month"] or 0.0
+    volume, why = (None, "nothing else runs it") if first is None else _break_even_tokens(option, others, chosen)
+    return {
+        "workload": chosen.name, "provider": option.provider, "model": option.instance,
+        "input_tokens_per_month": inputs, "output_tokens_per_month": outputs, "usd_per_month": option.usd,
+        "taken": any(taken.option.candidate is option.candidate for taken in chosen.parts),
+        "machines": None if first is None else f"{first.instances} x {first.provider} "
+        f"{first.instance}, {first.purchase.replace('_', ' ')}",
+        "machines_usd_per_month": None if first is None else first.usd,
+        "break_even_tokens": volume, "why": why, "price_date": option.offer.price_date,
+    }  # fmt: skip
+
+
+def _break_even_tokens(
+    option: MonthlyOption, others: Sequence[MonthlyOption], chosen: ChosenWorkload
+) -> tuple[float | None, str]:
+    """(output tokens a month from which some machines cost no more, on which of them, or why on none)."""
+    workload, outputs = chosen.job.workload, option.candidate.figures["output_tokens_per_month"] or 0.0
+    assert isinstance(option.offer, ApiOffer)
+    assert workload is not None
+    if chosen.job.ends:
+        api, own = 1e6 * option.usd / outputs, 1e6 * others[0].usd / outputs
+        return None, f"a million output tokens cost ${api:.3g} there, ${own:.3g} on the machines, at any volume"
+    rows = [(_against_api(option.offer, other, workload), other) for other in others]
+    known = [(row, other) for row, other in rows if row is not None]
+    pays = [(row.first, other) for row, other in known if row.first is not None]
+    if pays:
+        volume, first = min(pays, key=lambda entry: entry[0])
+        return volume, f"on {first.provider} {first.instance}, {first.purchase.replace('_', ' ')}"
+    if not known:
+        return None, "what a machine carries is not known"
+    return None, min((row for row, _ in known), key=lambda row: row.own_usd_per_mtok).why
+
+
+def _against_api(offer: ApiOffer, option: MonthlyOption, workload: Resolved) -> BreakEven | None:
+    """One kind of machines, on all month, against an API; None where what they carry or cost is not known."""
+    rate = option.candidate.figures.get("requests_per_s_capacity")
+    if not rate or not option.paid_hours:
+        return None
+    units = max(1, option.instances // option.unit)
+    month = option.usd * HOURS_PER_MONTH / option.paid_hours / units
+    return break_even(
+        offer.price, month, rate * workload.output_tokens / units,
+        inputs_per_output=workload.input_tokens / workload.output_tokens, fill_frac=1.0 / workload.arriving.peak,
+    )  # fmt: skip

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Model, Stack
-from flopwise.ops.work import Shape, Split, Trainable, Work, backward_works, item_work
+from flopwise.ops.backward import backward_works
+from flopwise.ops.shapes import Shape, Split, Trainable, Work
+from flopwise.ops.work import item_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

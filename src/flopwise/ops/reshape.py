@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from flopwise.facts.architecture import (
     Attend,
     Convolution,
+    Embedding,
     Experts,
     Item,
     Layer,
@@ -20,7 +21,6 @@ from flopwise.facts.architecture import (
     Pointwise,
     Recurrence,
     Stack,
-    Table,
 )
 
 Change = Callable[[Item], Item]
@@ -56,7 +56,7 @@ def with_vocabulary(model: Model, vocab: int) -> Model:
     was = model.vocab
 
     def change(item: Item) -> Item:
-        if isinstance(item, Table) and item.rows == was and not item.position:
+        if isinstance(item, Embedding) and item.rows == was and not item.position:
             return replace(item, rows=vocab)
         if isinstance(item, Linear) and item.outputs == was:
             return replace(item, outputs=vocab)
@@ -165,7 +165,7 @@ def with_dimension(model: Model, stack: str, was: int, size: int) -> Model:
         if isinstance(item, Linear | Experts):
             inputs, outputs = (size if d == was else d for d in (item.inputs, item.outputs))
             return replace(item, inputs=inputs, outputs=outputs)
-        if isinstance(item, Norm | Pointwise | Table) and item.dim == was:
+        if isinstance(item, Norm | Pointwise | Embedding) and item.dim == was:
             return replace(item, dim=size)
         return item
 

@@ -17,13 +17,13 @@ import numpy as np
 from flopwise.facts.architecture import (
     Attend,
     Convolution,
+    Embedding,
     Experts,
     Item,
     Linear,
     Norm,
     Pointwise,
     Recurrence,
-    Table,
 )
 from flopwise.ops.masks import present_keys
 from flopwise.ops.shapes import local_heads, local_units, rows
@@ -152,7 +152,7 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> N
         _activation(t, item, x, size)
 
 
-def _table(t: Trace, item: Table) -> None:
+def _table(t: Trace, item: Embedding) -> None:
     s, trained = t.setting, t.trains_weights
     if trained:
         sequences = 1 if item.position else s.shape.batch
@@ -300,7 +300,7 @@ _RULES: dict[type[Item], Callable[[Trace, Any], None]] = {
     Experts: _experts,
     Norm: _norm,
     Pointwise: _pointwise,
-    Table: _table,
+    Embedding: _table,
     Convolution: _convolution,
     Recurrence: _recurrence,
     Attend: _attend,

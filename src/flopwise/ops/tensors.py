@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flopwise.errors import MissingFactError
-from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Norm, Table, Weight
+from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts, Item, Linear, Model, Norm, Weight
 from flopwise.ops.types import Floats, Ints
 
 
@@ -39,7 +39,7 @@ def _weight_and_bias(item: Item) -> tuple[int, int]:  # noqa: PLR0911 - a line f
         case Norm():
             dim = item.dim * (item.groups if item.own_weights else 1) if item.affine else 0
             return dim, (dim if item.bias else 0)
-        case Table():
+        case Embedding():
             return item.rows * item.dim, 0
         case Weight():
             return item.numel, 0
@@ -71,7 +71,7 @@ def item_active_parameters(item: Item) -> int:
     """
     if isinstance(item, Experts):
         return item_parameters(item) // item.experts * item.top_k
-    if isinstance(item, Table) and not item.counted_active:
+    if isinstance(item, Embedding) and not item.counted_active:
         return 0
     return item_parameters(item)
 
@@ -157,7 +157,7 @@ def sharded_parameters(items: Iterable[Item], tp: Ints, ep: Ints, *, expert_tp: 
             total = total + (weight / inner + cut_bias) / ep if shard else total + (weight + bias) / ep
         elif shard == "column":
             total = total + _column(item, weight + bias, tp)
-        elif shard == "row" and not isinstance(item, Table):
+        elif shard == "row" and not isinstance(item, Embedding):
             total = total + (weight / tp + bias)
         else:
             total = total + ((weight + bias) / tp if shard else float(weight + bias))

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from flopwise.facts.architecture import Attend, Convolution, Experts, Item, Linear, Model, Stack, Table
+from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts, Item, Linear, Model, Stack
 from flopwise.facts.formats import BF16, LayerPlace, WeightFormat, tensor_role
 from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
@@ -20,7 +20,7 @@ def _matrix(item: Item) -> tuple[int, int, int] | None:
             return None if item.tied else (1, item.outputs, item.inputs)
         case Experts():
             return item.experts, item.outputs, item.inputs
-        case Table():
+        case Embedding():
             return 1, item.rows, item.dim
         case Convolution():
             return 1, item.channels * (item.outputs or 1), item.kernel

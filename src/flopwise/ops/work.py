@@ -14,6 +14,7 @@ from functools import singledispatch
 from flopwise.facts.architecture import (
     Attend,
     Convolution,
+    Embedding,
     Experts,
     Item,
     Linear,
@@ -21,7 +22,6 @@ from flopwise.facts.architecture import (
     Pointwise,
     Recurrence,
     Stream,
-    Table,
     Weight,
 )
 from flopwise.ops.backward import adapter_items, backward_works
@@ -232,7 +232,7 @@ def _(item: Pointwise, shape: Shape, split: Split) -> Work:
 
 
 @item_work.register
-def _(item: Table, shape: Shape, split: Split) -> Work:
+def _(item: Embedding, shape: Shape, split: Split) -> Work:
     m = rows(item.stream, shape, split)
     read = m * item.dim / (split.tp if item.shard else 1)
     return Work(name=item.name, kind="gather", weight_elems=read, out_elems=m * item.dim)

@@ -12,7 +12,7 @@ from flopwise.report.words import between, bought, digits, hourly, hours, larges
 from flopwise.units import HOUR_S, format_percent
 
 if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Allotment, Assessment, Binding, Saving, WorkloadResult
+    from flopwise.fleet.assessment import Allotment, Assessment, Binding, CostSaving, WorkloadResult
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -190,7 +190,7 @@ def savings(found: Assessment) -> Iterator[Block]:
     ):
         if rows:
             yield Table(["saving", "workload", ">a month", title], list(_listed(rows, found.usd_per_month.total)))
-    beside: dict[str, list[Saving]] = defaultdict(list)
+    beside: dict[str, list[CostSaving]] = defaultdict(list)
     for s in found.savings:
         if s.taken and not s.counted:
             beside[s.what].append(s)
@@ -204,7 +204,7 @@ def savings(found: Assessment) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def paid_beyond(found: Assessment) -> list[Saving]:
+def paid_beyond(found: Assessment) -> list[CostSaving]:
     """Steps of the plan that cost more than their alternative, dearest first: what policies have it buy."""
     rows = [s for s in found.savings if s.taken and s.counted and s.usd_per_month < 0]
     return sorted(rows, key=lambda s: s.usd_per_month)
@@ -217,7 +217,7 @@ def _of_it(found: Assessment) -> str:
     return f", with {usd(-sum(s.usd_per_month for s in beyond))} taken off that policies have it pay beyond the least"
 
 
-def _listed(rows: Sequence[Saving], bill: float) -> Iterator[tuple[str, ...]]:
+def _listed(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str, ...]]:
     """Largest first, up or down; what is next to nothing of the bill in one line."""
     ordered = sorted(rows, key=lambda s: -abs(s.usd_per_month))
     shown = [s for number, s in enumerate(ordered) if abs(s.usd_per_month) >= WORTH * bill or number < FEW]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flopwise.fleet.months import month_after, months_between
+from flopwise.fleet.schedules import month_after, months_between
 from flopwise.report.blocks import Bar, Bars, Block, Span, Spans, Table, Text
 from flopwise.report.words import between, digits, sentence, usd
 from flopwise.units import format_bytes, format_seconds

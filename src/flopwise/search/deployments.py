@@ -15,18 +15,18 @@ from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.serving_techniques import job_of, prompt_left
 from flopwise.search.space import powers_of_two
-from flopwise.serving.assisted import changed_memory, paced, request_work, tokens_a_round
 from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
+from flopwise.serving.technique_runner import changed_memory, percentile_tpot_s, request_work, tokens_a_round
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
     from flopwise.search.workload import Resolved
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.memory import ServingMemory
 
 Floats = NDArray[np.floating[Any]]
@@ -278,7 +278,7 @@ def _generated(job: ServeJob, batch: Floats, workload: Resolved, grids: int, lea
         names = dict.fromkeys((*wanted.values(), *(["mean"] if each > 1 else [])))
         seen = {p: open_loop_percentile(machine, layout, there, arrivals, *shape, p) for p in names}
         middle = seen.get("mean", seen[wanted["tpot"]])
-        token_s = {p: paced(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
+        token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
         ttft, tpot = np.asarray(seen[wanted["ttft"]].ttft_s), np.asarray(token_s[wanted["tpot"]])
         whole = wanted["latency"]
         e2e = np.asarray(seen[whole].ttft_s + (outputs - 1) * token_s[whole])

@@ -15,7 +15,7 @@ import msgspec
 from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.search.plan import plan
-from flopwise.search.sweep import Planned, SweepPoint
+from flopwise.search.sweep import Planned, SweptWorkload
 from flopwise.search.workload import resolve
 
 Task = Callable[["Shipped"], Planned]
@@ -44,7 +44,7 @@ def planned(point: Shipped, facts: Facts, assume_family: str | None) -> Planned:
 
 
 def run(
-    points: Sequence[SweepPoint],
+    points: Sequence[SweptWorkload],
     engine: str,
     *,
     facts: Facts,

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from flopwise.cost.energy import facility_joules
 from flopwise.ops.columns import ascending
-from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.space import (
     CHUNK,
     EVERY,
@@ -35,15 +34,14 @@ from flopwise.search.space import (
     inner_combinations,
     layouts,
 )  # fmt: skip
-from flopwise.training.checkpoint import checkpoint_bytes
-from flopwise.training.estimate import recipe_passes, step_watts
-from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.estimate import step_watts
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
 from flopwise.training.offload import passes_transfer_s
 from flopwise.training.stages import FULL, Partial
-from flopwise.training.step import Inner, StepTable, balanced_parts, step_parts, step_table, with_partials
-from flopwise.training.table import MemoryTable
+from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -440,21 +438,3 @@ def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: floa
         if allocated_and_states(table, fewer)[0] <= capacity:
             return fewer
     return layout
-
-
-def floor_flops(search: LayoutSearch) -> float:
-    """Operations of a token that no layout avoids."""
-    recipe = search.recipe
-    passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
-    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed(1))
-    each = recipe.useful_tokens / float(recipe.global_batch)
-    return passes * float(causal_forward_flops(search.model, tokens / attended, int(attended))) / each
-
-
-def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
-    """Device-seconds that `flops` operations take at least: at the datasheet's peak rate.
-
-    Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
-    """
-    return flops / node.cluster.rates.peak_flops_per_s(search.recipe.precision)

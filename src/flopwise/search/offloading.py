@@ -11,8 +11,8 @@ import numpy as np
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.training.layout import Layout
 from flopwise.training.memory import host_bytes
-from flopwise.training.moved import moved_bytes
 from flopwise.training.offload import passes_transfer_s
+from flopwise.training.offloaded_activations import moved_bytes
 from flopwise.training.stages import mode_index
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ OFFLOADS = (
 
 
 def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
-    """The same search with `parts` in host memory."""
-    space, table, moved = search.space.offloaded(parts), search.memory, None
+    """The same search with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
+    families, table, moved = search.space.families, search.memory, None
+    if "parameters" in parts:
+        sharded = (replace(family, zeros=tuple(z for z in family.zeros if z == 3)) for family in families)
+        families = tuple(family for family in sharded if family.zeros)
+    space = replace(search.space, families=families, offload=parts)
     if "activations" in parts and space.inner.tp.size:
         moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
     away = replace(search, space=space, moved_bytes=moved).with_memory()

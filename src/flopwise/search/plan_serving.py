@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,17 +15,10 @@ from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.deployments import Deployments, answers_in_one_pass, deployments
 from flopwise.search.nodes import NodeKind, node_kinds, running
 from flopwise.search.plan_draft import PlanDraft
-from flopwise.search.rank import NEAREST_MISSES, Index, Pick, cheaper_misses
+from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
 from flopwise.search.serving_floors import floors, weights_read_s
 from flopwise.search.serving_levers import levers
-from flopwise.search.serving_option import (
-    DEGREES,
-    ServingOption,
-    cost_front,
-    front_nodes,
-    latency_fronts,
-    serving_options,
-)  # fmt: skip
+from flopwise.search.serving_option import DEGREES, ServingOption, serving_options
 from flopwise.search.serving_techniques import format_on, tokens_a_step, told, with_facts
 from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
@@ -35,6 +29,7 @@ from flopwise.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.search.answer import Candidate
     from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
@@ -130,11 +125,11 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    draft.front = cost_front(options)
+    draft.front = _cost_front(options)
     if not one_pass:
         draft.target_costs = target_costs(options, workload)
         if workload.task == "serve":
-            draft.fronts = latency_fronts(options, workload)
+            draft.fronts = _latency_fronts(options, workload)
     if plans:
         best, _ = plans[0]
         draft.levers = levers(best.option, best.candidate(), draft)
@@ -148,6 +143,46 @@ def plan_serving(
     if not one_pass:
         draft.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return draft
+
+
+def _cost_front(options: Sequence[ServingOption]) -> list[Candidate]:
+    """Cost against the time of a request, or of the job: all that max_gpus allows."""
+    return _shown(_front(options, None))
+
+
+def _latency_fronts(options: Sequence[ServingOption], workload: Resolved) -> dict[str, list[Candidate]]:
+    """Cost against TTFT and against TPOT, each among what meets the other targets with the asked confidence."""
+    return {name: _shown(_front(options, name, others)) for name, others in _other_targets(workload).items()}
+
+
+def _front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[int]:
+    """The identities of the nodes that have a point on one of the fronts."""
+    fronts = [_front(options, name, others) for name, others in _other_targets(workload).items()]
+    return {id(option.node) for points in (*fronts, _front(options, None)) for option, _ in points}
+
+
+def _other_targets(workload: Resolved) -> dict[str, Resolved]:
+    """For each latency with a front, the workload without its own target."""
+    return {"ttft": replace(workload, ttft=None), "tpot": replace(workload, tpot=None)}
+
+
+def _front(
+    options: Sequence[ServingOption], latency: str | None, others: Resolved | None = None
+) -> list[tuple[ServingOption, int]]:
+    """(option, row) of the front of cost against a latency, or the whole time; `others`: targets to meet."""
+    return front(
+        options,
+        lambda option: (option.cost_usd, option.seconds if latency is None else getattr(option.found, f"{latency}_s")),
+        lambda option: (
+            np.flatnonzero(option.num_gpus <= option.workload.max_gpus)
+            if others is None
+            else option.allowed(option.odds(others))
+        ),
+    )
+
+
+def _shown(points: Sequence[tuple[ServingOption, int]]) -> list[Candidate]:
+    return candidates(Pick(option, row, option.odds()) for option, row in points)
 
 
 def _picks(
@@ -229,7 +264,7 @@ def _close(options: list[ServingOption], workload: Resolved, draft: PlanDraft) -
     nodes = {id(option.node): option.node for option in options}
     if workload.objective != "cost":
         return list(nodes.values())
-    on_front = front_nodes(options, workload)
+    on_front = _front_nodes(options, workload)
     limit = 2 * min(least.values(), default=np.inf)
     close = [node for key, node in nodes.items() if least[key] <= limit or key in on_front]
     far = len(nodes) - len(close)

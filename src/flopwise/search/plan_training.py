@@ -11,25 +11,19 @@ import numpy as np
 
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.models.positions import check_length
+from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, Lever
 from flopwise.search.defaults import STACKS, recipes, stack_on
-from flopwise.search.layout_search import (
-    LayoutSearch,
-    StepTables,
-    TimedLayouts,
-    floor_flops,
-    floor_gpu_s,
-    layout_search,
-    timed_layouts,
-)
+from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
-from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, front
+from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
 from flopwise.search.training_option import TrainingOption, reliability, training_options
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Lora
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
@@ -91,7 +85,7 @@ def plan_training(
             short, row = option.nearest_miss()
             missed.append((short, Pick(option, row, odds)))
             continue
-        pick = Pick(option, option.best_row(rows), odds)
+        pick = Pick(option, _best_row(option, rows), odds)
         score = pick.score
         if pick.kind not in best or score < best[pick.kind][0]:
             best[pick.kind] = score, pick
@@ -115,6 +109,11 @@ def plan_training(
         missed.sort(key=lambda entry: entry[0])
         draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
     return draft
+
+
+def _best_row(option: TrainingOption, rows: Index) -> int:
+    """Of `rows` the best under the objective; ties go to the faster, then to fewer GPUs."""
+    return int(rows[np.lexsort((option.num_gpus[rows], option.seconds[rows], option.score[rows]))[0]])
 
 
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
@@ -225,6 +224,24 @@ def _by_floor(
     if not kept:  # the nearest misses are worth telling by how much
         kept = [(0.0, node) for _, node in sorted(slow, key=lambda entry: entry[0])[:NEAREST]]
     return sorted(kept, key=lambda entry: entry[0])
+
+
+def floor_flops(search: LayoutSearch) -> float:
+    """Operations of a token that no layout avoids."""
+    recipe = search.recipe
+    passes = recipe_passes(search.model, recipe, 1, int(recipe.seq_len))
+    tokens, attended = (float(np.ravel(n)[0]) for n in recipe.computed_tokens(1))
+    each = recipe.useful_tokens / float(recipe.global_batch)
+    return passes * float(causal_forward_flops(search.model, tokens / attended, int(attended))) / each
+
+
+def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
+    """Device-seconds that `flops` operations take at least: at the datasheet's peak rate.
+
+    Raises:
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    return flops / node.cluster.rates.peak_flops_per_s(search.recipe.precision)
 
 
 def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:

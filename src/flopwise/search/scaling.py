@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
-from flopwise.training.layout import COLUMNS, Layout, Recipe
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
 from flopwise.training.memory import confident_capacity_bytes, peak_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.step import Inner, step_parts, step_table
-from flopwise.training.table import MemoryTable
+from flopwise.training.step import step_parts, step_table
 from flopwise.units import format_gib
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from flopwise.cost.energy import facility_joules
 from flopwise.facts import defaults
 from flopwise.search.deployments import Deployments, answers_in_one_pass
 from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import ByTarget, Floats, Option, Pick, candidates, front
+from flopwise.search.rank import ByTarget, Floats, Option
 from flopwise.search.serving_techniques import job_of, with_facts
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
@@ -65,12 +64,6 @@ class ServingOption(Option):
         """Replicas of one row that so many instances hold at most; 1 at least."""
         each = self.gpus_each(row)
         return float(max(instances * (self.node.count // each) or instances * self.node.count // each, 1))
-
-    def instances_of(self, replicas: float, row: int) -> int:
-        """Instances that hold so many replicas of one row."""
-        each = self.gpus_each(row)
-        packed = self.node.count // each
-        return int(np.ceil(replicas / packed)) if packed else int(replicas * each // self.node.count)
 
     @cached_property
     def bands(self) -> dict[str, ErrorBand]:
@@ -222,43 +215,3 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         concurrency=document["max_batch"] * int(layout.dp),
         arrivals_per_s=None if answers_in_one_pass(model, workload) else arrivals,
     )
-
-
-def cost_front(options: Sequence[ServingOption]) -> list[Candidate]:
-    """Cost against the time of a request, or of the job: all that max_gpus allows."""
-    return _shown(_front(options, None))
-
-
-def latency_fronts(options: Sequence[ServingOption], workload: Resolved) -> dict[str, list[Candidate]]:
-    """Cost against TTFT and against TPOT, each among what meets the other targets with the asked confidence."""
-    return {name: _shown(_front(options, name, others)) for name, others in _other_targets(workload).items()}
-
-
-def front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[int]:
-    """The identities of the nodes that have a point on one of the fronts."""
-    fronts = [_front(options, name, others) for name, others in _other_targets(workload).items()]
-    return {id(option.node) for points in (*fronts, _front(options, None)) for option, _ in points}
-
-
-def _other_targets(workload: Resolved) -> dict[str, Resolved]:
-    """For each latency with a front, the workload without its own target."""
-    return {"ttft": replace(workload, ttft=None), "tpot": replace(workload, tpot=None)}
-
-
-def _front(
-    options: Sequence[ServingOption], latency: str | None, others: Resolved | None = None
-) -> list[tuple[ServingOption, int]]:
-    """(option, row) of the front of cost against a latency, or the whole time; `others`: targets to meet."""
-    return front(
-        options,
-        lambda option: (option.cost_usd, option.seconds if latency is None else getattr(option.found, f"{latency}_s")),
-        lambda option: (
-            np.flatnonzero(option.num_gpus <= option.workload.max_gpus)
-            if others is None
-            else option.allowed(option.odds(others))
-        ),
-    )
-
-
-def _shown(points: Sequence[tuple[ServingOption, int]]) -> list[Candidate]:
-    return candidates(Pick(option, row, option.odds()) for option, row in points)

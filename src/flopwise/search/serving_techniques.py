@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from flopwise.errors import SpecError
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import substitute
-from flopwise.serving.prefix import cached_tokens
 from flopwise.serving.speculative import tokens_per_step
-from flopwise.serving.technique_request import DRAFT_TOKENS, TechniquePlace
-from flopwise.serving.technique_rules import check_techniques, technique_settings, told_of_techniques
+from flopwise.serving.technique_request import DRAFT_TOKENS, TechniqueContext
+from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
+from flopwise.serving.technique_runner import cached_tokens
 from flopwise.serving.techniques import PLAIN, Techniques
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def used(workload: Resolved, model: Model, cluster: Cluster, weights: WeightForm
     """
     if not workload.techniques.any:
         return PLAIN
-    place = TechniquePlace(
+    place = TechniqueContext(
         tp=tp, weights=weights, engine=workload.engine, chip=cluster.accelerator, facts=workload.facts
     )
-    return workload.techniques.looked_up(model, place, lambda _: cast("Model", workload.drafter))
+    return workload.techniques.resolve(model, place, lambda _: cast("Model", workload.drafter))
 
 
 def job_of(
@@ -87,13 +87,13 @@ def told(workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: W
         check_techniques(job)
     except SpecError as error:
         raise SpecError(f"techniques: {error}") from None
-    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *told_of_techniques(job)]
+    return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]
 
 
 def prompt_left(workload: Resolved) -> int:
     """Tokens of a prompt that are computed.
 
-    Source: `flopwise.serving.prefix.cached_tokens`.
+    Source: `flopwise.serving.technique_runner.cached_tokens`.
     """
     how = workload.techniques
     block = workload.engine.block_tokens

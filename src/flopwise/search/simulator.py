@@ -16,7 +16,7 @@ from flopwise.search.workload_traffic import busiest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PS, Trace, trace
+from flopwise.serving.sim.trace import PS, RequestTrace, trace
 from flopwise.serving.sim.trace_file import read_trace_columns
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flopwise.search.serving_option import ServingOption
     from flopwise.search.workload import Resolved
     from flopwise.search.workload_traffic import Arriving
-    from flopwise.serving.sim.result import Simulated
+    from flopwise.serving.sim.result import SimulatedRun
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
@@ -43,7 +43,7 @@ LONGEST_LIFETIME_S = 600.0
 class Requests(NamedTuple):
     """A trace, and of which of its requests percentiles are taken: not of those that find the replicas still empty."""
 
-    trace: Trace
+    trace: RequestTrace
     first: int
     last: int
     users: int | None
@@ -76,7 +76,7 @@ def drawn_requests(
     return Requests(requests, warm, min(warm + count, len(requests)), None)
 
 
-def batch_requests(flow: Arriving, count: int, seed: int = SEED) -> Trace:
+def batch_requests(flow: Arriving, count: int, seed: int = SEED) -> RequestTrace:
     """So many requests of a batch job, all there at the start."""
     if flow.trace is not None:
         columns = read_trace_columns(Path(flow.trace))
@@ -89,7 +89,7 @@ def _lengths(flow: Arriving) -> dict[str, Any]:
     return {"input_tokens": flow.inputs or flow.input_tokens, "output_tokens": flow.outputs or flow.output_tokens}
 
 
-def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> Trace:
+def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> RequestTrace:
     """The busiest stretch of a trace at its own times, so many of its requests (at random) that they come at `rate`."""
     columns = read_trace_columns(Path(path))
     first, last = busiest(columns["arrival_s"])
@@ -143,7 +143,7 @@ class Simulator:
             self.runs += 1
         return self._figures[key]
 
-    def _replica(self, option: ServingOption, row: int, requests: Trace) -> Replica:
+    def _replica(self, option: ServingOption, row: int, requests: RequestTrace) -> Replica:
         mean = self.workload.input_tokens + self.workload.output_tokens
         made = option.model.max_position
         window = made if made is None or mean <= made else longest_sequence(option.model)
@@ -157,7 +157,9 @@ class Simulator:
             self._replicas[key] = replace(built, limits=limits)
         return self._replicas[key]
 
-    def _run(self, option: ServingOption, row: int, requests: Trace, *, replicas: int = 1, **traffic: Any) -> Simulated:
+    def _run(
+        self, option: ServingOption, row: int, requests: RequestTrace, *, replicas: int = 1, **traffic: Any
+    ) -> SimulatedRun:
         one = self._replica(option, row, requests)
         return simulate(
             requests, one.cost, one.limits, replicas=replicas * one.schedulers, engine=self.engine, samples=1,
@@ -204,7 +206,7 @@ class Simulator:
 
 
 def _figures(
-    run: Simulated, workload: Resolved, rows: slice, replicas: int, *, seconds: float | None = None
+    run: SimulatedRun, workload: Resolved, rows: slice, replicas: int, *, seconds: float | None = None
 ) -> SimulatedFigures:
     """Percentiles over some of the requests."""
     from flopwise.serving.sim.result import Slo  # noqa: PLC0415 - beside its only use

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
-from flopwise.training.layout import COLUMNS, Layout
+from flopwise.training.layout import COLUMNS, Inner, Layout
 from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
 from flopwise.training.stages import FULL
-from flopwise.training.step import Inner
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -195,14 +194,6 @@ class Space:
             offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
         )
-
-    def offloaded(self, parts: tuple[str, ...]) -> Space:
-        """The same meshes with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
-        families = self.families
-        if "parameters" in parts:
-            whole = (replace(f, zeros=tuple(z for z in f.zeros if z == 3)) for f in families)
-            families = tuple(f for f in whole if f.zeros)
-        return replace(self, families=families, offload=parts)
 
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""

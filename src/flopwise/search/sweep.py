@@ -28,7 +28,7 @@ AXES = {
 """What may vary, and where it stands in a workload."""
 
 
-class SweepPoint(msgspec.Struct, frozen=True):
+class SweptWorkload(msgspec.Struct, frozen=True):
     """One workload of a sweep: what it is called, what varies in it, and the workload."""
 
     name: str
@@ -82,7 +82,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
+def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
     """The workloads of a sweep file, with `changes` laid over each; None where the file holds a single workload.
 
     Raises:
@@ -91,7 +91,7 @@ def load_sweep(path: Path | str, changes: dict[str, Any] | None = None) -> list[
     return parse_sweep(read_text(path), str(path), changes)
 
 
-def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[SweepPoint] | None:
+def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
     """As `load_sweep`, of a text; `where` names it in messages."""
     node, data = document(text, where)
     return points(data, where, changes, node)
@@ -99,7 +99,7 @@ def parse_sweep(text: str, where: str = "sweep", changes: dict[str, Any] | None 
 
 def points(
     data: Any, where: str = "sweep", changes: dict[str, Any] | None = None, node: Any = None
-) -> list[SweepPoint] | None:
+) -> list[SweptWorkload] | None:
     """The workloads of plain data with the keys of a sweep file; None where they are a single workload.
 
     Raises:
@@ -125,7 +125,7 @@ def points(
                 f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
             )
         workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
-        found.append(SweepPoint(workload.name or workload.model, {}, workload))
+        found.append(SweptWorkload(workload.name or workload.model, {}, workload))
     return found
 
 
@@ -134,7 +134,7 @@ def _check_count(count: int, where: str) -> None:
         raise SpecError(f"{where}: {count:,} workloads; at most {MAX_WORKLOADS:,} make a sweep")
 
 
-def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[SweepPoint]:
+def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], node: Any) -> list[SweptWorkload]:
     """A workload for every combination of the varied values."""
     axes = data["sweep"]
     if not isinstance(axes, dict) or not axes:
@@ -158,5 +158,5 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
             one = merged_onto(one, {section: change} if dot else change)
         workload = resolved(merged_onto(one, changes), node, where)
         text = ", ".join(f"{key} {value}" for key, value in varied.items())
-        found.append(SweepPoint(f"{workload.name}: {text}" if workload.name else text, varied, workload))
+        found.append(SweptWorkload(f"{workload.name}: {text}" if workload.name else text, varied, workload))
     return found

@@ -12,12 +12,12 @@ from flopwise.options import said
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
-from flopwise.search.rank import ByTarget, Floats, Index, Option
-from flopwise.training.estimate import TrainJob, training_band
+from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.training.estimate import training_band
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, goodput_frac
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout
 from flopwise.training.memory import memory_band
-from flopwise.training.run import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.schedules import NAMES, schedule_code
 
 if TYPE_CHECKING:
@@ -63,11 +63,6 @@ class TrainingOption(Option):
             missed = self.band.probability_at_most(self.tokens_per_s, workload.tokens_per_s)
             odds["throughput"] = np.asarray(1.0 - missed)
         return odds
-
-    def best_row(self, rows: Index) -> int:
-        """Of `rows` the best under the objective; ties go to the faster, then to fewer GPUs."""
-        keys = (self.num_gpus[rows], self.seconds[rows], self.score[rows])
-        return int(rows[np.lexsort(keys)[0]])
 
     def job(self, row: int) -> TrainJob:
         """The job of one row."""

@@ -16,7 +16,7 @@ from flopwise.search.deployments import deployments
 from flopwise.search.rank import Pick
 from flopwise.search.serving_option import DEGREES, LATENCIES, ServingOption, latency_targets
 from flopwise.search.simulator import Simulator
-from flopwise.serving.sim.provision import fewest
+from flopwise.serving.sim.autoscale import fewest
 from flopwise.units import format_seconds
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _verified_batch(pick: ServingPick, simulator: Simulator) -> Verified:
         assert workload.deadline_s is not None
         sure = band.quantile(1.0 - workload.confidence)  # share of the pace that is reached with the confidence
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (workload.deadline_s * pace * sure))))
-        replicas = option.replicas_on(option.instances_of(replicas, row), row)
+        replicas = option.replicas_on(_instances(option, row, replicas), row)
         chosen = _with_replicas(pick, replicas, simulator, largest=False)
         replicas = float(chosen.option.found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
@@ -201,6 +201,13 @@ def _verified_batch(pick: ServingPick, simulator: Simulator) -> Verified:
     late = odds.get("deadline", 1.0) < workload.confidence
     failed = "deadline" if late else _broken_limit(chosen)
     return Verified(chosen, run, odds, note=_raised_text(first, replicas), failed=failed)
+
+
+def _instances(option: ServingOption, row: int, replicas: float) -> int:
+    """Instances that hold so many replicas of one row."""
+    each = option.gpus_each(row)
+    packed = option.node.count // each
+    return int(np.ceil(replicas / packed)) if packed else int(replicas * each // option.node.count)
 
 
 def _trial(pick: ServingPick, simulator: Simulator) -> Trial:

@@ -10,16 +10,16 @@ import numpy as np
 from flopwise.cost.collectives import p2p_s
 from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
-from flopwise.serving.assisted import paced, per_token, request_work
-from flopwise.serving.iteration import Load
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
+from flopwise.serving.technique_runner import per_token, percentile_tpot_s, request_work
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.ops.types import Array, Floats, Ints
-    from flopwise.serving.estimate import ServeJob
     from flopwise.serving.iteration import Runner, StepTime
+    from flopwise.serving.job import ServeJob
 
 GRID = 512
 """Points on which the number that decode is looked up."""
@@ -86,8 +86,8 @@ def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) 
     rounds = max(input_tokens / budget, 1.0)
     length = input_tokens / rounds
     seen = (input_tokens + length) / 2  # pieces see half of what is not theirs
-    one = machine.step(Load(prefill_tokens=length, prefill_context=seen), layout)
-    full = machine.step(Load(prefill_tokens=length * together, prefill_context=seen, prompts=together), layout)
+    one = machine.step(StepLoad(prefill_tokens=length, prefill_context=seen), layout)
+    full = machine.step(StepLoad(prefill_tokens=length * together, prefill_context=seen, prompts=together), layout)
     stages = np.asarray(layout.pp)
     each = np.minimum(full.seconds / together, one.seconds) * rounds / stages
     return Prompts((rounds + stages - 1.0) / stages * one.seconds, each, full)
@@ -122,10 +122,10 @@ def _decoding(job: ServeJob, machine: Runner, batch: Array) -> StepTime:
     """Steps of so many sequences without prompts beside them."""
     tokens, rounds = request_work(job)
     parts = micro_batches(machine, job.layout, batch)
-    return machine.step(Load(decode_batch=batch / parts, decode_context=tokens + rounds / 2.0), job.layout)
+    return machine.step(StepLoad(decode_batch=batch / parts, decode_context=tokens + rounds / 2.0), job.layout)
 
 
-def disaggregated(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
+def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
     """One attention replica that decodes, and its share of the prefill pool, with `in_flight` requests at most.
 
     Source: Little's law over both pools; `queue_s` for the wait at the first.
@@ -162,7 +162,7 @@ def disaggregated(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
 def sustained_per_s(job: ServeJob, machine: Runner, most_in_flight: float) -> float:
     """Requests per second that both pools keep up with, decoding at most `most_in_flight` at once.
 
-    Source: the slower of two stages. Assumes: as `disaggregated`.
+    Source: the slower of two stages. Assumes: as `disaggregated_steady`.
     """
     _, rounds = request_work(job)
     step = _decoding(job, machine, np.asarray(max(most_in_flight, 1.0)))
@@ -189,4 +189,4 @@ def disaggregated_percentile(
         for name in (percentile, "mean")
     )
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    return Percentile(ahead_s + wait_s, paced(job, step.seconds, middle.seconds, percentile))
+    return Percentile(ahead_s + wait_s, percentile_tpot_s(job, step.seconds, middle.seconds, percentile))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,73 +11,31 @@ from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import Engine
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
-from flopwise.serving.assisted import assisted, changed_memory, per_token, request_work, tokens_a_round
-from flopwise.serving.bands import serving_band
-from flopwise.serving.disaggregated import disaggregated
-from flopwise.serving.iteration import Runner, StepTime, prompt, whole_prompts
+from flopwise.serving.disaggregated import disaggregated_percentile, disaggregated_steady, sustained_per_s
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
+from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
-from flopwise.serving.result import Ranged, ServeEstimate
-from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
-from flopwise.serving.technique_rules import check_techniques, told_of_techniques
-from flopwise.serving.techniques import PLAIN, Techniques
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeJob:
-    """What is estimated: one replica's layout, its load, and how it is served. `concurrency` None: as many as fit."""
-
-    model: Model
-    cluster: Cluster
-    layout: ServingLayout = field(default_factory=ServingLayout)
-    weights: WeightFormat = BF16
-    kv_dtype: CacheFormat = BF16_CACHE
-    engine: Engine
-    input_tokens: int = 1024
-    output_tokens: int = 256
-    concurrency: int | None = None
-    arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
-    requests: int | None = None  # that all users send together, where it is a run with an end
-    static: bool = False  # a fixed batch: all prompts first, then all answers
-    memory_frac: float | None = None
-    max_batch: int | None = None
-    prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
-    techniques: Techniques = PLAIN
-
-    @property
-    def software(self) -> Engine:
-        """The engine, with the prefill budget that is asked for."""
-        if self.prefill_tokens is None:
-            return self.engine
-        return replace(self.engine, prefill_tokens=self.prefill_tokens)
-
-    @property
-    def num_gpus(self) -> int:
-        """Devices of the replica, those of a prefill pool included."""
-        return int(self.layout.num_gpus) + self.techniques.prefill_gpus
-
-    @property
-    def decodes(self) -> bool:
-        """Whether answers are made token by token."""
-        return generates(self.model)
-
-    @property
-    def context(self) -> int:
-        """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
-        asked = prompt(self.model, self.input_tokens)
-        return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
-
-    @property
-    def growing(self) -> int:
-        """Tokens that a sequence gets while others, at other stages, run: none where all start together."""
-        return self.output_tokens if self.decodes and not self.static else 0
+from flopwise.serving.steady import (
+    Percentile,
+    Steady,
+    closed_loop,
+    fixed_batch,
+    least_prompt_s,
+    open_loop,
+    open_loop_percentile,
+)
+from flopwise.serving.technique_rules import check_techniques, technique_assumptions
+from flopwise.serving.technique_runner import (
+    changed_memory,
+    per_token,
+    percentile_tpot_s,
+    request_work,
+    tokens_a_round,
+    with_techniques,
+)
 
 
 def check(job: ServeJob) -> None:
@@ -109,16 +67,16 @@ def check_layout(model: Model, layout: ServingLayout) -> None:
 
 
 def check_context(job: ServeJob) -> tuple[str, ...]:
-    """What is assumed where the request is longer than the model is made for.
+    """The assumptions made where the request is longer than the model's context.
 
     Raises:
-        SpecError: it is longer than the model can be asked for.
+        SpecError: the request is longer than the model can process.
     """
     return check_request(job.model, job.input_tokens, job.output_tokens)
 
 
 def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[str, ...]:
-    """As `check_context`, of a request alone."""
+    """As `check_context`, for a request without a job."""
     if model.stacks[0].tokens_per_sample is not None:
         return ()
     asked = prompt(model, input_tokens)
@@ -142,7 +100,7 @@ def runner(job: ServeJob) -> Runner:
         head_bits=path.head_bits,
         direct=job.engine.custom_all_reduce,
     )
-    return assisted(job, plain)
+    return with_techniques(job, plain)
 
 
 def estimate(job: ServeJob) -> ServeEstimate:
@@ -156,8 +114,8 @@ def estimate(job: ServeJob) -> ServeEstimate:
     memory = job_memory(job)
     machine = runner(job)
     if not generates(job.model):
-        return _encoded(job, machine, memory, max(_in_flight(job, memory), 1.0))
-    return _generated(job, machine, memory, *steady_state(job, machine, memory))
+        return _encoder_estimate(job, machine, memory, max(_in_flight(job, memory), 1.0))
+    return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
 
 def job_memory(job: ServeJob) -> ServingMemory:
@@ -165,7 +123,7 @@ def job_memory(job: ServeJob) -> ServingMemory:
     return serving_memory(
         job.model,
         job.layout,
-        concurrency=_asked(job),
+        concurrency=_replica_concurrency(job),
         context=job.context,
         answer=job.growing,
         hbm_bytes=job.cluster.accelerator.hbm_bytes,
@@ -180,22 +138,22 @@ def job_memory(job: ServeJob) -> ServingMemory:
     )
 
 
-def _asked(job: ServeJob) -> int | None:
-    """Requests that one attention replica is asked to hold."""
+def _replica_concurrency(job: ServeJob) -> int | None:
+    """Concurrent requests for each attention replica; None where as many run as fit."""
     return None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
 
 
 def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     """Requests of one attention replica that run at once; 1 where memory holds none."""
-    most, asked = int(memory.max_concurrency), _asked(job)
+    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
     return float(min(asked or most, most)) if most else float(asked or 1)
 
 
 def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
-    """What one attention replica does under the job's load, and seconds that requests wait for memory before it."""
+    """The steady state of one attention replica under the job's load, and seconds that requests wait for memory."""
     in_flight, shape = _in_flight(job, memory), request_work(job)
     if job.techniques.prefill_gpus:
-        return disaggregated(job, machine, max(in_flight, 1.0)), 0.0
+        return disaggregated_steady(job, machine, max(in_flight, 1.0)), 0.0
     if job.arrivals_per_s is not None:
         arrivals = job.arrivals_per_s / int(job.layout.dp)
         return per_token(job, open_loop(machine, job.layout, arrivals, in_flight, *shape)), 0.0
@@ -205,12 +163,12 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
         each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
         steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
     steady = per_token(job, steady)
-    most, asked = int(memory.max_concurrency), _asked(job)
+    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
     waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
     return steady, waiting
 
 
-def _ranged(
+def _figure(
     job: ServeJob,
     quantity: str,
     value: float,
@@ -219,7 +177,7 @@ def _ranged(
     most: float | None = None,
     queued: bool = False,
 ) -> Ranged:
-    """`value` with its interval, which ends where physics does: at `least` (times) or at `most` (rates)."""
+    """`value` with its 10-90 % interval, cut at the physical limit: `least` for times, `most` for rates."""
     band = serving_band(job, quantity, queued=queued)
     low, high = band.interval(value, floor=least, ceiling=most)
     return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
@@ -244,7 +202,7 @@ class _Served(NamedTuple):
     step: StepTime
 
 
-def _generated(
+def _decoder_estimate(
     job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
 ) -> ServeEstimate:
     share = _number(steady.prefill_share)
@@ -270,10 +228,10 @@ def _generated(
         prefill_frac=min(1.0, on_prompts),
         step=step,
     )
-    return _assembled(job, memory, served)
+    return _serve_estimate(job, memory, served)
 
 
-def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
+def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
     """A model that does not generate: one pass over a batch of inputs."""
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     step = StepTime(*(_number(part) for part in step))
@@ -290,7 +248,7 @@ def _encoded(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float
         prefill_frac=1.0,
         step=step,
     )
-    return _assembled(job, memory, served)
+    return _serve_estimate(job, memory, served)
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:
@@ -314,19 +272,19 @@ def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
     return most if job.arrivals_per_s is None else max(most, job.arrivals_per_s / int(job.layout.dp))
 
 
-def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
+def _serve_estimate(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
     step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
     lines, gpus, ranks = _lines(step), job.num_gpus, int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
     asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
-    throughput = _ranged(job, "throughput", rate, most=served.most_per_s)
+    throughput = _figure(job, "throughput", rate, most=served.most_per_s)
     joules = _joules(job, step, gpus)
     return ServeEstimate(
         job=job,
-        ttft_s=_ranged(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _ranged(job, "tpot", tpot_s, least=served.least_tpot_s),
+        ttft_s=_figure(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=served.least_tpot_s),
         e2e_s=served.e2e_s,
         requests_per_s=rate,
         throughput=throughput,
@@ -347,7 +305,7 @@ def _assembled(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEs
         usd_per_million_input_tokens=_price(hourly, served.prefill_frac, rate * asked),
         joules_per_request=None if joules is None else joules / rate,
         joules_per_output_token=None if joules is None or not outputs else joules / (rate * outputs),
-        assumptions=_told(job, memory),
+        assumptions=_assumptions(job, memory),
     )
 
 
@@ -362,20 +320,20 @@ def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | N
     return None if hourly is None or not tokens_per_s else float(usd_per_million_tokens(hourly * share, tokens_per_s))
 
 
-def _told(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
-    """What was assumed."""
+def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
+    """The assumptions of the estimate, each once."""
     path = product_path(job.model, job.weights, job.cluster.rates)
     split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
-    told = (
+    assumptions = (
         *job.model.notes,
         *check_context(job),
         *job.cluster.assumptions,
         *memory.assumptions,
-        *told_of_techniques(job),
+        *technique_assumptions(job),
         *((path.note,) if path.note else ()),
         *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
     )
-    return tuple(dict.fromkeys(told))
+    return tuple(dict.fromkeys(assumptions))
 
 
 def _lines(step: StepTime) -> tuple[tuple[str, float], ...]:
@@ -402,3 +360,37 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     compute, memory, wires = (seconds / whole for _, seconds in _lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
+
+
+def percentiles(
+    job: ServeJob, most_in_flight: float, names: Sequence[str]
+) -> tuple[float, float, dict[str, Percentile]]:
+    """(arrivals, what is sustained, TTFT and TPOT by percentile) of one attention replica; requests per second.
+
+    Source: `open_loop_percentile`, `disaggregated_percentile`.
+    Assumes: as there; the job's arrivals are given.
+    """
+    assert job.arrivals_per_s is not None
+    machine = runner(job)
+    each = job.arrivals_per_s / int(job.layout.dp)
+    if job.techniques.prefill_gpus:
+        steady = disaggregated_steady(job, machine, most_in_flight)
+        apart = {p: disaggregated_percentile(job, machine, steady, each, p) for p in names}
+        return each, sustained_per_s(job, machine, most_in_flight), apart
+    shape = request_work(job)
+    whole = open_loop(machine, job.layout, each, most_in_flight, *shape)
+    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
+    found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
+    for name in names:
+        seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
+        found[name] = Percentile(seen.ttft_s, percentile_tpot_s(job, seen.tpot_s, middle.tpot_s, name))
+    return each, sustained, found
+
+
+def least_tpot_s(job: ServeJob) -> float:
+    """No answer's tokens come faster than a step of it alone at datasheet rates brings them.
+
+    Source: `Runner.step`, its floor. Assumes: nothing of the answer is cached yet.
+    """
+    alone = StepLoad(decode_batch=1.0, decode_context=float(job.input_tokens))
+    return float(runner(job).step(alone, job.layout).floor_s) / tokens_a_round(job)

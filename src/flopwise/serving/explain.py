@@ -22,9 +22,9 @@ from flopwise.origin import (
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.serving.estimate import runner, steady_state
 from flopwise.serving.explain_techniques import technique_figures, tokens_figure
-from flopwise.serving.iteration import Load, Runner, StepTime, prompt
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt
+from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import generates
-from flopwise.serving.result import ServeEstimate
 from flopwise.serving.steady import Steady
 from flopwise.units import HOUR_S
 
@@ -44,7 +44,7 @@ def serve_figure(found: ServeEstimate, *more: Figure) -> Figure:
     name = f"{found.job.model.name} on {found.num_gpus} x {found.job.cluster.accelerator.name}"
     job = found.job
     memory = serving_memory_figure(job.model, job.layout, found.memory, job.weights, job.kv_dtype, job.engine)
-    return estimate_of(name, [*tree.speed(), *technique_figures(job), *tree.bounds(), memory, *tree.paid(), *more])
+    return estimate_of(name, [*tree.timing(), *technique_figures(job), *tree.bounds(), memory, *tree.paid(), *more])
 
 
 def serving_memory_figure(
@@ -137,7 +137,9 @@ class _Tree:
         """One step that decodes only, kernel by kernel."""
         job, stack = self.job, self.job.model.stacks[0]
         asked = prompt(job.model, job.input_tokens)
-        load = Load(decode_batch=steady.batch, decode_context=asked.own + job.output_tokens / 2, encoder=asked.encoder)
+        load = StepLoad(
+            decode_batch=steady.batch, decode_context=asked.own + job.output_tokens / 2, encoder=asked.encoder
+        )
         parts = []
         ends = (("ends", (*stack.before, *stack.after), 1, False),)
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
@@ -179,7 +181,7 @@ class _Tree:
         value = self.row.layer_s * self.job.model.stacks[0].num_layers + self.row.step_s
         return derived("host", value, "s", "time a layer x layers + time a step", layer, layers, step)
 
-    def speed(self) -> list[Figure]:
+    def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""
         found = self.found
         request = _engine(self.row, "host time of a request", self.row.request_s, "s")
@@ -198,14 +200,14 @@ class _Tree:
         same = abs(number(self.step.value) - found.tpot_s.value) <= _SAME * found.tpot_s.value
         tokens = tokens_figure(self.job)
         if tokens is not None and abs(number(self.step.value) / number(tokens.value) / found.tpot_s.value - 1) <= _SAME:
-            return [*figures, *self._speculated(tokens, ttft)]
+            return [*figures, *self._speculative_figures(tokens, ttft)]
         formula = self.step.name if same else "queue model: the mean step of a batch that comes and goes"
         tpot = derived("TPOT", found.tpot_s.value, "s", formula, self.step)
         whole = derived("whole request", found.e2e_s, "s", "TTFT + (output tokens - 1) x TPOT", ttft, self.output, tpot)
         figures += [tpot, *interval("TPOT", tpot, found.tpot_s.band, found.tpot_s.low, found.tpot_s.high), whole]
         return [*figures, *self._throughput(ttft, tpot)]
 
-    def _speculated(self, tokens: Figure, ttft: Figure) -> list[Figure]:
+    def _speculative_figures(self, tokens: Figure, ttft: Figure) -> list[Figure]:
         """TPOT, the whole request and throughput where a step makes several tokens."""
         found = self.found
         assert found.tpot_s is not None
@@ -299,7 +301,7 @@ class _Tree:
         )
         tokens = derived(
             "input tokens per second",
-            found.requests_per_s * self._read(),
+            found.requests_per_s * self._input_tokens(),
             "tokens/s",
             f"{self.rate.name} x {self.input.name}",
             self.rate,
@@ -316,7 +318,7 @@ class _Tree:
                 )
         return shares
 
-    def _read(self) -> float:
+    def _input_tokens(self) -> float:
         """Input tokens of a request."""
         return number(self.input.value)
 

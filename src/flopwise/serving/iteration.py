@@ -20,9 +20,9 @@ from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import hottest_rank_load
+from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
-from flopwise.ops.work import Shape, Split, Work, item_work
-from flopwise.serving.bounds import kernel_parts
+from flopwise.ops.work import item_work
 from flopwise.serving.memory import generates
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ ACT_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class StepLoad:
     """What one step carries; each a number or a column."""
 
     decode_batch: Ints = 0  # sequences that get one token
@@ -77,10 +77,10 @@ def prompt(model: Model, input_tokens: Floats) -> Prompt:
     return Prompt(1, input_tokens) if fixed is None else Prompt(input_tokens, fixed)
 
 
-def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> Load:
+def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad:
     """The load of one pass over `batch` prompts and nothing else."""
     one = prompt(model, input_tokens)
-    return Load(
+    return StepLoad(
         prefill_tokens=batch * one.own,
         prefill_context=one.own,
         prompts=batch,
@@ -90,7 +90,7 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> Load:
     )
 
 
-class Kernel(NamedTuple):
+class TimedKernel(NamedTuple):
     """One kernel of a step: what it does, in which precision, with how many bits a weight, and how long it takes."""
 
     work: Work
@@ -137,7 +137,7 @@ class Runner:
         """Bytes of a cached element."""
         return self.kv_dtype.elem_bytes
 
-    def step(self, load: Load, split: ServingLayout) -> StepTime:
+    def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`).
@@ -159,7 +159,7 @@ class Runner:
             overhead_s=total.overhead_s + overhead,
         )
 
-    def _stack(self, stack: Stack, load: Load, split: ServingLayout) -> StepTime:
+    def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
         total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
@@ -167,13 +167,15 @@ class Runner:
             total = _plus(total, self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
-    def _tower_load(self, tower: Stack, load: Load) -> Load:
+    def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
         """What a tower beside the first stack is given: whole prompts, of its own number of tokens."""
         tokens = load.encoder if tower.tokens_per_sample is None else tower.tokens_per_sample
         prompts = np.maximum(load.encoded, 1.0)
-        return Load(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
+        return StepLoad(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
 
-    def _block(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool, width: int) -> StepTime:
+    def _block(
+        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool, width: int
+    ) -> StepTime:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops = (seconds for _ in range(6))
@@ -190,7 +192,9 @@ class Runner:
             seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops
         )
 
-    def kernels_of(self, items: Sequence[Item], load: Load, split: ServingLayout, *, inside: bool) -> Iterator[Kernel]:
+    def kernels_of(
+        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
         cut = Split(
             tp=split.tp,
@@ -207,7 +211,7 @@ class Runner:
                 timing = work_s(
                     self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=ACT_BYTES, kv_bytes=self.kv_bytes
                 )
-                yield Kernel(work, dtype, bits, self._chained(self._fused(work, self._converted(work, timing))))
+                yield TimedKernel(work, dtype, bits, self._overlap(self._fusion(work, self._conversion(work, timing))))
 
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
@@ -218,7 +222,7 @@ class Runner:
             return work
         return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * work.heads / work.kv_heads)
 
-    def _fused(self, work: Work, timing: Timing) -> Timing:
+    def _fusion(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.
 
         Source: `pointwise_traffic` of data/engines.json, calibrated. Assumes: they are bound by memory.
@@ -228,7 +232,7 @@ class Runner:
         saved_s = (1.0 - self.engine.pointwise_traffic) * timing.memory_s
         return Timing(timing.seconds - saved_s, timing.compute_s, timing.memory_s - saved_s)
 
-    def _converted(self, work: Work, timing: Timing) -> Timing:
+    def _conversion(self, work: Work, timing: Timing) -> Timing:
         """Decoding from an 8-bit floating cache on a device without such units: each query head converts what it reads.
 
         Source: emulated conversions of CUDA's fp8 types; operations an element are calibrated.
@@ -241,7 +245,7 @@ class Runner:
         extra_s = self.own_rates.value["cache_convert_flops"] * work.causal_flops / 2.0 / rate
         return timing._replace(seconds=timing.seconds + extra_s, compute_s=timing.compute_s + extra_s)
 
-    def _chained(self, timing: Timing) -> Timing:
+    def _overlap(self, timing: Timing) -> Timing:
         """A kernel among others: part of its fixed time passes while the one before it ends.
 
         Source: CUDA programming guide, programmatic dependent launch; the share is the engine's.
@@ -272,7 +276,7 @@ class Runner:
     def _bytes(self, work: Work, bits: float) -> Floats:
         return work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
 
-    def _messages_s(self, items: Sequence[Item], load: Load, split: ServingLayout, width: int) -> Floats:
+    def _messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
@@ -301,7 +305,7 @@ class Runner:
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(ep < ranks, joined, spread), summed)
 
-    def _pipeline_s(self, load: Load, split: ServingLayout, width: int) -> Floats:
+    def _pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * ACT_BYTES / split.tp
         return (np.asarray(split.pp) - 1) * p2p_s(self.fabric, nbytes, stride=split.tp)
 
@@ -342,7 +346,7 @@ def _plus(total: StepTime, block: StepTime, count: int = 1) -> StepTime:
     return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
-def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
+def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Before and after the
@@ -381,3 +385,45 @@ def _works(group: Group, load: Load, cut: Split, replicas: Ints, *, inside: bool
         shape = Shape(batch=tokens, query=1, context=1)
     works = [w for w in (item_work(item, shape, cut) for item in group) if w is not None]
     return [merge_works(works)] if works else []
+
+
+class KernelParts(NamedTuple):
+    """Seconds of one kernel; their sum is its time."""
+
+    compute_s: Floats
+    memory_s: Floats
+    launch_s: Floats
+
+
+def kernel_parts(rates: Rates, work: Work, dtype: str, timing: Timing) -> KernelParts:
+    """Split `timing` into launch (its fixed time) and the rest, which goes to what bounds the kernel.
+
+    A tile that a few rows leave half empty, or a weight that is unpacked for one token, takes time for the weights
+    that pass through it and not for the operations asked for. So intensity decides: the operations at the rate that
+    the kernels sustain in full tiles against the bytes at the rate that memory sustains.
+
+    Source: roofline model (Williams 2009) at sustained rates.
+    Assumes: beyond the longer of computing and moving, up to one fixed time is launching, filling and draining.
+    """
+    slack_s = np.maximum(timing.seconds - np.maximum(timing.compute_s, timing.memory_s), 0.0)
+    launch_s = np.minimum(slack_s, _fixed_s(rates, work))
+    rest_s = timing.seconds - launch_s
+    computing = _useful_s(rates, work, dtype, timing) >= timing.memory_s
+    return KernelParts(np.where(computing, rest_s, 0.0), np.where(computing, 0.0, rest_s), launch_s)
+
+
+def _fixed_s(rates: Rates, work: Work) -> float:
+    if work.kind == "grouped":
+        return rates.value["grouped_s"]
+    if work.kind == "attention":
+        return rates.value["attention_s" if np.any(np.asarray(work.query) > 1) else "decode_s"]
+    return rates.value["kernel_s"]
+
+
+def _useful_s(rates: Rates, work: Work, dtype: str, timing: Timing) -> Floats:
+    """Seconds of the operations asked for, in full tiles."""
+    if work.kind in {"matmul", "grouped"}:
+        return work.causal_flops / rates.matmul_flops_per_s(dtype)
+    if work.kind == "attention":
+        return work.causal_flops / (rates.peak_flops_per_s("bf16") * rates.value["attention_frac"])
+    return timing.compute_s

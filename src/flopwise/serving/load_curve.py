@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flopwise.ops.degrees import heads_and_experts
-from flopwise.serving.result import ServeEstimate
+from flopwise.serving.job import ServeEstimate
 
 SATURATED_FRAC = 0.9
 """Share of the highest throughput of an accelerator at which a deployment counts as saturated."""

@@ -240,7 +240,7 @@ def serving_memory(
         max_whole_contexts=_plain(complete),
         max_concurrency=_plain(most),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
-        assumptions=() if concurrency is None else _capped(concurrency, cap, row.name, given=max_batch is not None),
+        assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
 
 
@@ -297,8 +297,8 @@ def _usable(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
     return card
 
 
-def _capped(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[str, ...]:
-    """What is said where more sequences are asked for than the engine runs at once."""
+def _cap_note(concurrency: Ints, cap: int, name: str, *, given: bool) -> tuple[str, ...]:
+    """The note that the engine runs fewer sequences at once than requested; empty if it runs all of them."""
     most = int(np.max(concurrency))
     if most <= cap:
         return ()

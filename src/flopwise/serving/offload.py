@@ -34,7 +34,7 @@ def layer_bytes(model: Model, weights: WeightFormat, layout: ServingLayout) -> F
     return held
 
 
-def streamed(step: StepTime, frac: float, weight_bytes: Floats, rates: Rates, *, prefetched: bool = True) -> StepTime:
+def stream(step: StepTime, frac: float, weight_bytes: Floats, rates: Rates, *, prefetched: bool = True) -> StepTime:
     """A step in which `frac` of the layers bring their weights, `weight_bytes` a GPU, over the link to the host.
 
     Resident layers take their time; the others as long as they compute or as their weights are under way, whichever

@@ -64,7 +64,7 @@ def _joins(device: Accelerator) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class ServingRemedy:
     """One change of a service: what to do, what it saves on the fullest GPU, what is left, and whether that fits."""
 
     change: str
@@ -85,7 +85,7 @@ def serving_remedies(
     kv_dtype: CacheFormat = BF16_CACHE,
     engine: Engine,
     **how: Any,
-) -> list[Remedy]:
+) -> list[ServingRemedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
 
     `device` None: any, and nothing is known to fit. Other keyword arguments: as `serving_memory`.
@@ -120,11 +120,11 @@ def serving_remedies(
     if context >= 2048:
         changes.append((f"a context of {context // 2:,} tokens", {"context": context // 2}))
     now = float(serving_memory(model, **asked).total_bytes)
-    found: list[Remedy] = []
+    found: list[ServingRemedy] = []
     for change, keys in changes:
         after = serving_memory(model, **(asked | keys))
         total = float(after.total_bytes)
         if total < now:
             fits = device is not None and bool(after.fits)
-            found.append(Remedy(change=change, saves_bytes=now - total, total_bytes=total, fits=fits))
+            found.append(ServingRemedy(change=change, saves_bytes=now - total, total_bytes=total, fits=fits))
     return sorted(found, key=lambda r: (not r.fits, -r.saves_bytes))

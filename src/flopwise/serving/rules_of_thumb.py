@@ -13,8 +13,8 @@ from flopwise.facts.formats import WeightFormat
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
+from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import ServingLayout, serving_memory
-from flopwise.serving.result import ServeEstimate
 
 
 def capacity_rules(

@@ -12,7 +12,7 @@ from flopwise.serving.memory import weights_per_gpu
 
 if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
 
 DEFAULT_STORAGE = "nvme-gen4"
 """Kind of storage that weights are read from where none is named."""

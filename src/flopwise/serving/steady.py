@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flopwise.ops.types import Floats
-from flopwise.serving.iteration import Load, Prompt, Runner, StepTime, native, prompt
+from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
 
 GRID = 64
@@ -46,7 +46,7 @@ def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> F
     return np.minimum(np.asarray(layout.pp) * 1.0, np.maximum(np.floor(in_flight), 1.0))
 
 
-def _staged(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
+def _pipeline_step(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
     """A step of one of `parts` micro-batches that follow one another through the stages, waits included.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) section 3.2, bubbles of unequal steps; the share is calibrated.
@@ -61,10 +61,10 @@ def chunk_tokens(runner: Runner, input_tokens: Floats) -> Floats:
     return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
 
 
-def _filled(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0) -> Load:
+def _mixed_load(one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0) -> StepLoad:
     """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included."""
     share = tokens / one.tokens
-    return Load(
+    return StepLoad(
         decode_batch=batch,
         decode_context=context,
         prefill_tokens=share * one.own,
@@ -83,7 +83,7 @@ def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) 
     """
     one = prompt(runner.model, input_tokens)
     pieces = np.ceil(one.tokens / chunk_tokens(runner, one.tokens))
-    floor_s = runner.step(_filled(one, 1.0 * one.tokens), layout).floor_s
+    floor_s = runner.step(_mixed_load(one, 1.0 * one.tokens), layout).floor_s
     least: Floats = floor_s / np.minimum(np.asarray(layout.pp), pieces)
     return least
 
@@ -123,9 +123,9 @@ def closed_loop(
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / asked), 1.0)
     due = batch * asked / output_tokens
     tokens = np.clip(due, chunk, budget)
-    alone = Load(decode_batch=batch, decode_context=context, encoder=one.encoder)
-    decode = _staged(runner, runner.step(alone, layout), parts)
-    mixed = _staged(runner, runner.step(_filled(one, tokens, batch, context), layout), parts)
+    alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
+    decode = _pipeline_step(runner, runner.step(alone, layout), parts)
+    mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context), layout), parts)
     share = np.minimum(due / tokens, 1.0)
     others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
     mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
@@ -157,11 +157,11 @@ def fixed_batch(
     prompts = np.minimum(prompts, batch)
     chunk = np.minimum(prompts * asked, runner.engine.prefill_tokens or prompts * asked)
     rounds = batch * asked / chunk
-    prefill = runner.step(_filled(one, chunk), layout)
+    prefill = runner.step(_mixed_load(one, chunk), layout)
     parts = micro_batches(runner, layout, batch)
     context = one.own + output_tokens / 2
-    alone = Load(decode_batch=batch / parts, decode_context=context, encoder=one.encoder)
-    decode = _staged(runner, runner.step(alone, layout), parts)
+    alone = StepLoad(decode_batch=batch / parts, decode_context=context, encoder=one.encoder)
+    decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     ahead = np.asarray(layout.pp) * 1.0 if native(runner.rates, runner.engine) else 1.0
     stages = np.minimum(ahead, np.maximum(rounds, 1.0))  # pieces of prompts follow one another through the stages
     ttft_s = (rounds + stages - 1.0) / stages * prefill.seconds
@@ -232,7 +232,7 @@ def open_loop_percentile(
     service_s = np.ceil(one.tokens / chunk) * steady.prefill_s
     context = one.own + output_tokens / 2
     budget = np.maximum(runner.engine.prefill_tokens or chunk, chunk)
-    full = runner.step(_filled(one, budget, steady.batch / parts, context), layout)
+    full = runner.step(_mixed_load(one, budget, steady.batch / parts, context), layout)
     rho = arrivals_per_s / parts * one.tokens / budget * full.seconds
     safe = np.minimum(rho, 0.999)
     mean_wait_s = steady.decode.seconds / 2 + safe * service_s / (2 * (1 - safe))
@@ -241,7 +241,7 @@ def open_loop_percentile(
     if tail is not None:
         wait_s = np.where(safe > tail, mean_wait_s / np.maximum(safe, 1e-9) * np.log(np.maximum(safe / tail, 1.0)), 0.0)
     batch = steady.batch + PERCENTILES[percentile] * np.sqrt(steady.batch)
-    alone = Load(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
+    alone = StepLoad(decode_batch=np.maximum(batch / parts, 1.0), decode_context=context, encoder=one.encoder)
     busy = runner.step(alone, layout)
     tpot_s = busy.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
     ttft_s = runner.engine.request_s + service_s + wait_s

@@ -35,7 +35,7 @@ _technique = partial(option, section=TECHNIQUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TechniquePlace:
+class TechniqueContext:
     """Where techniques run: formats and degrees may be columns of candidates."""
 
     tp: Ints
@@ -104,8 +104,8 @@ class TechniqueRequest(Spec):
         """The model that drafts, where it is one of its own."""
         return None if self.draft is None or self.draft.lower() in NGRAM | BLOCK else self.draft
 
-    def looked_up(self, model: Model, place: TechniquePlace, load: Callable[[str], Model]) -> Techniques:
-        """The same, looked up; `load` gives the model of a name.
+    def resolve(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Techniques:
+        """The techniques with draft model, formats and host rates looked up; `load` returns the model of a name.
 
         Raises:
             SpecError: a value that cannot be, or one that goes with another that is not given.
@@ -141,7 +141,7 @@ class TechniqueRequest(Spec):
         if self.offload_weights is not None and self.gpu_layers is not None:
             raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
 
-    def _speculation(self, model: Model, place: TechniquePlace, load: Callable[[str], Model]) -> Speculation | None:
+    def _speculation(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Speculation | None:
         from flopwise.facts.formats import BF16  # noqa: PLC0415 - as above
         from flopwise.serving.speculative import block_draft, draft_tp  # noqa: PLC0415 - as above
         from flopwise.serving.techniques import Speculation  # noqa: PLC0415 - as above
@@ -178,7 +178,7 @@ class TechniqueRequest(Spec):
             tp=draft_tp(found, place.tp),
         )
 
-    def _offload(self, model: Model, place: TechniquePlace) -> Offload | None:
+    def _offload(self, model: Model, place: TechniqueContext) -> Offload | None:
         from flopwise.serving.techniques import Offload  # noqa: PLC0415 - as above
 
         layers = model.stacks[0].num_layers
@@ -207,7 +207,7 @@ class TechniqueRequest(Spec):
 
 
 def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
-    """What the host's processor sustains.
+    """Rates of the host's processor.
 
     Raises:
         SpecError: it is no processor.

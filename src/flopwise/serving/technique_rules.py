@@ -12,7 +12,7 @@ from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.memory import weights_per_gpu
 
 if TYPE_CHECKING:
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
     from flopwise.serving.techniques import Speculation
 
 MOST_PROPOSALS = 64
@@ -142,7 +142,7 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
         yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
 
 
-def told_of_techniques(job: ServeJob) -> Iterator[str]:
+def technique_assumptions(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
     how, row = job.techniques, job.engine
     if how != type(how)():
@@ -159,7 +159,7 @@ def told_of_techniques(job: ServeJob) -> Iterator[str]:
         yield f"prompts are read in full and evicted from layer by layer; {row.name} itself does not evict"
         yield QUALITY
     if how.speculation is not None:
-        yield from _told_of_speculation(how.speculation)
+        yield from _speculation_assumptions(how.speculation)
     if how.offload is not None and how.offload.host is None:
         yield "offloaded layers bring all their weights over PCIe each step, behind the layer before"
     if how.offload is not None and how.offload.host is not None:
@@ -171,7 +171,7 @@ def told_of_techniques(job: ServeJob) -> Iterator[str]:
         yield "the cache of a prompt travels when the prompt is done, and the first token waits for it"
 
 
-def told_of_simulated_techniques(job: ServeJob) -> Iterator[str]:
+def simulated_technique_assumptions(job: ServeJob) -> Iterator[str]:
     """What is assumed beside that where requests are played through one by one."""
     how = job.techniques
     if how.hit_frac:
@@ -180,7 +180,7 @@ def told_of_simulated_techniques(job: ServeJob) -> Iterator[str]:
         yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
 
 
-def _told_of_speculation(how: Speculation) -> Iterator[str]:
+def _speculation_assumptions(how: Speculation) -> Iterator[str]:
     yield "proposals are accepted independently with one probability, in a chain; trees accept more for more work"
     if how.draft is None:
         yield "looking up n-grams takes no time on the device"

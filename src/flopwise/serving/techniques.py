@@ -1,6 +1,6 @@
 """What a deployment may do besides running the model as it is: each technique with its numbers, none by default.
 
-Nothing here computes: `prefix`, `speculative`, `offload` and `disaggregated` hold the formulas.
+Nothing here computes: `technique_runner`, `speculative`, `offload` and `disaggregated` hold the formulas.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.types import Array, Ints
-from flopwise.serving.iteration import Load, Runner
+from flopwise.serving.iteration import Runner, StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import product_path
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
@@ -55,7 +55,7 @@ class DecodeClock:
         self, model: Model | None = None, *, batch: Ints | None = None, seq: int | None = None, tp: Ints | None = None
     ) -> Array:
         """Seconds of a step, messages and the engine's own time included; shape (n,)."""
-        load = Load(
+        load = StepLoad(
             decode_batch=np.atleast_1d(self.batch if batch is None else batch), decode_context=float(seq or self.seq)
         )
         split = ServingLayout(tp=np.atleast_1d(self.tp if tp is None else tp))
@@ -63,7 +63,7 @@ class DecodeClock:
 
     def messages_s(self) -> float:
         """Seconds of a step in messages."""
-        load, split = Load(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
+        load, split = StepLoad(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
         return scalar(self.runner().step(load, split).communication_s)
 
     def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
@@ -72,7 +72,7 @@ class DecodeClock:
 
     def _rows(self, part: Stack, pass_s: float) -> Iterator[KernelShape]:
         runner = self.runner()
-        load, split = Load(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
+        load, split = StepLoad(decode_batch=self.batch, decode_context=float(self.seq)), ServingLayout(tp=self.tp)
         for place, layers, items in blocks(part):
             inside = place is not None
             labels = kernel_names(items, fused=True)

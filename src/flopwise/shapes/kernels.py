@@ -12,8 +12,8 @@ from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, ti
 from flopwise.cost.rates import Rates, precision
 from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
+from flopwise.ops.shapes import Work
 from flopwise.ops.types import Floats
-from flopwise.ops.work import Work
 
 CACHE_LINE_BYTES = 128
 """Rows that start on such a boundary are read without a remainder."""

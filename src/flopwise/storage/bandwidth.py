@@ -15,9 +15,9 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.storage.samples import DeviceRate, SampledWorkload
 from flopwise.storage.spec import StorageRequest
-from flopwise.training.checkpoint import checkpoint_bytes
+from flopwise.training.goodput import checkpoint_bytes
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
-from flopwise.training.table import MemoryTable
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""

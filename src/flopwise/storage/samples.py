@@ -15,9 +15,10 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.samples import ConvolutionLayer, Sample
+from flopwise.facts.samples import ConvolutionLayer, TrainingSample
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.training.estimate import TrainJob, estimate
+from flopwise.training.estimate import estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Precision, Recipe
 from flopwise.training.storage import stored_token_bytes
 
@@ -64,7 +65,7 @@ class DeviceRate:
     notes: tuple[str, ...] = ()
 
 
-def workload_of_sample(row: Sample, model: Model, facts: Facts, *, seq: int | None = None) -> SampledWorkload:
+def workload_of_sample(row: TrainingSample, model: Model, facts: Facts, *, seq: int | None = None) -> SampledWorkload:
     """The benchmark workload in `row`, which trains `model`.
 
     Raises:

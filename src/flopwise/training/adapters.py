@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Item, Linear, Model, Table
+from flopwise.facts.architecture import Embedding, Item, Linear, Model
 from flopwise.facts.formats import Role, tensor_role
 from flopwise.ops.backward import adapter_items
 from flopwise.ops.tensors import item_parameters, sharded_parameters
@@ -19,7 +19,7 @@ _ROLES: dict[str, tuple[Role, ...]] = {
 _LATENT = ("attention/q_a_proj", "attention/q_b_proj", "attention/kv_a_proj", "attention/kv_b_proj")
 
 
-def adapted(items: Iterable[Item], lora: Lora) -> list[Linear]:
+def adapted_products(items: Iterable[Item], lora: Lora) -> list[Linear]:
     """The projections among `items` that get an adapter; fused qkv and MLA's parts when q, k or v is named."""
     roles = {role for target in lora.targets for role in _ROLES[target]}
     attention = bool({"q", "k", "v"} & set(lora.targets))
@@ -37,33 +37,15 @@ def adapter_parameters(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Float
     """Trained adapter parameters of one layer's `items` on one rank of `tp`; shape of `tp`."""
     total: Floats = sharded_parameters(adapter_matrices(items, lora), tp, 1)
     if lora.method == "dora":
-        for item in adapted(items, lora):
+        for item in adapted_products(items, lora):
             total = total + item.outputs / (tp if item.shard == "column" else 1)
     return total
 
 
 def adapter_matrices(items: Iterable[Item], lora: Lora) -> list[Linear]:
     """The trained matrices of the adapters beside one layer's `items`: both of each pair, or the second of LoRA-FA."""
-    pairs = (adapter_items(item, lora.rank) for item in adapted(items, lora))
+    pairs = (adapter_items(item, lora.rank) for item in adapted_products(items, lora))
     return [part for down, up in pairs for part in ((up,) if lora.method == "lora-fa" else (down, up))]
-
-
-def kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
-    """Elements a token that adapters keep of projections' results on one rank of `tp`; shape of `tp`.
-
-    DoRA scales both the base's and the adapter's result by a trained magnitude, adapter v2 every projection's by a
-    trained scale: a product's gradient for one factor needs the other.
-    """
-    if lora.method == "dora":
-        held, copies = adapted(items, lora), 2
-    elif lora.scales_outputs:
-        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
-    else:
-        return 0.0
-    total: Floats = 0.0
-    for item in held:
-        total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
-    return total
 
 
 def trainable_parameters(model: Model, lora: Lora) -> int:
@@ -85,7 +67,7 @@ def extra_items(model: Model, lora: Lora) -> list[Item]:
     stack = model.stacks[0]
     picked: list[Item] = []
     if "embedding" in lora.extra_trainable:
-        picked += [i for i in stack.before if isinstance(i, Table) and tensor_role(i) == "embedding"]
+        picked += [i for i in stack.before if isinstance(i, Embedding) and tensor_role(i) == "embedding"]
     if "head" in lora.extra_trainable:
         picked += [i for i in stack.after if isinstance(i, Linear) and not i.tied]
     return picked

@@ -17,11 +17,13 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
+from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
-from flopwise.ops.work import Shape, Split, Work, adapter_items, backward_works, item_work, linear_dims
-from flopwise.training.adapters import adapted
+from flopwise.ops.shapes import Shape, Split, Work
+from flopwise.ops.work import item_work, linear_dims
+from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
-from flopwise.training.widths import ACT_BYTES, added_grad_bytes
+from flopwise.training.state_bytes import ACT_BYTES, added_grad_bytes
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -138,7 +140,7 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     return Kernels(**total)
 
 
-class Kernel(NamedTuple):
+class BlockKernel(NamedTuple):
     """One kernel of a block: what it does, in which precision, and how long it takes."""
 
     work: Work
@@ -151,7 +153,7 @@ class Kernel(NamedTuple):
     traffic_s: Floats  # at the datasheet's memory bandwidth
 
 
-def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:
+def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """The kernels of one block, forward and backward, in the order in which the forward pass runs them."""
     for group, trained in _kernels(items, context):
         works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
@@ -165,7 +167,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         for part in (work, *undone):
             dtype = work_dtype(part, precision, in_layers=in_layers)
             seconds, memory_s, *floors = _seconds(part, dtype, context)
-            yield Kernel(
+            yield BlockKernel(
                 part,
                 dtype,
                 part is work,
@@ -202,7 +204,7 @@ def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, 
     groups = fused_groups(items) if context.software.activations == "fused" else single_groups(items)
     if recipe.lora is None:
         return [(group, all(context.block.trains(item) for item in group)) for group in groups]
-    carriers = {id(item) for item in adapted(items, recipe.lora)}
+    carriers = {id(item) for item in adapted_products(items, recipe.lora)}
     out: list[tuple[Group, bool]] = []
     for group in groups:
         out.append((group, False))
@@ -257,7 +259,7 @@ def _added_s(work: Work, timing: Timing, context: BlockContext) -> Floats:
     return more - plain
 
 
-def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[Kernel]:
+def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """Softmax and cross-entropy over the logits, forward and backward; nothing where no head stands.
 
     Source: counting the stack's logits, their fp32 copies and their gradients (`loss_bytes`), each written and read.
@@ -271,7 +273,7 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
         seconds, memory_s, *floors = _seconds(work, "bf16", context)
-        yield Kernel(work, "bf16", name == "loss", False, seconds, memory_s, *floors)  # noqa: FBT003
+        yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, *floors)  # noqa: FBT003
 
 
 def _seconds(work: Work, dtype: str, context: BlockContext) -> tuple[Floats, Floats, Floats, Floats]:
@@ -369,16 +371,16 @@ def again_s(kernels: Kernels, selective: str) -> Floats:
     DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
     Assumes: products take about as long as one another.
     """
-    return _again(kernels.forward_s, kernels.attention_s, kernels.light_s, kernels.raised_s, selective)
+    return _recomputed_part(kernels.forward_s, kernels.attention_s, kernels.light_s, kernels.raised_s, selective)
 
 
 def again_flops(kernels: Kernels, selective: str) -> Floats:
     """Operations of what selective recompute runs again. Source and assumptions: as `again_s`."""
     parts = kernels.attention_flops, kernels.light_flops, kernels.raised_flops
-    return _again(kernels.forward_flops, *parts, selective)
+    return _recomputed_part(kernels.forward_flops, *parts, selective)
 
 
-def _again(forward: Floats, attention: Floats, light: Floats, raised: Floats, selective: str) -> Floats:
+def _recomputed_part(forward: Floats, attention: Floats, light: Floats, raised: Floats, selective: str) -> Floats:
     return {
         "attention": attention,
         "operations": light + 0.5 * (forward - attention - light),

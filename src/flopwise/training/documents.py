@@ -50,7 +50,7 @@ class Documents:
         """The same documents in sequences of `seq_len` tokens; what is longer is cut off."""
         return histogram(np.array(self.lengths), np.array(self.shares), seq_len, self.packing)
 
-    def computed(self, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:
+    def computed_lengths(self, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:
         """`computed_lengths` of sequences of these documents."""
         return computed_lengths(self, micro_batch, masked=masked)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,38 +15,23 @@ from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.ops.types import Floats, Ints
 from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.frozen import training_passes
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.layout_checks import check_layout
 from flopwise.training.memory import Memory, step_memory
-from flopwise.training.moved import moved_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.routing import check_routing, dropped
-from flopwise.training.run import DEFAULT_CONDITIONS, Conditions, Run, whole_run
+from flopwise.training.offloaded_activations import moved_bytes
+from flopwise.training.routing import check_routing, dropped_copies_frac
+from flopwise.training.run import Run, whole_run
 from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import WAITING, Inner, StepTable, balanced_parts, step_table
-from flopwise.training.storage import LINE, Reads
-from flopwise.training.table import MemoryTable
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
+from flopwise.training.step import WAITING, StepTable, balanced_parts, step_table
+from flopwise.training.storage import LINE
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
 WIDER_WHEN_AMBIGUOUS = 1.5
 """Spread of the interval where the device's variant is a guess."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainJob:
-    """What is estimated: one layout of a recipe on a cluster; `tokens` for the run, None for a step alone."""
-
-    model: Model
-    recipe: Recipe
-    layout: Layout
-    cluster: Cluster
-    tokens: float | None = None
-    reads: Reads | None = None  # None: the data are there when they are needed
-    conditions: Conditions = DEFAULT_CONDITIONS  # of the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +165,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         memory=memory,
         run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
         band=band,
-        dropped_frac=dropped(job.model, recipe, layout),
+        dropped_frac=dropped_copies_frac(job.model, recipe, layout),
         assumptions=(
             *job.model.notes,
             *job.cluster.assumptions,
@@ -224,7 +208,7 @@ def counted_batch(job: TrainJob) -> tuple[float, int]:
 
     Source: `flopwise.training.documents.computed_lengths`. Assumes: as there.
     """
-    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed(job.layout.micro_batch))
+    tokens, attended = (float(np.ravel(n)[0]) for n in job.recipe.computed_tokens(job.layout.micro_batch))
     return float(job.recipe.global_batch) * tokens / attended, int(attended)
 
 

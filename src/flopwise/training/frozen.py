@@ -79,7 +79,7 @@ class Block(NamedTuple):
 TRAINED = Block()
 
 
-class Split(NamedTuple):
+class SplitModel(NamedTuple):
     """A model whose kinds of layers tell trained and frozen ones apart, with the state of each block."""
 
     model: Model
@@ -87,7 +87,7 @@ class Split(NamedTuple):
     towers: Block
 
 
-def split_model(model: Model, frozen: Frozen | None) -> Split:
+def split_model(model: Model, frozen: Frozen | None) -> SplitModel:
     """`model` with a kind of its own for layers in each state; the same model where nothing is frozen.
 
     Raises:
@@ -95,7 +95,7 @@ def split_model(model: Model, frozen: Frozen | None) -> Split:
     """
     stack = model.stacks[0]
     if frozen is None:
-        return Split(model, (Block(),) * (len(stack.kinds) + 2), Block())
+        return SplitModel(model, (Block(),) * (len(stack.kinds) + 2), Block())
     _check(model, frozen)
     below = frozen.layers(model)
     tied = [i for i in stack.after if isinstance(i, Linear) and i.tied]
@@ -116,7 +116,7 @@ def split_model(model: Model, frozen: Frozen | None) -> Split:
     )
     every = frozenset(i.name for s in model.stacks[1:] for i in (*s.before, *_layer_items(s), *s.after))
     beside = Block(every, backward=False) if towers else Block()
-    return Split(replace(model, stacks=(first, *model.stacks[1:])), blocks, beside)
+    return SplitModel(replace(model, stacks=(first, *model.stacks[1:])), blocks, beside)
 
 
 def _of_layer(items: tuple[Item, ...], state: State) -> Block:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.facts.formats import BF16, WeightFormat
@@ -201,15 +202,15 @@ class Recipe:
         each = float(self.seq_len) if self.documents is None else self.documents.per_sequence
         return float(self.global_batch) * each
 
-    def computed(self, micro_batch: Ints) -> tuple[Floats, Floats]:
+    def computed_tokens(self, micro_batch: Ints) -> tuple[Floats, Floats]:
         """(tokens of a sequence, tokens that attention works on at a time) as computed; shape of `micro_batch`."""
         if self.documents is None:
             return self.seq_len, self.seq_len
-        return self.documents.computed(micro_batch, masked=self.attention == "flash")
+        return self.documents.computed_lengths(micro_batch, masked=self.attention == "flash")
 
     def shape(self, model: Model, micro_batch: Ints) -> Shape:
         """The shape of one micro-batch through the first stack: `micro_batch` sequences, as tokens are computed."""
-        tokens, attended = self.computed(micro_batch)
+        tokens, attended = self.computed_tokens(micro_batch)
         batch: Floats = micro_batch if self.documents is None else micro_batch * tokens / attended
         return stack_shape(model, model.stacks[0], batch, attended)
 
@@ -217,6 +218,16 @@ class Recipe:
         """The same recipe for another sequence length."""
         held = self.documents if self.documents is None else self.documents.within(int(seq_len))
         return replace(self, seq_len=seq_len, documents=held)
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """The distinct combinations that set a block's times; arrays of shape (n,)."""
+
+    tp: NDArray[np.int64]
+    cp: NDArray[np.int64]
+    ep: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
 
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:

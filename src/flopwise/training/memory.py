@@ -12,9 +12,9 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.software import BARE_KINDS, CONTEXT, TrainingStack
 from flopwise.ops.types import Array, Floats
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.peak import MOMENT_NAMES, Evaluation, Parts, pipeline_stages
-from flopwise.training.table import MemoryTable
+from flopwise.training.stage_memory import MOMENT_NAMES, StageBytes, StageMemory, pipeline_stages
 
 _STAGES = ("first pipeline stage", "middle pipeline stage", "last pipeline stage")
 
@@ -44,7 +44,7 @@ class Memory:
         return "every rank" if stage < 0 else _STAGES[stage]
 
 
-def _totals(parts: Parts) -> tuple[Floats, list[Floats]]:
+def _totals(parts: StageBytes) -> tuple[Floats, list[Floats]]:
     """Bytes that stand, and bytes that each moment adds."""
     return _sum(parts.fixed), [_sum(moment) for moment in parts.moments]
 
@@ -69,7 +69,7 @@ def _peak(totals: list[Floats]) -> Floats:
     return peak
 
 
-def _items(parts: Parts) -> tuple[dict[str, Floats], Floats]:
+def _items(parts: StageBytes) -> tuple[dict[str, Floats], Floats]:
     """Items of one stage at its fullest moment, and their sum."""
     fixed, totals = _totals(parts)
     peak = _peak(totals)
@@ -83,7 +83,7 @@ def _items(parts: Parts) -> tuple[dict[str, Floats], Floats]:
     return items, fixed + peak
 
 
-def _at_moments(parts: Parts) -> list[Floats]:
+def _at_moments(parts: StageBytes) -> list[Floats]:
     """Bytes of one stage at each moment."""
     fixed, totals = _totals(parts)
     return [fixed + total for total in totals]
@@ -115,7 +115,7 @@ def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Fl
 
     Neither depends on the device. Source and assumptions: as `step_memory`.
     """
-    run = Evaluation(table, layout)
+    run = StageMemory(table, layout)
     best: Floats = 0.0
     states: Floats = 0.0
     for stage in pipeline_stages(table, layout):
@@ -148,7 +148,7 @@ def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
 
 def host_bytes(table: MemoryTable, layout: Layout) -> Floats:
     """Bytes of host memory that the stage which offloads most needs, per GPU. Source and assumptions: `step_memory`."""
-    run = Evaluation(table, layout)
+    run = StageMemory(table, layout)
     most: Floats = 0.0
     for stage in pipeline_stages(table, layout):
         most = np.maximum(most, run.parts(stage).host)
@@ -168,7 +168,7 @@ def step_memory(
     Assumes: the rank with the most loaded experts has them in every layer; stages hold layers as evenly as they divide.
     """
     table = table or MemoryTable(model, recipe)
-    run, shape = Evaluation(table, layout), layout.shape()
+    run, shape = StageMemory(table, layout), layout.shape()
     stages = pipeline_stages(table, layout)
     every = [run.parts(stage) for stage in stages]
     (best, best_total), host = _items(every[0]), every[0].host

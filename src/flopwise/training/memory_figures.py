@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from flopwise.facts.software import CONTEXT
 from flopwise.origin import number, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.training.peak import trained_widths
-from flopwise.training.table import MemoryTable
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.stage_memory import trained_widths
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

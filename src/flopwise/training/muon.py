@@ -16,13 +16,13 @@ from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.training.adapters import adapter_matrices, extra_items
 from flopwise.training.block_lines import block_list
 from flopwise.training.stages import heaviest
+from flopwise.training.state_bytes import ACT_BYTES
 from flopwise.training.towers import tower_items
-from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.ops.types import Array, Floats, Ints
-    from flopwise.training.frozen import Block, Split
+    from flopwise.training.frozen import Block, SplitModel
     from flopwise.training.layout import Recipe
 
 Pair = tuple[float, float]
@@ -81,7 +81,7 @@ def hidden_matrices(items: Iterable[Item]) -> list[Linear | Experts]:
 
 
 def stage_matrices(
-    split: Split, recipe: Recipe, tp: Ints, ep: Ints, weights: NDArray[np.float64], starts: NDArray[np.intp]
+    split: SplitModel, recipe: Recipe, tp: Ints, ep: Ints, weights: NDArray[np.float64], starts: NDArray[np.intp]
 ) -> Matrices | None:
     """The `Matrices` of every pipeline degree and of each of `tp` and `ep`, or None if no matrix is orthogonalised.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.rates import Rates
     from flopwise.facts.software import TrainingStack
-    from flopwise.ops.work import Work
+    from flopwise.ops.shapes import Work
 
 
 class TrainingDevice(Device):
@@ -43,7 +43,7 @@ class TrainingDevice(Device):
             held = [self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(name), self.clock()]
             if name != FULL_RATE:
                 held.append(self.parameter("train_scaled_frac"))
-            self._known[key] = self._achieved(dtype, self.sustained.matmul_flops_per_s(dtype), held)
+            self._known[key] = self._achieved_rate(dtype, self.sustained.matmul_flops_per_s(dtype), held)
         return self._known[key]
 
     def attention_rate(self, *, backward: bool) -> Figure:
@@ -60,10 +60,10 @@ class TrainingDevice(Device):
                 source = "FlashAttention-2 (arXiv 2307.08691) figures 4 to 6"
                 held.append(fact("attention backward over forward", BACKWARD_RATE, "", source=source))
                 value *= BACKWARD_RATE
-            self._known[key] = self._achieved("attention", value, held)
+            self._known[key] = self._achieved_rate("attention", value, held)
         return self._known[key]
 
-    def _achieved(self, what: str, value: float, held: list[Figure]) -> Figure:
+    def _achieved_rate(self, what: str, value: float, held: list[Figure]) -> Figure:
         return derived(f"achieved {what} rate", value, "FLOP/s", " x ".join(f.name for f in held), *held)
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

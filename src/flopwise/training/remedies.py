@@ -18,7 +18,7 @@ Kind = Callable[[Model, Recipe, Layout], Iterator[Change]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class TrainingRemedy:
     """One change of a job: what to do, what it saves on the fullest GPU, what is left, and whether that fits."""
 
     change: str
@@ -125,14 +125,14 @@ def training_remedies(
     capacity_bytes: float | None = None,
     *,
     device_kind: str = "gpu",
-) -> list[Remedy]:
+) -> list[TrainingRemedy]:
     """Single changes of one job that save memory: those that fit first, then by what they save.
 
     `facts` has the optimizers and formats to change to; `capacity_bytes`: what the GPU has, None: nothing is known to
     fit.
     """
     now = float(step_memory(model, recipe, layout, device_kind=device_kind).total_bytes)
-    found: list[Remedy] = []
+    found: list[TrainingRemedy] = []
     kinds: tuple[Kind, ...] = (*_KINDS, partial(_states, facts), partial(_adapters, facts))
     for kind in kinds:
         for change, new_recipe, new_layout in kind(model, recipe, layout):
@@ -142,5 +142,5 @@ def training_remedies(
                 continue
             if total < now:
                 fits = capacity_bytes is not None and total <= capacity_bytes
-                found.append(Remedy(change=change, saves_bytes=now - total, total_bytes=total, fits=fits))
+                found.append(TrainingRemedy(change=change, saves_bytes=now - total, total_bytes=total, fits=fits))
     return sorted(found, key=lambda r: (not r.fits, -r.saves_bytes))

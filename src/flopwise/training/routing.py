@@ -33,7 +33,7 @@ def expert_load(model: Model, recipe: Recipe, ep: Ints) -> Floats:
     return hottest_rank_load(item.experts, recipe.expert_skew, ep)
 
 
-def dropped(model: Model, recipe: Recipe, layout: Layout) -> float | None:
+def dropped_copies_frac(model: Model, recipe: Recipe, layout: Layout) -> float | None:
     """Share of routed copies of tokens that are dropped; None without experts or a capacity.
 
     Source: `flopwise.ops.routing.dropped_frac`.

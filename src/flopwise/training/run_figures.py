@@ -9,9 +9,8 @@ from flopwise.origin import COUNTED, number, price, total
 from flopwise.provenance import Figure, assumption, derived, given
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import Goodput, write_rate_bytes_per_s
-from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, job_goodput, step_in_run
+from flopwise.training.run import NOT_IN_VALIDATION, PASSES, Run, StepInRun, expected_largest, job_goodput, step_in_run
 from flopwise.training.step_figures import StepFigures
-from flopwise.training.stragglers import expected_largest
 from flopwise.units import HOUR_S
 
 _ASSUMED = {
@@ -44,7 +43,7 @@ class RunFigures(StepFigures):
             self.useful,
         )
         steps = derived("steps", run.steps, "", "tokens / tokens a step", given("tokens", run.tokens, "tokens"), batch)
-        whole, lasting = self._step_in_run(self.one), self._uninterrupted(self.good)
+        whole, lasting = self._step_in_run(self.one), self._up_frac(self.good)
         formula = f"steps x {whole.name} / {lasting.name}"
         time = derived("run time", run.seconds, "s", formula, steps, whole, lasting)
         good = derived(
@@ -90,7 +89,7 @@ class RunFigures(StepFigures):
         formula = f"{many.name} x {forward.name} / {often.name}"
         return derived("validation of a step", one.validation_s, "s", formula, many, forward, often)
 
-    def _known(self, field: str, name: str, unit: str) -> Figure:
+    def _reliability_figure(self, field: str, name: str, unit: str) -> Figure:
         """One field of the reliability, with where it comes from."""
         value = getattr(self.job.conditions.reliability, field)
         origin = dict(self.job.conditions.origins).get(field)
@@ -103,18 +102,18 @@ class RunFigures(StepFigures):
         held = self.job.conditions.reliability
         terms, inputs = [], [self.gpus]
         if not isinf(held.mtbf_gpu_s):
-            mtbf = self._known("mtbf_gpu_s", "time between failures of a GPU", "s")
+            mtbf = self._reliability_figure("mtbf_gpu_s", "time between failures of a GPU", "s")
             terms.append(f"GPUs / {mtbf.name}")
             inputs.append(mtbf)
         if not isinf(held.mtbf_node_s) or held.interruptions_per_s:
             nodes = self._nodes()
             inputs.append(nodes)
             if not isinf(held.mtbf_node_s):
-                mtbf = self._known("mtbf_node_s", "time between failures of a node", "s")
+                mtbf = self._reliability_figure("mtbf_node_s", "time between failures of a node", "s")
                 terms.append(f"{nodes.name} / {mtbf.name}")
                 inputs.append(mtbf)
             if held.interruptions_per_s:
-                rate = self._known("interruptions_per_s", "spot interruptions a second", "1/s")
+                rate = self._reliability_figure("interruptions_per_s", "spot interruptions a second", "1/s")
                 terms.append(f"{nodes.name} x {rate.name}")
                 inputs.append(rate)
         return derived("time between interruptions", number(good.mtbf_s), "s", f"1 / ({' + '.join(terms)})", *inputs)
@@ -134,16 +133,16 @@ class RunFigures(StepFigures):
             "B",
             f"{COUNTED}: trained weights, master weights and optimizer states, once",
         )
-        each = self._known("write_bytes_per_s_per_gpu", "write bandwidth of a GPU", "B/s")
+        each = self._reliability_figure("write_bytes_per_s_per_gpu", "write bandwidth of a GPU", "B/s")
         terms, inputs = [f"GPUs x {each.name}"], [self.gpus, each]
         if isinf(held.write_bytes_per_s_per_gpu):
             terms, inputs = [], []
         if not isinf(held.write_bytes_per_s_per_node):
-            node = self._known("write_bytes_per_s_per_node", "write bandwidth of a node", "B/s")
+            node = self._reliability_figure("write_bytes_per_s_per_node", "write bandwidth of a node", "B/s")
             terms.append(f"nodes that fail x {node.name}")
             inputs += [self._nodes(), node]
         if not isinf(held.write_bytes_per_s):
-            whole = self._known("write_bytes_per_s", "write bandwidth of the cluster", "B/s")
+            whole = self._reliability_figure("write_bytes_per_s", "write bandwidth of the cluster", "B/s")
             terms.append(whole.name)
             inputs.append(whole)
         formula = f"min({', '.join(terms)})" if len(terms) > 1 else terms[0]
@@ -153,13 +152,13 @@ class RunFigures(StepFigures):
             "checkpoint write", number(good.write_s), "s", f"max({size.name} / {wide.name}, 0.001)", size, wide
         )
 
-    def _uninterrupted(self, good: Goodput) -> Figure:
+    def _up_frac(self, good: Goodput) -> Figure:
         """Share of the time that failures, checkpoints and missing nodes leave."""
         held = self.job.conditions.reliability
         between, writes = self._between(good), self._writes(good)
         stall, lag = writes, ""
         if held.asynchronous:
-            copy = self._known("snapshot_bytes_per_s_per_gpu", "copy bandwidth of a GPU", "B/s")
+            copy = self._reliability_figure("snapshot_bytes_per_s_per_gpu", "copy bandwidth of a GPU", "B/s")
             formula = f"min(max(checkpoint / (GPUs x {copy.name}), 0.001), {writes.name})"
             stall = derived(
                 "stall of a checkpoint", number(good.stall_s), "s", formula, writes.inputs[0], self.gpus, copy, writes
@@ -167,9 +166,9 @@ class RunFigures(StepFigures):
             lag = f" + {writes.name}"
         every = self._interval(good, between, writes, stall)
         pauses = [
-            self._known("detect_s", "detection", "s"),
-            self._known("reschedule_s", "rescheduling", "s"),
-            self._known("warmup_s", "warm-up", "s"),
+            self._reliability_figure("detect_s", "detection", "s"),
+            self._reliability_figure("reschedule_s", "rescheduling", "s"),
+            self._reliability_figure("warmup_s", "warm-up", "s"),
         ]
         formula = " + ".join(p.name for p in pauses) + f" + {writes.name}{lag}"
         restart = derived("restart", number(good.restart_s), "s", formula, *pauses, writes)
@@ -180,7 +179,7 @@ class RunFigures(StepFigures):
             present = derived(
                 "nodes are there", number(good.up_frac), "frac",
                 f"{COUNTED}: 1 - Erlang's loss formula of {held.spares} spares",
-                self._known("repair_s", "repair of a node", "s"), between,
+                self._reliability_figure("repair_s", "repair of a node", "s"), between,
             )  # fmt: skip
             formula, inputs = f"{present.name} x {formula}", [present, *inputs]
         source = "Daly 2006, exact for independent failures"

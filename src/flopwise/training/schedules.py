@@ -176,7 +176,7 @@ def folded_both_ways_in_flight(behind: Floats, pipe: Pipe) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class PipelineSchedule:
     """One way to order the passes of a step."""
 
     bubble_s: Callable[[Others, Pipe], Floats]
@@ -193,15 +193,15 @@ class Schedule:
 
 OTHERS, WEIGHTS, FORWARD = "all stages but the busiest", "their gradients of weights", "their forward passes"
 """What the formulas of bubbles are about."""
-SCHEDULES: dict[str, Schedule] = {
-    "1f1b": Schedule(
+SCHEDULES: dict[str, PipelineSchedule] = {
+    "1f1b": PipelineSchedule(
         bubble_s=one_f_one_b_bubble_s,
         in_flight=one_f_one_b_in_flight,
         splits_backward=False,
         formula=f"{OTHERS} / interleave",
         source="Narayanan et al. 2021 (arXiv:2104.04473) section 2.2",
     ),
-    "gpipe": Schedule(
+    "gpipe": PipelineSchedule(
         bubble_s=gpipe_bubble_s,
         in_flight=gpipe_in_flight,
         splits_backward=False,
@@ -209,14 +209,14 @@ SCHEDULES: dict[str, Schedule] = {
         formula=f"1 x {OTHERS}",
         source="Huang et al. 2018 (arXiv:1811.06965) section 2.3",
     ),
-    "zero-bubble": Schedule(
+    "zero-bubble": PipelineSchedule(
         bubble_s=zero_bubble_bubble_s,
         in_flight=zero_bubble_in_flight,
         splits_backward=True,
         formula=f"({OTHERS} - 2 x {WEIGHTS}) / interleave",
         source="Qi et al. 2023 (arXiv:2401.10241) section 2.3",
     ),
-    "zb-v": Schedule(
+    "zb-v": PipelineSchedule(
         bubble_s=v_shaped_bubble_s,
         in_flight=zero_bubble_in_flight,
         splits_backward=True,
@@ -225,7 +225,7 @@ SCHEDULES: dict[str, Schedule] = {
         formula=f"max(0.5 x inputs, inputs - {WEIGHTS}), inputs = {OTHERS} - {FORWARD} - {WEIGHTS}",
         source="Qi et al. 2023 (arXiv:2401.10241) section 6",
     ),
-    "dualpipe": Schedule(
+    "dualpipe": PipelineSchedule(
         bubble_s=both_ways_bubble_s,
         in_flight=both_ways_in_flight,
         splits_backward=True,
@@ -235,7 +235,7 @@ SCHEDULES: dict[str, Schedule] = {
         formula=f"(2 x {OTHERS} - {FORWARD} - 3 x {WEIGHTS}) x (stages / 2 - 1) / (stages - 1)",
         source="DeepSeek-V3 report (arXiv:2412.19437) table 2",
     ),
-    "dualpipe-v": Schedule(
+    "dualpipe-v": PipelineSchedule(
         bubble_s=folded_both_ways_bubble_s,
         in_flight=folded_both_ways_in_flight,
         splits_backward=True,
@@ -369,7 +369,7 @@ def in_flight(code: Ints, behind: Floats, pipe: Pipe) -> Floats:
     return _by_code(code, lambda schedule: schedule.in_flight(behind, pipe))
 
 
-def any_of(code: Ints, trait: Callable[[Schedule], bool]) -> bool:
+def any_of(code: Ints, trait: Callable[[PipelineSchedule], bool]) -> bool:
     """Whether any candidate's schedule has a trait."""
     return any(trait(SCHEDULES[NAMES[c]]) for c in _codes(code))
 
@@ -381,7 +381,7 @@ def copies(code: Ints, stages: Ints) -> Floats:
     return np.where(np.asarray(stages) > 1, having(code, lambda schedule: schedule.copies), 1.0)
 
 
-def having(code: Ints, trait: Callable[[Schedule], float]) -> Floats:
+def having(code: Ints, trait: Callable[[PipelineSchedule], float]) -> Floats:
     """1.0 where a candidate's schedule has a trait, else 0.0; a trait that is a number, as it is."""
     return _by_code(code, lambda schedule: float(trait(schedule)))
 
@@ -390,7 +390,7 @@ def _codes(code: Ints) -> list[int]:
     return [code] if isinstance(code, int) else sorted(set(np.ravel(code).tolist()))
 
 
-def _by_code(code: Ints, value: Callable[[Schedule], Floats]) -> Floats:
+def _by_code(code: Ints, value: Callable[[PipelineSchedule], Floats]) -> Floats:
     """`value` of each candidate's schedule; evaluated once for each schedule that occurs."""
     first, *rest = _codes(code)
     found = value(SCHEDULES[NAMES[first]])

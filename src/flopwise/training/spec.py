@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
+    from flopwise.training.job import Conditions
     from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
-    from flopwise.training.run import Conditions
     from flopwise.training.storage import Reads
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
@@ -511,7 +511,7 @@ class RunConditionsSpec(Spec):
             SpecError: values that do not go together.
             MissingFactError: the storage's write bandwidth is not known.
         """
-        from flopwise.training.run import Conditions
+        from flopwise.training.job import Conditions
 
         if self.mtbf is not None and self.failures is not None:
             raise OptionError("failures", "the time between failures is given, too (mtbf); give one of them")

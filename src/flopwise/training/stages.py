@@ -75,7 +75,7 @@ def check_stages(layout: Layout, layers: int) -> None:
         raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")
 
 
-def recomputed(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
+def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
     """Which layers are computed again; `edges`: where stages begin, and the last ends.
 
     Source: torchtitan, activation checkpointing of every n-th layer; Megatron-LM, `recompute_method=block`.
@@ -114,12 +114,12 @@ def stage_layer_counts(
 
     `sizes`: layers of each stage; as `even_layers` has them where none are given.
 
-    Source and assumptions: `even_layers`, `recomputed`.
+    Source and assumptions: `even_layers`, `recomputed_layers`.
     """
     edges = np.concatenate([[0], np.cumsum(sizes or even_layers(len(order), pp))])
     labels = np.asarray(order, dtype=np.intp)
     if some is not None:
-        labels, num_kinds = labels + num_kinds * recomputed(edges, some), 2 * num_kinds
+        labels, num_kinds = labels + num_kinds * recomputed_layers(edges, some), 2 * num_kinds
     onehot = np.zeros((len(order) + 1, num_kinds))
     onehot[np.arange(1, len(order) + 1), labels] = 1.0
     running = np.cumsum(onehot, axis=0)
@@ -171,23 +171,6 @@ def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp
         for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
     ]
     return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
-
-
-def heaviest_parts(
-    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64], summed: int
-) -> NDArray[np.float64]:
-    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n).
-
-    The first `summed` parts add up to a stage's time; others come along.
-    """
-    stages = np.tensordot(weights, lines, 1)
-    totals = stages[:, :, :summed].sum(axis=2)
-    sizes = np.diff([*starts.tolist(), len(weights)])
-    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
-    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
-    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
-    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
-    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
 
 
 def heaviest(starts: NDArray[np.intp], weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:

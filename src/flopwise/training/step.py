@@ -15,31 +15,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.block_lines import (
+    BESIDE,
     EXPERT_IMBALANCE,
+    STAGE_PARTS,
     block_lines,
     blocks_with_messages,
     contexts,
     kernel_columns,
+    mode_parts,
     rows_of,
 )
 from flopwise.training.blocks import Kernels
 from flopwise.training.frozen import split_model
-from flopwise.training.layout import shard_ranks
+from flopwise.training.layout import Inner, shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ, Matrices, newton_schulz_s, stage_matrices
 from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.pipeline import hidden_beside_s, others_s, p2p_step_s
-from flopwise.training.recompute import BESIDE, STAGE_PARTS, mode_parts
 from flopwise.training.routing import expert_load
-from flopwise.training.schedules import Pipe, any_of, bubble_s, copies
-from flopwise.training.stages import Partial, heaviest, mode_index, stage_sums, stage_weights
-from flopwise.training.standing import standing
-from flopwise.training.widths import (
+from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
+from flopwise.training.stage_parameters import stage_parameters
+from flopwise.training.stages import FULL, Partial, heaviest, mode_index, stage_sums, stage_weights
+from flopwise.training.state_bytes import (
     ACT_BYTES,
     DTYPE_BYTES,
     optimizer_traffic_bytes,
@@ -57,18 +58,9 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.intp]
 ROUTED = "expert_parallel"
+_MESSAGES = slice(STAGE_PARTS.index("tensor_parallel"), len(STAGE_PARTS))
 WAITING = "waiting_for_lengths"
 """The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """The distinct combinations that set a block's times; arrays of shape (n,)."""
-
-    tp: NDArray[np.int64]
-    cp: NDArray[np.int64]
-    ep: NDArray[np.int64]
-    micro_batch: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +99,11 @@ class StepTable:
     kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
-    moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved.moved_bytes`, where activations move
+    moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
 
     @property
-    def standing(self) -> tuple[tuple[NDArray[np.float64], ...], Matrices | None]:
-        """What no link and no device changes, as `standing` and `stage_matrices`."""
+    def link_independent(self) -> tuple[tuple[NDArray[np.float64], ...], Matrices | None]:
+        """What no link and no device changes, as `stage_parameters` and `stage_matrices`."""
         return (self.dense_params, self.expert_params, self.frozen_bytes, self.host_s), self.matrices
 
     @property
@@ -157,10 +149,10 @@ def step_table(
     weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
     most = with_first(heaviest, starts, weights)
     (dense, expert, still, host), matrices = (
-        like.standing
+        like.link_independent
         if like
         else (
-            standing(split, inner, recipe, software, weights, starts),
+            stage_parameters(split, inner, recipe, software, weights, starts),
             stage_matrices(split, recipe, inner.tp, inner.ep, weights, starts),
         )
     )
@@ -173,7 +165,7 @@ def step_table(
         num_layers=stack.num_layers,
         degrees=degrees,
         inner=inner,
-        seq_tokens=np.broadcast_to(recipe.computed(inner.micro_batch)[0], inner.micro_batch.shape),
+        seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
         memory_s=most(rows_of(kernels[-1], "memory_s")),
         host_s=host,
         dense_params=dense,
@@ -186,7 +178,7 @@ def step_table(
         partials=partials,
         lines_by_block=lines,
         matrices=matrices,
-        **_summed(stack, parts, model_parts, kernels[0]),
+        **_block_sums(stack, parts, model_parts, kernels[0]),
     )
 
 
@@ -194,11 +186,11 @@ def with_partials(table: StepTable, model: Model, partials: tuple[Partial, ...])
     """The same table with modes of partial recompute; every stage as even as layers allow."""
     stack = split_model(model, table.recipe.frozen).model.stacks[0]
     parts, model_parts = mode_parts(stack, table.degrees, (), partials, table.lines_by_block)
-    summed = _summed(stack, parts, model_parts, table.kernels[0])
+    summed = _block_sums(stack, parts, model_parts, table.kernels[0])
     return replace(table, partials=partials, **summed)  # type: ignore[arg-type]  # fields by name
 
 
-def _summed(
+def _block_sums(
     stack: Stack, stages: NDArray[np.float64], whole: NDArray[np.float64], kernels: list[Kernels]
 ) -> dict[str, NDArray[np.float64]]:
     """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
@@ -259,6 +251,52 @@ def step_parts(
         parts["offload"] = offload_s(layout, owned, widths, moved, stage, table.rates, parts["optimizer"], num_micro)
     parts["launch"] = num_micro * np.maximum(0.0, table.host_s[degree, inner] - stage_s)
     return parts
+
+
+def others_s(
+    table: StepTable, mode: Array, degree: NDArray[np.intp], inner: NDArray[np.intp], schedule: Ints
+) -> Others:
+    """Seconds of one micro-batch on all stages but the busiest; shares of passes only where a schedule asks for them.
+
+    Source: sums over stages. Assumes: a forward pass has its part of the messages: half, a third where it runs again.
+    """
+    stage = table.stage_parts[:, mode, degree, inner]
+    others = Others(np.maximum(table.model_s[mode, inner] - stage.sum(axis=0), 0.0), 0.0)
+    if not any_of(schedule, lambda one: one.splits_backward):
+        return others
+    weight_s = table.weight_s[inner] - table.stage_weight_s[mode, degree, inner]
+    passes = 2.0 + (np.asarray(mode) == FULL)
+    whole = table.model_parts[mode, 0, inner] - stage[0]
+    messages = sum(table.model_parts[mode, i, inner] - stage[i] for i in range(*_MESSAGES.indices(len(stage))))
+    return Others(others.total_s, weight_s, np.maximum(whole + messages / passes, 0.0))
+
+
+def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
+    """Seconds a step of messages that hide beside other passes, `beside_s` of each micro-batch that has one beside it.
+
+    Source: `paired_frac`; `stage_lines`. Assumes: as there.
+    """
+    return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
+
+
+def p2p_step_s(table: StepTable, inner: NDArray[np.intp], pipe: Pipe, dp: Ints, schedule: Ints) -> Floats:
+    """Activations forward and gradients back between neighbouring stages, per step.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share);
+    DeepSpeed's pipeline engine, `is_grad_partitioned` False: gradients go back whole.
+    Assumes: nothing hides it but passes side by side; chunks of a rank, those of a schedule too, multiply it.
+    """
+    keys, chunks = table.inner, pipe.chunks
+    tp, cp = keys.tp[inner], keys.cp[inner]
+    if any_of(schedule, lambda one: one.chunks > 1):
+        chunks = chunks * having(schedule, lambda one: one.chunks)
+    nbytes = keys.micro_batch[inner] * table.seq_tokens[inner] / cp * table.width * ACT_BYTES
+    hop = p2p_s(table.fabric, nbytes / tp, stride=tp * cp * dp)
+    back = p2p_s(table.fabric, nbytes, stride=tp * cp * dp) if table.software.whole_grad_hops else hop
+    hops = pipe.micro_batches * chunks
+    if any_of(schedule, lambda one: one.pairs):
+        hops = hops * (1.0 - paired_frac(schedule, pipe))
+    return np.where(pipe.stages > 1, (hop + back) * (hops + pipe.stages - 1), 0.0)
 
 
 def _waiting_s(documents: Documents, stage_s: Floats, micro: Ints, layout: Layout, num_micro: Floats) -> Floats:
@@ -356,17 +394,17 @@ def _data_parallel_s(
     hide, prologue = table.software.dp_overlap, 1.0 / table.num_layers
     contention = table.rates.value["train_contention"]
 
-    def exposed(message: Floats, behind: Floats) -> Floats:
+    def exposed_s(message: Floats, behind: Floats) -> Floats:
         open_s = np.maximum(message - hide * behind, message * prologue)
         return open_s + contention * (message - open_s)
 
-    found: Floats = exposed(whole, backward) if replicated else 0.0
+    found: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
-        found = np.where(zero == 0, found, exposed(reduce_, backward) + exposed(gather, forward))
+        found = np.where(zero == 0, found, exposed_s(reduce_, backward) + exposed_s(gather, forward))
     if full:
-        each = num_micro * (exposed(gather_all, forward) + exposed(gather_all + reduce_, backward))
+        each = num_micro * (exposed_s(gather_all, forward) + exposed_s(gather_all + reduce_, backward))
         found = np.where(zero < 3, found, each) if zero.min() < 3 else each
-    found = found + exposed(across, backward) if hybrid else found
+    found = found + exposed_s(across, backward) if hybrid else found
     return found * copies(layout.schedule, table.degrees[degree])
 
 

@@ -1,4 +1,4 @@
-"""Where the lines of a training step come from: micro-batches, kernels, messages, the optimizer."""
+"""Where the lines of a training step come from: the batch, kernels, messages, the optimizer."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ from dataclasses import replace
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
-from flopwise.ops.work import Split
+from flopwise.ops.shapes import Split
 from flopwise.origin import COUNTED, KERNEL, Device, number, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.training.batch_figures import BatchFigures
 from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list
-from flopwise.training.blocks import BlockContext, Kernel, kernels_of
+from flopwise.training.blocks import BlockContext, BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
-from flopwise.training.pipeline import hidden_beside_s, others_s
 from flopwise.training.rate_figures import TrainingDevice
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
-from flopwise.training.step import WAITING, StepTable, owned_others, owned_params
+from flopwise.training.state_bytes import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
+from flopwise.training.step import WAITING, StepTable, hidden_beside_s, others_s, owned_others, owned_params
 from flopwise.training.storage import LINE
 from flopwise.training.towers import tower_blocks, tower_context
-from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
 
 
-class StepFigures(BatchFigures):
+class StepFigures:
     """The figures of one estimate's step; what several share is built once."""
 
     def __init__(self, found: TrainEstimate) -> None:
@@ -79,7 +77,7 @@ class StepFigures(BatchFigures):
             ),
         )
 
-    def _kernels(self) -> list[tuple[str, float, list[Kernel]]]:
+    def _kernels(self) -> list[tuple[str, float, list[BlockKernel]]]:
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
         split, context = split_model(self.job.model, self.job.recipe.frozen), self._context()
         model = split.model
@@ -149,7 +147,7 @@ class StepFigures(BatchFigures):
     def _pass(self, name: str) -> Figure:
         """One micro-batch through a stage in one direction, on average."""
         if name == "recompute":
-            return self._again()
+            return self._recompute_figure()
         blocks = []
         for block, count, kernels in self.kernels:
             parts = [
@@ -166,7 +164,7 @@ class StepFigures(BatchFigures):
             )
         return total(f"{name} of a micro-batch", "s", blocks)
 
-    def _again(self) -> Figure:
+    def _recompute_figure(self) -> Figure:
         """What recompute runs again for one micro-batch."""
         said = (
             "nothing is computed again",
@@ -202,12 +200,12 @@ class StepFigures(BatchFigures):
         hidden = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = tokens * width * ACT_BYTES
         one = self.device.message(f"{words} of a micro-batch", self.stage[name], nbytes, ranks, kind, *hidden)
-        formula, beside = f"{self.num_micro.name} x {one.name}", self._beside() if degree == "ep" else None
+        formula, beside = f"{self.num_micro.name} x {one.name}", self._hidden_messages() if degree == "ep" else None
         if beside is None:
             return derived(words, self.lines[name], "s", formula, self.num_micro, one)
         return derived(words, self.lines[name], "s", f"{formula} - {beside.name}", self.num_micro, one, beside)
 
-    def _beside(self) -> Figure | None:
+    def _hidden_messages(self) -> Figure | None:
         """What passes of other micro-batches hide of experts' messages; None where none run so."""
         layout = self.job.layout
         pipe = Pipe(int(layout.pp), int(layout.interleave), number(self.num_micro.value))
@@ -425,3 +423,62 @@ class StepFigures(BatchFigures):
         busy = derived("device time of a micro-batch", self.busiest_s, "s", f"{KERNEL}: all lines of a stage")
         formula = f"{self.num_micro.name} x max(0, {host.name} - {busy.name})"
         return derived("launch", self.lines["launch"], "s", formula, self.num_micro, host, busy)
+
+    def _lengths(self) -> tuple[Figure, Figure]:
+        """Tokens of a sequence as computed, and those of documents among them."""
+        recipe = self.job.recipe
+        found = recipe.documents
+        if found is None:
+            return self.seq, self.seq
+        mean = given("mean length of a document", found.mean, "tokens")
+        padded = found.packing == "padded"
+        computed = derived(
+            "tokens of a sequence as computed",
+            number(self.table.seq_tokens[0]),
+            "tokens",
+            f"{COUNTED}: the longest of a micro-batch, expected" if padded else "sequence length",
+            *((mean, self.micro_batch) if padded else (self.seq,)),
+        )
+        useful = derived(
+            "tokens of documents in a sequence",
+            found.per_sequence,
+            "tokens",
+            mean.name if padded else "best fit of the longest document first, the share of a sequence that is filled",
+            mean,
+            *(() if padded else (self.seq,)),
+            source="" if padded else "Krell et al. 2021 (arXiv:2107.02027) section 3.1",
+        )
+        return computed, useful
+
+    def _waiting(self) -> Figure:
+        """What replicas wait for the one with the longest documents."""
+        dp = self.dp
+        mean = given("mean length of a document", number(self.useful.inputs[0].value), "tokens")
+        formula = "busy time x (the widest replica / the mean replica - 1), expected"
+        busy = derived(
+            "busy time",
+            number(self.num_micro.value) * sum(self.stage.values()),
+            "s",
+            f"{self.num_micro.name} x one micro-batch on the busiest stage",
+        )
+        return derived(WAITING.replace("_", " "), self.lines[WAITING], "s", formula, busy, dp, self.micro_batch, mean)
+
+    def _imbalance(self) -> Figure:
+        """What the fullest rank of experts takes longer than even routing would."""
+        recipe, ep = self.job.recipe, int(self.job.layout.ep)
+        skew = given("load of the fullest expert over the mean", recipe.expert_skew)
+        formula, held = "ep (p + (E / ep - 1) (1 - p) / (E - 1)), p = skew / E", [skew, given("ranks of experts", ep)]
+        if recipe.capacity_factor is not None:
+            formula, held = "the capacity, filled up or not", [given("capacity factor", recipe.capacity_factor)]
+        load = number(expert_load(self.job.model, recipe, np.array([ep])))
+        name = "load of the fullest rank over the mean"
+        fullest = derived(name, load, "", formula, *held, source="Gale et al. 2022 (arXiv:2211.15841) section 2")
+        one = derived(
+            "imbalance of a micro-batch",
+            self.stage[EXPERT_IMBALANCE],
+            "s",
+            f"{KERNEL}: experts and their all-to-alls with {fullest.name}, less the same evenly routed",
+            fullest,
+        )
+        formula = f"{self.num_micro.name} x {one.name}"
+        return derived("expert imbalance", self.lines[EXPERT_IMBALANCE], "s", formula, self.num_micro, one)

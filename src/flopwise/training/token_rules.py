@@ -10,7 +10,7 @@ from flopwise.ops.types import Floats
 from flopwise.units import format_count
 
 if TYPE_CHECKING:
-    from flopwise.training.estimate import TrainJob
+    from flopwise.training.job import TrainJob
 
 CHINCHILLA_TOKENS = 20.0
 """Compute-optimal tokens a parameter."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from flopwise.ops.flops import runs, stack_shape
-from flopwise.training.blocks import BlockContext, BlockTimes, Kernels, block_kernels, tensor_parallel_s
+from flopwise.training.blocks import BlockContext
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Item, Model, Stack
@@ -42,38 +42,6 @@ def tower_context(model: Model, stack: Stack, context: BlockContext) -> BlockCon
     """
     shape = stack_shape(model, stack, context.shape.batch, context.shape.query)
     return replace(context, shape=shape)
-
-
-def with_towers(first: Kernels, model: Model, context: BlockContext) -> Kernels:
-    """`first`, the kernels before the layers, with those of the towers.
-
-    Source: sum over the towers' blocks.
-    Assumes: towers stand on the first pipeline stage.
-    """
-    for block in tower_blocks(model):
-        found = block_kernels(block.items, tower_context(model, block.stack, context), in_layers=block.in_layers)
-        sums = {f.name: getattr(first, f.name) + block.times * getattr(found, f.name) for f in fields(Kernels)}
-        first = Kernels(**sums)
-    return first
-
-
-def with_tower_messages(first: BlockTimes, model: Model, context: BlockContext) -> BlockTimes:
-    """`first`, the block before the layers, with the tensor-parallel messages of the towers.
-
-    Source: `flopwise.training.blocks.tensor_parallel_s` over the towers' blocks, of their own width and tokens.
-    Assumes: towers are cut by the same tp as the layers.
-    """
-    for block in tower_blocks(model):
-        own = tower_context(model, block.stack, context)
-        seconds, wire = tensor_parallel_s(block.items, block.stack.width, own)
-        passes = 2 if context.block.backward else 1
-        first = replace(
-            first,
-            tp_s=first.tp_s + block.times * seconds,
-            wire_s=first.wire_s + passes * block.times * wire,
-            backward=first.backward or context.block.backward,
-        )
-    return first
 
 
 def tower_items(model: Model) -> tuple[Item, ...]:

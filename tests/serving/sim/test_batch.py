@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.serving.sim.batch import BatchQueue, _Lives, fewest_on_demand, long_run_frac, on_demand, simulated
+from flopwise.serving.sim.batch import BatchQueue, _Lives, fewest_on_demand, long_run_frac, on_demand, simulate_queue
 
 QUEUE = BatchQueue(
     requests=200_000, requests_per_s=5.0, workers=4, boot_s=120.0, spot_usd_per_hour=1.0, on_demand_usd_per_hour=3.0
@@ -20,7 +20,7 @@ def rng() -> np.random.Generator:
 
 
 def test_without_interruptions_it_is_arithmetic() -> None:
-    done = simulated(QUEUE, rng(), trials=3)
+    done = simulate_queue(QUEUE, rng(), trials=3)
     assert done.seconds == pytest.approx(120 + 200_000 / 20)
     assert done.usd == pytest.approx(4 * (120 + 200_000 / 20) / 3600)
     seconds, usd = on_demand(QUEUE)
@@ -37,7 +37,7 @@ def test_long_queues_go_at_the_rate_of_renewal_theory(
         QUEUE, requests=3_000_000, workers=8, interruptions_per_s=per_hour / 3600, boot_s=boot, replace_s=away,
         in_flight=flight, checkpoint_every_s=300.0 if save > 10 else None, checkpoint_s=save,
     )  # fmt: skip
-    mean = simulated(queue, rng(), trials=20).seconds.mean()
+    mean = simulate_queue(queue, rng(), trials=20).seconds.mean()
     expected = queue.requests / (queue.requests_per_s * queue.workers * long_run_frac(queue))
     assert mean == pytest.approx(expected, rel=0.06)
 
@@ -65,15 +65,15 @@ def test_shared_instances_keep_the_mean_and_widen_the_spread() -> None:
     alone = replace(
         QUEUE, requests=2_000_000, workers=8, interruptions_per_s=1 / 3600, replace_s=1800.0, boot_s=60.0, in_flight=50
     )
-    apart = simulated(alone, rng(), trials=300).seconds
-    shared = simulated(replace(alone, workers_per_instance=8), rng(), trials=300).seconds
+    apart = simulate_queue(alone, rng(), trials=300).seconds
+    shared = simulate_queue(replace(alone, workers_per_instance=8), rng(), trials=300).seconds
     assert shared.mean() == pytest.approx(apart.mean(), rel=0.05)
     assert shared.std() / apart.std() == pytest.approx(8**0.5, rel=0.3)
 
 
 def test_more_interruptions_take_longer() -> None:
     means = [
-        simulated(replace(QUEUE, interruptions_per_s=x / 3600, in_flight=50, replace_s=300), rng(), trials=50)
+        simulate_queue(replace(QUEUE, interruptions_per_s=x / 3600, in_flight=50, replace_s=300), rng(), trials=50)
         .seconds.mean() for x in (0.0, 0.1, 0.5, 2.0)
     ]  # fmt: skip
     assert means == sorted(means)
@@ -81,8 +81,8 @@ def test_more_interruptions_take_longer() -> None:
 
 def test_fallback_meets_a_deadline_that_spot_alone_misses() -> None:
     spot = replace(QUEUE, interruptions_per_s=1 / 3600, replace_s=1200, in_flight=100, deadline_s=12_000.0)
-    alone = simulated(spot, rng(), trials=100)
-    saved = simulated(replace(spot, fallback_workers=8), rng(), trials=100)
+    alone = simulate_queue(spot, rng(), trials=100)
+    saved = simulate_queue(replace(spot, fallback_workers=8), rng(), trials=100)
     assert alone.met_frac is not None
     assert alone.met_frac < 0.2
     assert saved.met_frac == 1.0
@@ -104,7 +104,7 @@ def test_on_demand_workers_take_over_in_time_whatever_happens(
         QUEUE, interruptions_per_s=per_hour / 3600, boot_s=boot, replace_s=away, in_flight=flight,
         fallback_workers=others, deadline_s=needed * room, checkpoint_every_s=save, checkpoint_s=5.0,
     )  # fmt: skip
-    done = simulated(queue, np.random.default_rng(seed), trials=10)
+    done = simulate_queue(queue, np.random.default_rng(seed), trials=10)
     assert (done.seconds <= needed * room * (1 + 1e-9)).all()
     assert (done.seconds > boot).all()
 
@@ -114,7 +114,7 @@ def test_a_life_is_billed_from_its_start_to_its_end_or_the_last_answer() -> None
     queue = replace(QUEUE, workers=1, requests=6000, boot_s=300.0, interruptions_per_s=0.5 / 3600, replace_s=600.0)
     for seed in range(20):
         draws = np.random.default_rng(seed)
-        done = simulated(queue, np.random.default_rng(seed), trials=1)
+        done = simulate_queue(queue, np.random.default_rng(seed), trials=1)
         first = float(draws.exponential(7200.0))
         if first >= 1500:
             assert done.seconds[0] == pytest.approx(1500)
@@ -145,19 +145,19 @@ def test_the_fewest_on_demand_workers_meet_the_deadline_and_one_less_does_not() 
 
 def test_a_roomy_deadline_needs_no_fallback() -> None:
     queue = replace(QUEUE, interruptions_per_s=0.1 / 3600, deadline_s=40_000.0, fallback_workers=8)
-    assert not simulated(queue, rng(), trials=20).fell_back.any()
+    assert not simulate_queue(queue, rng(), trials=20).fell_back.any()
 
 
 def test_a_deadline_that_nothing_meets_is_missed_and_said() -> None:
     queue = replace(QUEUE, deadline_s=100.0, fallback_workers=2)
-    done = simulated(queue, rng(), trials=2)
+    done = simulate_queue(queue, rng(), trials=2)
     assert done.met_frac == 0.0
     assert done.fell_back.all()
 
 
 def test_workers_that_never_get_going_are_refused() -> None:
     with pytest.raises(InfeasibleError, match="never empties"):
-        simulated(replace(QUEUE, interruptions_per_s=1 / 60, boot_s=600.0), rng())
+        simulate_queue(replace(QUEUE, interruptions_per_s=1 / 60, boot_s=600.0), rng())
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 def test_falling_back_needs_a_deadline() -> None:
     with pytest.raises(SpecError, match="deadline"):
-        simulated(replace(QUEUE, fallback_workers=2), rng())
+        simulate_queue(replace(QUEUE, fallback_workers=2), rng())

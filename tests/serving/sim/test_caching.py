@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.caching import ResponseCache, hit_rate, made_by, merged, with_hits
+from flopwise.serving.sim.caching import ResponseCache, hit_rate, made_by, merge_hits, with_hits
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS, trace
 
@@ -68,8 +68,8 @@ def test_hits_need_no_replica_and_are_counted_in_what_users_see() -> None:
     makers = np.array([-1, 0, 0, -1])
     whole = with_hits(asked, makers)
     assert (whole.prompt.tolist(), whole.output.tolist()) == ([5, 5, 5, 8], [10, 10, 10, 4])
-    run = simulate(whole.take(makers < 0), steps(), Limits(max_batch=8, step_tokens=64))
-    found = merged(run, whole, makers, 0.005)
+    run = simulate(whole.take(makers < 0), steps(), ReplicaLimits(max_batch=8, step_tokens=64))
+    found = merge_hits(run, whole, makers, 0.005)
     assert found.e2e_s == pytest.approx([0.1, 0.075, 0.005, 0.04])
     assert found.ttft_s == pytest.approx([0.01, 0.005, 0.005, 0.01])
     told = found.summary()
@@ -83,8 +83,8 @@ def test_hits_need_no_replica_and_are_counted_in_what_users_see() -> None:
 def test_who_asks_what_was_dropped_is_dropped_too() -> None:
     asked = with_hits(trace([0.0, 1.0, 2.0], [500, 5, 5], [9, 9, 9]), np.array([-1, 0, -1]))
     makers = np.array([-1, 0, -1])
-    run = simulate(asked.take(makers < 0), steps(), Limits(max_batch=8, step_tokens=64, max_tokens=100))
-    told = merged(run, asked, makers, 0.005).summary()
+    run = simulate(asked.take(makers < 0), steps(), ReplicaLimits(max_batch=8, step_tokens=64, max_tokens=100))
+    told = merge_hits(run, asked, makers, 0.005).summary()
     assert (told.completed, told.dropped) == (1, 2)
 
 

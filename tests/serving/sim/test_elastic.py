@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.autoscale import MEASURES, Autoscaling
+from flopwise.serving.sim.autoscale import MEASURES, Autoscaling, fewest
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.elastic import Elastic, elastic
-from flopwise.serving.sim.engine import Limits
-from flopwise.serving.sim.provision import fewest
+from flopwise.serving.sim.elastic import AutoscaledRun, elastic
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.simulate import Engine, simulate
-from flopwise.serving.sim.trace import PS, Trace, trace
+from flopwise.serving.sim.trace import PS, RequestTrace, trace
 
 BATCH, TOKENS = 8, 256
 
@@ -29,16 +28,16 @@ def cost() -> StepCost:
     return StepCost(tokens_ps=tokens, decode_ps=none, cached_ps=none, window_ps=none)
 
 
-LIMITS = Limits(max_batch=BATCH, step_tokens=TOKENS, num_blocks=400)
+LIMITS = ReplicaLimits(max_batch=BATCH, step_tokens=TOKENS, num_blocks=400)
 
 
-def asked(rate: float, seconds: float, seed: int = 0) -> Trace:
+def asked(rate: float, seconds: float, seed: int = 0) -> RequestTrace:
     rng = np.random.default_rng(seed)
     arrival = np.sort(rng.random(rng.poisson(rate * seconds) + 1)) * seconds
     return trace(arrival, rng.integers(1, 64, arrival.size), rng.integers(1, 40, arrival.size))
 
 
-def run(requests: Trace, schedulers: int = 1, **rule: object) -> Elastic:
+def run(requests: RequestTrace, schedulers: int = 1, **rule: object) -> AutoscaledRun:
     return elastic(requests, cost(), LIMITS, Autoscaling(**rule), schedulers=schedulers)  # type: ignore[arg-type]
 
 
@@ -63,7 +62,7 @@ def test_both_engines_scale_alike_to_the_last_bit(
     rule = Autoscaling(measure=measure, least=least, most=least + 3, cold_start_s=cold, cool_down_s=20.0, tick_s=6.0)
     requests = asked(9.0, 60.0, seed)
 
-    def scaled(engine: Engine) -> Elastic:
+    def scaled(engine: Engine) -> AutoscaledRun:
         return elastic(requests, cost(), LIMITS, rule, schedulers=schedulers, engine=engine)
 
     slow, fast = scaled("reference"), scaled("fast")
@@ -149,7 +148,7 @@ def test_the_fewest_replicas_are_those_that_trying_all_finds() -> None:
     for seed, share in ((0, 0.9), (1, 0.99), (2, 0.5)):
         requests, slo = asked(25.0, 30.0, seed), Slo(ttft_s=0.2)
 
-        def attained(count: int, requests: Trace = requests, slo: Slo = slo) -> float:
+        def attained(count: int, requests: RequestTrace = requests, slo: Slo = slo) -> float:
             return simulate(requests, cost(), LIMITS, replicas=count, balancer="least-loaded").summary(slo).goodput_frac
 
         tried = next(n for n in range(1, 40) if attained(n) >= share)

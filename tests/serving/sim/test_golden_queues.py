@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from flopwise.serving.sim.autoscale import Autoscaling, Controller, Snapshot
-from flopwise.serving.sim.batch import BatchQueue, fewest_on_demand, long_run_frac, on_demand, simulated
+from flopwise.serving.sim.batch import BatchQueue, fewest_on_demand, long_run_frac, on_demand, simulate_queue
 from flopwise.serving.sim.caching import ResponseCache, hit_rate
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.elastic import elastic
-from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS, trace
 
@@ -34,7 +34,7 @@ class Means:
 
 def played(queue: BatchQueue) -> tuple[float, float, int]:
     """(seconds, USD, interruptions) of one trial."""
-    done = simulated(queue, Means(), trials=1)  # type: ignore[arg-type]  # all that is drawn is exponential
+    done = simulate_queue(queue, Means(), trials=1)  # type: ignore[arg-type]  # all that is drawn is exponential
     return float(done.seconds[0]), float(done.usd[0]), int(done.interruptions[0])
 
 
@@ -140,7 +140,7 @@ def test_the_characteristic_time_fills_the_cache() -> None:
 )
 def test_a_measure_asks_for_what_holds_its_target(measure: str, target: float, seen: Snapshot, wanted: int) -> None:
     rule = Autoscaling(measure=measure, target=target, most=100, cool_down_s=0.0)
-    assert Controller(rule).desired(0.0, seen) == wanted
+    assert Controller(rule).desired_replicas(0.0, seen) == wanted
 
 
 def steps(seconds: float) -> StepCost:
@@ -154,7 +154,7 @@ def test_a_replica_is_paid_from_the_wish_to_the_last_answer() -> None:
     """Nobody is there at first: the tick at the first arrival asks for one, which serves 30 s later and makes 20 tokens
     of half a second."""
     rule = Autoscaling(measure="concurrency", target=8, least=0, most=4, tick_s=5.0, cold_start_s=30.0, cool_down_s=0.0)
-    found = elastic(trace([1.0], [10], [20]), steps(0.5), Limits(max_batch=8, step_tokens=64), rule)
+    found = elastic(trace([1.0], [10], [20]), steps(0.5), ReplicaLimits(max_batch=8, step_tokens=64), rule)
     assert found.simulated.ttft_s == pytest.approx([30.0 + 0.5])
     assert found.simulated.e2e_s == pytest.approx([30.0 + 10.0])
     assert found.paid_s == pytest.approx(30.0 + 10.0, abs=rule.tick_s)
@@ -169,7 +169,7 @@ def test_times_and_rates_of_three_requests() -> None:
     Step 1: prompt 1 and six tokens of prompt 2; step 2: a token of 1 and the rest of 2; from then on both decode.
     """
     asked = trace([0.0, 0.0, 10.0], [10, 10, 10], [5, 3, 1])
-    found = simulate(asked, steps(0.1), Limits(max_batch=8, step_tokens=16), replicas=1)
+    found = simulate(asked, steps(0.1), ReplicaLimits(max_batch=8, step_tokens=16), replicas=1)
     assert found.ttft_s == pytest.approx([0.1, 0.2, 0.1])
     assert found.e2e_s == pytest.approx([0.5, 0.4, 0.1])
     assert found.tpot_s[:2] == pytest.approx([0.4 / 4, 0.2 / 2])

@@ -14,18 +14,18 @@ from numpy.random import Generator
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet, cache_folder
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
 from flopwise.serving.sim.reference_fleet import ReferenceFleet
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import fleet, simulate
-from flopwise.serving.sim.trace import Trace, trace
+from flopwise.serving.sim.trace import RequestTrace, trace
 
 MOST_BATCH, MOST_TOKENS, MOST_DRAFTED = 30, 400, 6
 
 
-def some_trace(rng: Generator) -> Trace:
+def some_trace(rng: Generator) -> RequestTrace:
     count = int(rng.integers(1, 60))
     span_s = float(rng.choice([0, 1e-3, 0.1, 1]))  # many arrivals at one time among them
     return trace(
@@ -56,7 +56,7 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
 
 
 def some_setup(rng: Generator, unit: int) -> Setup:
-    limits = Limits(
+    limits = ReplicaLimits(
         max_batch=int(rng.choice([1, 2, 5, MOST_BATCH])),
         step_tokens=int(rng.choice([1, 4, 32, 300])),
         block_tokens=int(rng.choice([1, 3, 16])),
@@ -101,8 +101,8 @@ def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bo
         fast.advance(time_ps)
         for name, expected, got in zip(slow.totals()._fields, slow.totals(), fast.totals(), strict=True):
             np.testing.assert_array_equal(got, expected, err_msg=name)
-        assert (fast.held, fast.done) == (slow.held, slow.done)
-        if slow.done == len(plan.trace):
+        assert (fast.unassigned_count, fast.answered_count) == (slow.unassigned_count, slow.answered_count)
+        if slow.answered_count == len(plan.trace):
             break
         first = slow.replicas[0]
         for machines in (slow, fast) if steered else ():
@@ -113,7 +113,7 @@ def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bo
         if steered and look > 5 and not first.accepts and first.requests == 0:
             slow.start(0, time_ps)
             fast.start(0, time_ps)
-    assert fast.done == len(plan.trace)
+    assert fast.answered_count == len(plan.trace)
     for name, expected, got in zip(slow.outcome()._fields, slow.outcome(), fast.outcome(), strict=True):
         np.testing.assert_array_equal(got, expected, err_msg=name)
     np.testing.assert_array_equal(fast.itl(), slow.itl())
@@ -129,7 +129,7 @@ def test_how_often_one_looks_changes_nothing(seed: int) -> None:
         often.advance(time_ps)
     for machines in (often, once):
         machines.advance(2**61)
-        assert machines.done == len(plan.trace)
+        assert machines.answered_count == len(plan.trace)
     for name, expected, got in zip(once.outcome()._fields, once.outcome(), often.outcome(), strict=True):
         np.testing.assert_array_equal(got, expected, err_msg=name)
 
@@ -137,7 +137,7 @@ def test_how_often_one_looks_changes_nothing(seed: int) -> None:
 def test_both_engines_give_one_result() -> None:
     rng = np.random.default_rng(0)
     asked = trace(np.sort(rng.random(300)), rng.integers(1, 500, 300), rng.integers(1, 60, 300))
-    cost, limits = some_cost(rng, 10**7), Limits(max_batch=8, step_tokens=64, num_blocks=30)
+    cost, limits = some_cost(rng, 10**7), ReplicaLimits(max_batch=8, step_tokens=64, num_blocks=30)
     slow, fast = (simulate(asked, cost, limits, engine=e, replicas=2) for e in ("reference", "fast"))
     assert slow.summary() == fast.summary()
     assert np.count_nonzero(fast.reasons) == fast.summary().dropped > 0

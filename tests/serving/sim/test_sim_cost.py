@@ -11,13 +11,14 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.models import load_model
+from flopwise.facts.models.catalog import load_model
 from flopwise.ops.masks import attended_pairs
-from flopwise.serving.estimate import ServeJob, job_memory, runner
-from flopwise.serving.iteration import Load
+from flopwise.serving.estimate import job_memory, runner
+from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.cost import StepCost, seen_pairs
-from flopwise.serving.sim.engine import Limits, replica
+from flopwise.serving.sim.engine import ReplicaLimits, replica
 from flopwise.serving.sim.trace import PS
 from named import serve_job_with
 
@@ -39,7 +40,7 @@ def test_tables_agree_with_the_iteration_model(name: str, tp: int) -> None:
     for batch in (1, 8, 64, 256):
         for context in (256, 1000, 4000, 12000):
             for chunk, before in ((0, 0), (100, 0), (1000, 0), (4000, 0), (4000, 8000)):
-                load = Load(
+                load = StepLoad(
                     decode_batch=batch,
                     decode_context=context,
                     prefill_tokens=chunk,
@@ -95,7 +96,7 @@ def test_costs_out_of_range_are_refused() -> None:
         with pytest.raises(SpecError):
             StepCost(**(good | wrong))
     with pytest.raises(SpecError, match="the limits allow"):
-        Limits(max_batch=5, step_tokens=4).check(StepCost(**good))
+        ReplicaLimits(max_batch=5, step_tokens=4).check(StepCost(**good))
     limits: tuple[dict[str, Any], ...] = (
         {"max_batch": 0},
         {"block_tokens": 0},
@@ -104,4 +105,4 @@ def test_costs_out_of_range_are_refused() -> None:
     )
     for wrong_limit in limits:
         with pytest.raises(SpecError):
-            Limits(**wrong_limit)
+            ReplicaLimits(**wrong_limit)

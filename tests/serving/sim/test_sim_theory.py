@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
-from flopwise.serving.sim.result import BINS, Simulated, Slo, bin_edges_ps, bin_of
+from flopwise.serving.sim.engine import ReplicaLimits
+from flopwise.serving.sim.result import BINS, SimulatedRun, Slo, bin_edges_ps, bin_of
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import PS, Column, trace
@@ -29,12 +29,12 @@ def poisson(rate: float, count: int, seed: int) -> NDArray[np.float64]:
     return np.asarray(np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)))
 
 
-def one_server(prompt: Ints, load: float) -> Simulated:
+def one_server(prompt: Ints, load: float) -> SimulatedRun:
     """Batch 1, answers of one token: each prompt is a job of a microsecond a token."""
     rate = load / (float(prompt.mean()) * 1e-6)
     asked = trace(poisson(rate, len(prompt), 1), prompt, np.ones_like(prompt))
     most = int(prompt.max())
-    return simulate(asked, linear(most, 1), Limits(max_batch=1, step_tokens=most), engine=ENGINE)
+    return simulate(asked, linear(most, 1), ReplicaLimits(max_batch=1, step_tokens=most), engine=ENGINE)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6])
@@ -63,7 +63,7 @@ def test_steps_that_grow_with_the_batch_share_the_processor(kind: str) -> None:
         "two sizes": rng.choice([20, 580], SIZE, p=[6 / 7, 1 / 7]),
     }[kind]
     asked = trace(poisson(load / (outputs.mean() * 1e-6), SIZE, 4), np.ones_like(outputs), outputs)
-    run = simulate(asked, linear(2000, 1000), Limits(max_batch=1000, step_tokens=2000), engine=ENGINE)
+    run = simulate(asked, linear(2000, 1000), ReplicaLimits(max_batch=1000, step_tokens=2000), engine=ENGINE)
     assert np.mean(run.e2e_s) == pytest.approx(outputs.mean() * 1e-6 / (1 - load), rel=0.09)
 
 
@@ -71,7 +71,7 @@ def test_littles_law_and_conservation() -> None:
     rng = np.random.default_rng(5)
     prompt, output = rng.integers(1, 200, 2000), rng.integers(1, 50, 2000)
     asked = trace(poisson(250.0, 2000, 6), prompt, output)
-    limits = Limits(max_batch=8, step_tokens=64, num_blocks=14, block_tokens=16)
+    limits = ReplicaLimits(max_batch=8, step_tokens=64, num_blocks=14, block_tokens=16)
     run = simulate(asked, linear(64, 8, ps_per_token=20 * US), limits, engine=ENGINE, samples=4000)
     facts = run.summary()
     assert facts.completed + facts.dropped + facts.live == facts.requests == 2000
@@ -94,7 +94,7 @@ def test_gaps_between_tokens_add_up_to_the_answers() -> None:
     """The histogram's mean is the mean gap, to the width of its bins."""
     rng = np.random.default_rng(7)
     asked = trace(poisson(500.0, 500, 8), rng.integers(1, 100, 500), rng.integers(2, 60, 500))
-    limits = Limits(max_batch=16, step_tokens=64, mix=False)
+    limits = ReplicaLimits(max_batch=16, step_tokens=64, mix=False)
     run = simulate(asked, linear(64, 16, ps_per_token=5 * US), limits, engine=ENGINE)
     edges = bin_edges_ps()
     middle = (edges[:-1] + edges[1:] - 1) / 2
@@ -116,7 +116,7 @@ def test_bins_are_narrow_and_hold_what_they_say() -> None:
 def test_more_replicas_are_not_worse(balancer: str) -> None:
     rng = np.random.default_rng(9)
     asked = trace(poisson(300.0, 2000, 10), rng.integers(1, 300, 2000), rng.integers(1, 30, 2000))
-    limits = Limits(max_batch=8, step_tokens=128)
+    limits = ReplicaLimits(max_batch=8, step_tokens=128)
     means = [
         simulate(asked, linear(128, 8, ps_per_token=30 * US), limits, replicas=n, balancer=balancer, engine=ENGINE)
         .summary()
@@ -129,7 +129,7 @@ def test_more_replicas_are_not_worse(balancer: str) -> None:
 def test_shortest_first_waits_least_on_average_and_least_loaded_beats_round_robin() -> None:
     rng = np.random.default_rng(11)
     asked = trace(poisson(900.0, 4000, 12), rng.integers(1, 2000, 4000), np.ones(4000))
-    cost, limits = linear(2000, 1), Limits(max_batch=1, step_tokens=2000)
+    cost, limits = linear(2000, 1), ReplicaLimits(max_batch=1, step_tokens=2000)
     by_policy = {p: simulate(asked, cost, limits, policy=p, engine=ENGINE) for p in ("fcfs", "shortest")}
     assert np.mean(by_policy["shortest"].wait_s) < 0.8 * np.mean(by_policy["fcfs"].wait_s)
     spread = trace(asked.arrival_ps / PS / 3, asked.prompt, asked.output)
@@ -146,8 +146,8 @@ def test_a_closed_loop_holds_its_number_and_follows_the_law_of_response_time() -
     count, users, think = 3000, 24, 0.01
     asked = trace(np.zeros(count), rng.integers(1, 50, count), rng.integers(1, 30, count))
     run = simulate(
-        asked, linear(64, 8, ps_per_token=300 * US), Limits(max_batch=8, step_tokens=64), users=users, think_s=think,
-        replicas=2, engine=ENGINE,
+        asked, linear(64, 8, ps_per_token=300 * US), ReplicaLimits(max_batch=8, step_tokens=64), users=users,
+        think_s=think, replicas=2, engine=ENGINE,
     )  # fmt: skip
     rate = count / (run.end_ps / PS)
     assert np.mean(run.e2e_s) == pytest.approx(users / rate - think, rel=0.02)
@@ -157,7 +157,7 @@ def test_a_closed_loop_holds_its_number_and_follows_the_law_of_response_time() -
 def test_a_prefill_pool_hands_over_and_decoding_never_waits_for_prompts() -> None:
     rng = np.random.default_rng(14)
     asked = trace(poisson(100.0, 500, 15), rng.integers(100, 900, 500), rng.integers(2, 40, 500))
-    cost, limits = linear(1024, 64, ps_per_token=12 * US), Limits(max_batch=64, step_tokens=1024)
+    cost, limits = linear(1024, 64, ps_per_token=12 * US), ReplicaLimits(max_batch=64, step_tokens=1024)
     path = Transfer(latency_s=1e-3, s_per_token=1e-6)
     split = simulate(asked, cost, limits, prefill_replicas=1, transfer=path, engine=ENGINE)
     mixed = simulate(asked, cost, limits, replicas=2, engine=ENGINE)
@@ -175,7 +175,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
         np.arange(count) * 1.0, np.full(count, 1000), np.full(count, 2), prefix=np.zeros(count),
         prefix_tokens=np.full(count, 960),
     )  # fmt: skip
-    limits = Limits(max_batch=4, step_tokens=1024, prefix_cache=True, num_blocks=200)
+    limits = ReplicaLimits(max_batch=4, step_tokens=1024, prefix_cache=True, num_blocks=200)
     run = simulate(asked, linear(1024, 4), limits, engine=ENGINE)
     assert run.totals.prompt_tokens.tolist() == [1000 + 40 * (count - 1)]
     assert run.totals.reused_tokens.tolist() == [960 * (count - 1)]
@@ -185,7 +185,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
 
 def test_goodput_counts_those_who_hold_every_target() -> None:
     asked = trace([0.0, 0.0, 10.0], [1000, 1000, 1000], [1, 11, 11])
-    run = simulate(asked, linear(1024, 1), Limits(max_batch=1, step_tokens=1024), engine=ENGINE)
+    run = simulate(asked, linear(1024, 1), ReplicaLimits(max_batch=1, step_tokens=1024), engine=ENGINE)
     assert run.good(Slo(ttft_s=1.5e-3)).tolist() == [True, False, True]
     assert run.good(Slo(tpot_s=1e-7)).tolist() == [True, False, False]
     assert run.good(Slo(e2e_s=1.05e-3)).tolist() == [True, False, True]

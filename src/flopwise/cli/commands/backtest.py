@@ -67,7 +67,7 @@ def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     if by:
         names = (*by, "quantity") if done.has_quantities else by
         found["groups"] = [
-            {**dict(zip(names, key, strict=True)), **asdict(figures)} for key, figures in done.grouped(by).items()
+            {**dict(zip(names, key, strict=True)), **asdict(figures)} for key, figures in done.groups(by).items()
         ]
     return found
 
@@ -99,7 +99,7 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
 
 def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
     titles = (*names, "quantity") if done.has_quantities else names
-    rows = [(*key, *_cells(figures)) for key, figures in done.grouped(names).items()]
+    rows = [(*key, *_cells(figures)) for key, figures in done.groups(names).items()]
     return table([*titles, *_FIGURES], rows, paper)
 
 

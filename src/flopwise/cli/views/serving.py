@@ -15,8 +15,8 @@ from flopwise.cli.views.training import memory_document, memory_items
 if TYPE_CHECKING:
     from flopwise.api.serve import ServeAnswer
     from flopwise.api.serve_sweep import ServeSweep
+    from flopwise.serving.job import Ranged
     from flopwise.serving.load_curve import SweepPoint
-    from flopwise.serving.result import Ranged
 
 AXES = {
     "concurrency": ("requests in flight", "in flight", "requests in flight"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.batch_queue import BatchAnswer, WorkersForecast
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
-    from flopwise.serving.sim.result import Summary
+    from flopwise.serving.sim.result import RunSummary
 
 LATENCIES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "between tokens", "e2e_s": "whole request",
@@ -93,7 +93,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     yield from _cache_lines(answer, paper)
 
 
-def _warnings(found: Summary) -> Iterator[str]:
+def _warnings(found: RunSummary) -> Iterator[str]:
     """What went wrong on the way."""
     for reason, count in found.drop_reasons.items():
         if count:

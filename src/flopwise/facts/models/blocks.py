@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from flopwise.facts.architecture import (
+    Embedding,
     Experts,
     Item,
     Layer,
@@ -20,7 +21,6 @@ from flopwise.facts.architecture import (
     Pointwise,
     Shard,
     Stack,
-    Table,
     Weight,
 )
 
@@ -245,7 +245,7 @@ def decoder(
     return Stack(
         name=name,
         width=width,
-        before=(Table(name="embed_tokens", rows=vocab, dim=embed_dim or width, shard="row"), *before),
+        before=(Embedding(name="embed_tokens", rows=vocab, dim=embed_dim or width, shard="row"), *before),
         kinds=kinds,
         order=order,
         after=(*ends, *after, head),

@@ -20,7 +20,7 @@ from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, Published
 from flopwise.facts.models.checkpoints import named_format
-from flopwise.facts.models.config import model_from_config, read_json
+from flopwise.facts.models.config import model_from_config
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
 from flopwise.facts.models.hub import hub_config, is_hub_id
 from flopwise.facts.models.sizes import size_of, typical_model
@@ -271,7 +271,7 @@ class ModelCatalog:
         local = _local_config(spec)
         if local is not None:
             name = local.parent.name if local.name == "config.json" else local.stem
-            return self._configured(read_json(local), name or spec, assume_family)
+            return self._configured(read_json_object(local), name or spec, assume_family)
         size = size_of(spec)
         if size is not None:
             return typical_model(spec, size)

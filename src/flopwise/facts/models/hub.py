@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.facts.models.config import read_json
+from flopwise.facts.tables import read_json_object
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 PATIENCE_S = 4
@@ -85,7 +85,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any]:
         raise SpecError(f"{model_id}: the hub cannot be reached ({type(problem).__name__}); {instead}") from problem
     if path is None:
         raise SpecError(f"{model_id}: its config.json is not in the hub's cache, and offline mode is on; {instead}")
-    return read_json(Path(path))
+    return read_json_object(Path(path))
 
 
 def _downloaded(model_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model, Table
+from flopwise.facts.architecture import Embedding, Model
 
 STRETCH = 16
 """How many times beyond the length that it is made for a model without learned positions may be asked."""
@@ -11,7 +11,7 @@ STRETCH = 16
 
 def learned_positions(model: Model) -> int | None:
     """Rows of the first stack's table of positions; None where positions are computed or relative."""
-    tables = (i for i in model.stacks[0].before if isinstance(i, Table) and i.position)
+    tables = (i for i in model.stacks[0].before if isinstance(i, Embedding) and i.position)
     table = next(tables, None)
     return None if table is None else min(table.rows, model.max_position or table.rows)
 

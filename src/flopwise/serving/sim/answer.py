@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from flopwise.serving.bands import serving_band
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.estimate import least_tpot_s
+from flopwise.serving.job import ServeJob, serving_band
+from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.caching import ResponseCache, hit_rate
-from flopwise.serving.sim.joining import told
-from flopwise.serving.sim.provision import MOST_REPLICAS, fewest
 from flopwise.serving.sim.request import SimulationRequest
-from flopwise.serving.sim.result import Simulated, Slo, Summary
-from flopwise.serving.sim.trace import PS, Trace
-from flopwise.serving.technique_rules import technique_settings, told_of_simulated_techniques, told_of_techniques
-from flopwise.serving.under_load import least_tpot_s
+from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
+from flopwise.serving.sim.trace import PS, RequestTrace
+from flopwise.serving.sim.user_ramp import ramp_note
+from flopwise.serving.technique_rules import simulated_technique_assumptions, technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_price
 
 
@@ -28,7 +27,7 @@ class CacheReport:
     hit_frac: float  # of the requests of this run
     long_run_frac: float  # by theory, without expiry
     usd: float  # of its memory during the run
-    without: Summary  # the same replicas without it
+    without: RunSummary  # the same replicas without it
     attain: float | None  # the share that the fewest replicas hold; None without an objective
     fewest: int | None  # replicas with it, None: no number holds the objective
     fewest_without: int | None
@@ -40,8 +39,8 @@ class SimulateAnswer:
     """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
 
     job: ServeJob
-    simulated: Simulated
-    summary: Summary
+    simulated: SimulatedRun
+    summary: RunSummary
     slo: Slo
     replicas: int
     gpus_per_replica: int
@@ -60,21 +59,21 @@ class SimulateAnswer:
 
 
 def simulation_answer(
-    request: SimulationRequest, run: Simulated, *, replicas: int, slo: Slo, hours: float | None = None
+    request: SimulationRequest, run: SimulatedRun, *, replicas: int, slo: Slo, hours: float | None = None
 ) -> SimulateAnswer:
     """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
     job, each = request.job, request.usd_per_replica_hour
     summary = run.summary(slo)
     hours = replicas * run.paid_s / HOUR_S if hours is None else hours
     summary = summary._replace(replica_hours=hours)
-    paced = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
+    rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
     intervals = {}
     for name, median, least in (
         ("ttft", summary.ttft_s.p50, 0.0),
         ("tpot", summary.tpot_s.p50, least_tpot_s(job)),
     ):
         if isfinite(median):
-            low, high = serving_band(paced, name).interval(median, floor=min(least, median))
+            low, high = serving_band(rate_job, name).interval(median, floor=min(least, median))
             intervals[f"{name}_s"] = (float(low), float(high))
     return SimulateAnswer(
         job=job,
@@ -98,7 +97,7 @@ def has_objective(slo: Slo) -> bool:
 
 def fewest_replicas(request: SimulationRequest, slo: Slo, attain: float, near: int) -> int | None:
     """The fewest replicas with which `attain` of the requests hold the objective; None: no number does."""
-    most = min(MOST_REPLICAS, len(request.computed))
+    most = min(MOST_FIXED_REPLICAS, len(request.computed_requests))
     return fewest(lambda count: request.run_fixed(count).summary(slo).goodput_frac, attain, near=near, most=most)
 
 
@@ -132,8 +131,8 @@ def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: i
 
 def _technique_notes(job: ServeJob) -> Iterator[str]:
     """What is assumed of techniques, and what their simulation adds to it."""
-    yield from told_of_techniques(job)
-    yield from told_of_simulated_techniques(job)
+    yield from technique_assumptions(job)
+    yield from simulated_technique_assumptions(job)
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
@@ -145,10 +144,10 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
     if traffic.arrivals == "diurnal":
         yield "requests come from midnight on; their rate is the mean of whole days"
     yield from filter(None, (_idle_policy_note(request.scheduling.policy, request.trace),))
-    yield from filter(None, (told(request.trace, traffic.users, together=traffic.together),))
+    yield from filter(None, (ramp_note(request.trace, traffic.users, together=traffic.together),))
 
 
-def _idle_policy_note(policy: str, trace: Trace) -> str:
+def _idle_policy_note(policy: str, trace: RequestTrace) -> str:
     """That a policy orders by what the requests do not have."""
     if policy == "priority" and trace.priority.min() == trace.priority.max():
         return "all requests have one priority (a trace file's column priority): first come, first served"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from flopwise.errors import SpecError, UnknownNameError
 
+MOST_FIXED_REPLICAS = 1024
+"""Replicas beyond which the search for the fewest fixed ones gives up."""
 MOST_REPLICAS = 4096
 """Replicas of an autoscaler: each has its place in memory, there or not."""
 
@@ -124,7 +126,7 @@ class Controller:
     rule: Autoscaling
     wishes: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def desired(self, now_s: float, seen: Snapshot) -> int:
+    def desired_replicas(self, now_s: float, seen: Snapshot) -> int:
         """Replicas to have from this tick on, ready or starting.
 
         Source: Kubernetes' horizontal pod autoscaler: tolerance, growth limit, and the largest wish of the
@@ -145,3 +147,29 @@ class Controller:
         while self.wishes[0][0] < now_s - rule.cool_down_s:
             self.wishes.popleft()
         return count if count >= have else min(have, self.wishes[0][1])
+
+
+def fewest(
+    attained: Callable[[int], float], share: float, *, near: int = 1, most: int = MOST_FIXED_REPLICAS
+) -> int | None:
+    """The fewest replicas, 1 to `most`, whose `attained` share of good requests is `share`; None: not by any number.
+
+    `attained` is asked about O(log) counts, first around `near`.
+
+    Source: galloping and bisection. Assumes: more replicas attain no less. Where two and four times as many attain the
+    same share, above 0, the rest are requests that no replica answers in time however idle it is.
+    Raises: SpecError: a share beyond 0 to 1.
+    """
+    if not 0 <= share <= 1:
+        raise SpecError(f"attainment {share:g} is out of range; allowed: 0 to 1")
+    high = min(max(near, 1), most)
+    low, shares = 0, [attained(high)]  # all up to `low` are too few
+    while shares[-1] < share:
+        if high >= most or (len(shares) > 2 and shares[-3] == shares[-1] > 0):
+            return None
+        low, high = high, min(2 * high, most)
+        shares.append(attained(high))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if attained(middle) >= share else (middle, high)
+    return high

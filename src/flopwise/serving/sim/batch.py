@@ -166,7 +166,7 @@ def fewest_on_demand(queue: BatchQueue) -> int | None:
     return max(1, math.ceil(queue.requests / (queue.requests_per_s * (queue.deadline_s - queue.boot_s)) - 1e-9))
 
 
-def simulated(
+def simulate_queue(
     queue: BatchQueue,
     rng: Rng,
     *,

@@ -10,15 +10,15 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.errors import InfeasibleError, MissingFactError
 from flopwise.facts.catalog import Facts
-from flopwise.serving.estimate import ServeJob, estimate
-from flopwise.serving.result import ServeEstimate
+from flopwise.serving.estimate import estimate
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.batch import (
     BatchOutcome,
     BatchQueue,
     fewest_on_demand,
     long_run_frac,
     on_demand,
-    simulated,
+    simulate_queue,
 )
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.spec import BatchRequest
@@ -109,8 +109,8 @@ def queue_answer(
         queue=queue,
         outcome=outcome,
         long_run_frac=long_run_frac(queue),
-        on_demand=_uninterrupted("on demand", queue, worker, queue.workers),
-        fewest_on_demand=None if fewest is None else _uninterrupted("on demand, the fewest", queue, worker, fewest),
+        on_demand=_constant_workers("on demand", queue, worker, queue.workers),
+        fewest_on_demand=None if fewest is None else _constant_workers("on demand, the fewest", queue, worker, fewest),
         sweep=_sweep(queue, worker, request, row),
         priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
         settings=_settings(job, queue, request, machines),
@@ -176,7 +176,7 @@ def _trials(
     """The trials of one number of workers; the same draws of the rate's error for every number."""
     rng = np.random.default_rng(request.seed)
     speeds = np.array(_speed_factors(worker, trials))[rng.permutation(trials)]
-    outcome = simulated(queue, rng, trials=trials, speeds=speeds, report=report)
+    outcome = simulate_queue(queue, rng, trials=trials, speeds=speeds, report=report)
     priced = bool(queue.spot_usd_per_hour) and (bool(queue.on_demand_usd_per_hour) or not outcome.fell_back.any())
     row = WorkersForecast(
         name="spot",
@@ -199,7 +199,7 @@ def _sweep(
     return tuple(sorted([own, *rows], key=lambda row: row.workers))
 
 
-def _uninterrupted(name: str, queue: BatchQueue, worker: ServeEstimate, workers: int) -> WorkersForecast:
+def _constant_workers(name: str, queue: BatchQueue, worker: ServeEstimate, workers: int) -> WorkersForecast:
     """Workers that nobody takes away: only the rate is uncertain."""
     rate, deadline = queue.requests_per_s, queue.deadline_s
     factors = _speed_factors(worker, SWEEP_TRIALS)

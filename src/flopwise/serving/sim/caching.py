@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.result import Outcome, Simulated
-from flopwise.serving.sim.trace import PS, Trace
+from flopwise.serving.sim.result import Outcome, SimulatedRun
+from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.units import HOUR_S
 
 Rng = np.random.Generator
@@ -78,17 +78,17 @@ def hit_rate(cache: ResponseCache) -> float:
     shares = cache.popularity()
     unique = 1.0 - cache.repeated
 
-    def held(asked: float) -> float:
+    def cached_entries(asked: float) -> float:
         return float(-np.expm1(-shares * asked).sum()) + unique * asked
 
     if unique == 0 and cache.entries >= cache.prompts:
         return 1.0
     low, high = 0.0, 1.0
-    while held(high) < cache.entries and high < 1e18:
+    while cached_entries(high) < cache.entries and high < 1e18:
         high *= 2
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if held(middle) < cache.entries else (low, middle)
+        low, high = (middle, high) if cached_entries(middle) < cache.entries else (low, middle)
     return float((shares * -np.expm1(-shares * high)).sum())
 
 
@@ -118,13 +118,13 @@ def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> N
     return makers
 
 
-def with_hits(trace: Trace, makers: NDArray[np.int64]) -> Trace:
+def with_hits(trace: RequestTrace, makers: NDArray[np.int64]) -> RequestTrace:
     """The same requests, those that the cache answers as long as the one whose answer they get."""
     source = np.where(makers >= 0, makers, np.arange(len(trace)))
     return replace(trace, prompt=trace.prompt[source], output=trace.output[source])
 
 
-def merged(run: Simulated, trace: Trace, makers: NDArray[np.int64], hit_s: float) -> Simulated:
+def merge_hits(run: SimulatedRun, trace: RequestTrace, makers: NDArray[np.int64], hit_s: float) -> SimulatedRun:
     """A run of the requests that were computed, and those that the cache answered laid between them; rows of `trace`.
 
     An answer comes whole, `hit_s` after it was asked for; one that is still being computed comes as its tokens do. The

@@ -13,8 +13,8 @@ from numba import int64, njit, void
 
 from flopwise.serving.sim import cost
 from flopwise.serving.sim.core_parts import (
-    BY_RANK, BY_TIME, HOW, NONE, SINGLE, admit, blocks_of, done, evict, fits, hot, inner, leave, meld, note, pull, push,
-    single, stop, target, todo_of, waits,
+    BY_RANK, BY_TIME, HOW, NONE, SINGLE, admit, blocks_of, evict, finish, fits, hot, inner, leave, meld, note, pull,
+    push, single, stop, target, todo_of, waits,
 )  # fmt: skip
 from flopwise.serving.sim.layout import (
     CACHED, COME, FIRST, HAVE, LAST, LEFT, MADE, OWED, PHASES, PREEMPTED, PREFIX, PROMPT, REPLICA,
@@ -54,7 +54,7 @@ def join(w, p, slots, q, pre, k, r, place):
             s.hold -= s.shared
             pre[base + name].blocks, pre[base + name].users = s.shared, 1
         if q[MADE, row] == most:
-            done(w, p, slots, q, pre, first, base, place, s.hold)
+            finish(w, p, slots, q, pre, first, base, place, s.hold)
             return
     tokens = s.base
     if p.batch == p.fresh:
@@ -87,7 +87,7 @@ def end_step(w, p, slots, q, pre, k, r):
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
             own = stop(w, p, slots, k, r, place)
-            done(w, p, slots, q, pre, first, r * w.prefixes, place, own)
+            finish(w, p, slots, q, pre, first, r * w.prefixes, place, own)
     for place in range(p.joins):
         join(w, p, slots, q, pre, k, r, slots[first + place].join)
     p.joins = 0

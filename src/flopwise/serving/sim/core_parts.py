@@ -150,7 +150,7 @@ def target(p, q, row):
 
 
 @inner
-def found(w, p, q, pre, base, row):
+def cached_prefix(w, p, q, pre, base, row):
     """The cached prefix that a request can use, or -1."""
     name = q[PREFIX, row]
     if w.prefixes == 0 or name < 0 or q[HAVE, row] > 0 or q[SHARE, row] == 0 or pre[base + name].blocks == 0:
@@ -180,7 +180,7 @@ def fits(w, p, q, pre, base, row):
     if row < 0 or p.running >= w.max_batch:
         return False
     own, idle = blocks_of(q[HAVE, row] + todo_of(q, row), w), p.idle
-    name = found(w, p, q, pre, base, row)
+    name = cached_prefix(w, p, q, pre, base, row)
     if name >= 0:
         own -= min(pre[base + name].blocks, q[SHARE, row])
         if pre[base + name].users == 0:
@@ -200,7 +200,7 @@ def admit(w, p, slots, q, pre, first, base, row):
     p.free = s.after
     s.row, s.base, s.shared = row, q[HAVE, row], 0
     own = blocks_of(q[HAVE, row] + todo_of(q, row), w)
-    name = found(w, p, q, pre, base, row)
+    name = cached_prefix(w, p, q, pre, base, row)
     if name >= 0:
         if pre[base + name].users == 0:
             unlink_prefix(pre, p, base, name)
@@ -255,7 +255,7 @@ def stop(w, p, slots, k, r, place):
 
 
 @hot
-def done(w, p, slots, q, pre, first, base, place, own):
+def finish(w, p, slots, q, pre, first, base, place, own):
     """A request has its last token of this replica."""
     row = slots[first + place].row
     leave(p, slots, q, pre, first, base, place, own)

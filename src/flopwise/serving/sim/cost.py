@@ -11,10 +11,10 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
-from flopwise.serving.assisted import AssistedRunner
-from flopwise.serving.iteration import Load, Runner
+from flopwise.serving.iteration import Runner, StepLoad
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.technique_runner import TechniqueRunner
 
 if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
@@ -119,7 +119,7 @@ def step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tok
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
         raise SpecError(f"{runner.model.name} is no decoder: the simulator runs models that generate from their cache")
-    timed = _Assisted(runner, layout) if isinstance(runner, AssistedRunner) else _Timed(runner, layout)
+    timed = _Assisted(runner, layout) if isinstance(runner, TechniqueRunner) else _Timed(runner, layout)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
@@ -157,7 +157,7 @@ class _Timed:
         ]
         self.window = max((_reach(item) for item, _, windowed in self.attention if windowed), default=0)
 
-    def attention_s(self, load: Load, *, windowed: bool) -> Floats:
+    def attention_s(self, load: StepLoad, *, windowed: bool) -> Floats:
         """Attention of all layers of one sort."""
         total: Floats = 0.0
         for item, count, sort in self.attention:
@@ -166,29 +166,29 @@ class _Timed:
                 total = total + count * sum((k.timing.seconds for k in kernels), start=0.0)
         return total
 
-    def beside_s(self, load: Load, *, windowed: bool) -> Floats:
+    def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
         """What a step takes beside its tokens by what is cached: attention in layers with windows, or in others."""
         return self.attention_s(load, windowed=windowed)
 
-    def rest_s(self, load: Load) -> Array:
+    def rest_s(self, load: StepLoad) -> Array:
         """A step without its attention."""
         step = self.runner.step(load, self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""
-        return self.rest_s(Load(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0))
+        return self.rest_s(StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0))
 
     def rows_s(self, batch: Array) -> Array:
         """Steps of so many decoding sequences: each has a row of the head."""
-        return self.rest_s(Load(decode_batch=batch, decode_context=1024))
+        return self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
 
     def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
         """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
             contexts = np.unique(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
-            load = Load(decode_batch=batch[:, None], decode_context=contexts[None, :])
+            load = StepLoad(decode_batch=batch[:, None], decode_context=contexts[None, :])
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), (len(batch), len(contexts)))
             each, slope = _lines(contexts.astype(np.float64), seconds)
             fixed = fixed + each
@@ -201,7 +201,7 @@ class _Timed:
         chunks = np.unique(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
         chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
         chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
-        load = Load(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)
+        load = StepLoad(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)
         found = np.zeros(4)
         for place, windowed in ((2, False), (3, True)):
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), chunk.shape)
@@ -217,17 +217,17 @@ class _Timed:
 class _Assisted(_Timed):
     """The same of a runner with techniques: what they add to a step counts with what is cached.
 
-    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `AssistedRunner.step`.
+    Tokens are timed without drafts; a step that decodes, or reads prompts, is then as long as `TechniqueRunner.step`.
     """
 
-    def __init__(self, runner: AssistedRunner, layout: ServingLayout) -> None:
+    def __init__(self, runner: TechniqueRunner, layout: ServingLayout) -> None:
         alone = replace(
             runner, draft=None, draft_layout=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0
         )
         super().__init__(alone, layout)
         self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
 
-    def beside_s(self, load: Load, *, windowed: bool) -> Floats:
+    def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
         """What is left of a whole step."""
         how = self.whole
         held = (load.decode_context + how.grown_tokens) * how.kept_frac + how.proposals

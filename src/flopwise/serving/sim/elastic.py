@@ -12,11 +12,11 @@ from flopwise.errors import SpecError
 from flopwise.ops.types import Array
 from flopwise.serving.sim.autoscale import Autoscaling, Controller, Snapshot
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
-from flopwise.serving.sim.result import Simulated, Standing
+from flopwise.serving.sim.engine import ReplicaLimits
+from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
-from flopwise.serving.sim.simulate import LATEST_PS, Engine, Fleet, Sample, collected, fleet
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.simulate import LATEST_PS, Engine, SimulatedFleet, TimelineSample, fleet, run_result
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 MOST_TICKS = 5_000_000
 """Looks of an autoscaler at a trace; a week at a tick of a second is an eighth of that."""
@@ -32,7 +32,7 @@ class Life(NamedTuple):
 
 
 class ReplicaLine(NamedTuple):
-    """Deployments over time, beside the samples of `Simulated.timeline`."""
+    """Deployments over time, beside the samples of `SimulatedRun.timeline`."""
 
     time_s: Array
     ready: Column
@@ -41,10 +41,10 @@ class ReplicaLine(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
+class AutoscaledRun:
     """A run with an autoscaler. A deployment is one replica of the job, whatever schedulers it has."""
 
-    simulated: Simulated
+    simulated: SimulatedRun
     rule: Autoscaling
     lives: tuple[Life, ...]
     line: ReplicaLine
@@ -83,9 +83,9 @@ class Elastic:
 
 
 def elastic(
-    trace: Trace,
+    trace: RequestTrace,
     cost: StepCost,
-    limits: Limits,
+    limits: ReplicaLimits,
     rule: Autoscaling,
     *,
     schedulers: int = 1,
@@ -96,7 +96,7 @@ def elastic(
     samples: int = 400,
     on_compile: Callable[[], None] | None = None,
     report: Callable[[float, float], None] | None = None,
-) -> Elastic:
+) -> AutoscaledRun:
     """Run a trace to its end on as many deployments of `schedulers` schedulers as `rule` asks for at every tick.
 
     `first`: deployments that are there from the beginning (None: the fewest of the rule). Draining deployments count
@@ -118,48 +118,48 @@ def elastic(
         policy=policy,
     )  # fmt: skip
     machines = fleet(plan, engine, on_compile)
-    held = _Deployments(machines, rule.most, begun, schedulers)
+    deployments = _Deployments(machines, rule.most, begun, schedulers)
     log = _Log(samples)
-    _driven(machines, held, rule, plan.trace.arrival_ps + cost.request_ps, limits, log, report)
-    held.settled()
+    _driven(machines, deployments, rule, plan.trace.arrival_ps + cost.request_ps, limits, log, report)
+    deployments.switch_off_drained()
     end = max(int(trace.arrival_ps[-1]), int(machines.outcome().finish_ps.max(initial=0)), 1)
-    run = collected(trace, plan, machines, log.samples)
+    run = run_result(trace, plan, machines, log.samples)
     columns = np.array(log.counts, dtype=np.int64).reshape(-1, 3).T
     line = ReplicaLine(run.timeline.time_s, *columns)
-    return Elastic(simulated=run, rule=rule, lives=tuple(held.lives), line=line, end_ps=end)
+    return AutoscaledRun(simulated=run, rule=rule, lives=tuple(deployments.lives), line=line, end_ps=end)
 
 
 def _driven(
-    machines: Fleet,
-    held: _Deployments,
+    machines: SimulatedFleet,
+    deployments: _Deployments,
     rule: Autoscaling,
     come_ps: Column,
-    limits: Limits,
+    limits: ReplicaLimits,
     log: _Log,
     report: Callable[[float, float], None] | None,
 ) -> None:
     """Tick after tick until all is answered."""
     control, tick_ps, cold_ps = Controller(rule), round(rule.tick_s * PS), round(rule.starts_in_s * PS)
-    rows, tick, last_ps, busy = len(come_ps), 0, 0, held.now.busy_ps
-    while machines.done < rows:
+    rows, tick, last_ps, busy = len(come_ps), 0, 0, deployments.now.busy_ps
+    while machines.answered_count < rows:
         tick += 1
         now_ps = tick * tick_ps
         if now_ps > LATEST_PS:
             raise SpecError(f"the run is not over after {LATEST_PS / PS / 86400:.0f} days; the load is beyond reason")
-        if not held.there:
-            woken_ps = held.next_ps(come_ps, last_ps)
+        if not deployments.there:
+            woken_ps = deployments.next_ps(come_ps, last_ps)
             if woken_ps < now_ps:
-                held.advance(woken_ps)
-                held.wish(1, woken_ps, cold_ps)
-            elif not held.draining:
+                deployments.advance(woken_ps)
+                deployments.wish(1, woken_ps, cold_ps)
+            elif not deployments.draining:
                 log.nothing(now_ps)
                 last_ps = now_ps
                 continue
-        held.advance(now_ps)
-        seen = held.snapshot(now_ps, held.now.busy_ps - busy, now_ps - last_ps, limits.num_blocks)
-        busy, last_ps = held.now.busy_ps, now_ps
-        held.wish(control.desired(now_ps / PS, seen), now_ps, cold_ps)
-        log.taken(now_ps, held, seen)
+        deployments.advance(now_ps)
+        seen = deployments.snapshot(now_ps, deployments.now.busy_ps - busy, now_ps - last_ps, limits.num_blocks)
+        busy, last_ps = deployments.now.busy_ps, now_ps
+        deployments.wish(control.desired_replicas(now_ps / PS, seen), now_ps, cold_ps)
+        log.sample(now_ps, deployments, seen)
         if report is not None:
             report(now_ps / PS, max(come_ps[-1], now_ps) / PS)
 
@@ -167,7 +167,7 @@ def _driven(
 class _Deployments:
     """Which deployments there are; each has `schedulers` neighbouring replicas of the fleet."""
 
-    def __init__(self, machines: Fleet, most: int, begun: int, schedulers: int) -> None:
+    def __init__(self, machines: SimulatedFleet, most: int, begun: int, schedulers: int) -> None:
         self.machines, self.schedulers = machines, schedulers
         self.lives: list[Life] = [Life(0, 0, -1, -1)] * begun
         self.there: dict[int, int] = {place: place for place in range(begun)}  # slot -> life: asked for, not drained
@@ -175,32 +175,32 @@ class _Deployments:
         self.off = list(range(begun, most))[::-1]
         self.up_before = np.zeros(most * schedulers, dtype=np.int64)  # time on, of the lives before
         self.now: Standing = machines.standing()
-        self.held = 0
+        self.unassigned_count = 0
         self.ready: dict[tuple[int, ...], Column] = {}  # replicas of deployments, by these
 
     def advance(self, until_ps: int) -> None:
         """Let time pass, and see which of the draining are off."""
         self.machines.advance(until_ps)
-        self.now, self.held = self.machines.standing(), self.machines.held
+        self.now, self.unassigned_count = self.machines.standing(), self.machines.unassigned_count
         for slot in [s for s in self.draining if not self.now.on[self._of(s)].any()]:
             life = self.draining.pop(slot)
-            self._ended(slot, life)
+            self._switch_off(slot, life)
             self.off.append(slot)
 
-    def settled(self) -> None:
-        """At the end: those that drain are off when their last answer is complete."""
+    def switch_off_drained(self) -> None:
+        """At the end of the run: draining deployments go off when their last answer is complete."""
         for slot, life in self.draining.items():
-            self._ended(slot, life)
+            self._switch_off(slot, life)
 
     def next_ps(self, come_ps: Column, last_ps: int) -> int:
         """When the next request comes that no deployment has; never, where all have come."""
-        row = self.machines.done + int(self.now.queue.sum() + self.now.running.sum())
+        row = self.machines.answered_count + int(self.now.queue.sum() + self.now.running.sum())
         return max(int(come_ps[row]), last_ps + 1) if row < len(come_ps) else LATEST_PS
 
     def _of(self, slot: int) -> slice:
         return slice(slot * self.schedulers, (slot + 1) * self.schedulers)
 
-    def _ended(self, slot: int, life: int) -> None:
+    def _switch_off(self, slot: int, life: int) -> None:
         """A deployment is off once the last of its schedulers is, and not before it was drained."""
         up = self.machines.totals().up_ps[self._of(slot)]
         was = self.lives[life]
@@ -220,7 +220,7 @@ class _Deployments:
         return Snapshot(
             ready=ready,
             starting=len(self.there) - ready,
-            waiting=int(now.queue[rows].sum()) + self.held,
+            waiting=int(now.queue[rows].sum()) + self.unassigned_count,
             running=int(now.running[rows].sum()),
             busy_frac=min(int(busy_ps[rows].sum()) / (share * since_ps), 1.0),
             kv_frac=int(now.blocks[rows].sum()) / (share * num_blocks),
@@ -262,7 +262,7 @@ class _Log:
 
     def __init__(self, samples: int) -> None:
         self.wanted, self.every, self.ticks = samples, 1, 0
-        self.samples: list[Sample] = []
+        self.samples: list[TimelineSample] = []
         self.counts: list[tuple[int, int, int]] = []  # ready, starting, draining
 
     def _due(self) -> bool:
@@ -272,20 +272,20 @@ class _Log:
     def nothing(self, now_ps: int) -> None:
         """No deployment, no request."""
         if self._due():
-            self._add(Sample(now_ps, 0, 0, 0, 0), (0, 0, 0))
+            self._add(TimelineSample(now_ps, 0, 0, 0, 0), (0, 0, 0))
 
-    def taken(self, now_ps: int, held: _Deployments, seen: Snapshot) -> None:
-        """What stands at a tick, before its wish is fulfilled."""
+    def sample(self, now_ps: int, deployments: _Deployments, seen: Snapshot) -> None:
+        """Record the state at a tick, before the autoscaler's wish is fulfilled."""
         if self._due():
-            now = held.now
-            queue = int(now.queue.sum()) + held.held
-            replicas = (seen.ready + len(held.draining)) * held.schedulers
+            now = deployments.now
+            queue = int(now.queue.sum()) + deployments.unassigned_count
+            replicas = (seen.ready + len(deployments.draining)) * deployments.schedulers
             self._add(
-                Sample(now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), replicas),
-                (seen.ready, seen.starting, len(held.draining)),
+                TimelineSample(now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), replicas),
+                (seen.ready, seen.starting, len(deployments.draining)),
             )
 
-    def _add(self, sample: Sample, counts: tuple[int, int, int]) -> None:
+    def _add(self, sample: TimelineSample, counts: tuple[int, int, int]) -> None:
         self.samples.append(sample)
         self.counts.append(counts)
         if len(self.samples) >= 2 * self.wanted:

@@ -8,13 +8,13 @@ from math import ceil
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.storage import Storage
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.caching import ResponseCache
-from flopwise.serving.sim.elastic import Elastic
+from flopwise.serving.sim.elastic import AutoscaledRun
 from flopwise.serving.sim.request import SimulationRequest
-from flopwise.serving.sim.result import Slo, Summary
+from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.startup import cold_start
 from flopwise.units import HOUR_S, format_seconds
 
@@ -31,7 +31,7 @@ class Provision:
     name: str
     replicas: float  # on average
     most: int
-    summary: Summary
+    summary: RunSummary
     replica_hours: float  # paid
     cost_usd: float | None
 
@@ -41,7 +41,7 @@ class AutoscaleAnswer:
     """A run with an autoscaler, beside fixed numbers of replicas."""
 
     answer: SimulateAnswer
-    elastic: Elastic
+    elastic: AutoscaledRun
     provisions: tuple[Provision, ...]  # the autoscaler first
     attain: float | None  # share of good requests that the fixed peak had to hold; None without an objective
     unreached: str | None  # why there is no fixed peak
@@ -67,7 +67,7 @@ def replica_start_s(job: ServeJob, drive: Storage) -> float:
     return MACHINE_S + cold_start(job, drive).seconds
 
 
-def autoscaled(
+def autoscaling_report(
     request: SimulationRequest,
     rule: Autoscaling,
     slo: Slo,
@@ -133,7 +133,7 @@ def replica_sizes(
     the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
 
     Raises:
-        SpecError: less than one replica, or as `autoscaled`.
+        SpecError: less than one replica, or as `autoscaling_report`.
     """
     total = (replicas if rule is None else rule.most) * tp
     if replicas < 1:
@@ -192,7 +192,7 @@ def _rule_text(rule: Autoscaling) -> str:
     )
 
 
-def _elastic_row(name: str, request: SimulationRequest, run: Elastic, slo: Slo) -> Provision:
+def _elastic_row(name: str, request: SimulationRequest, run: AutoscaledRun, slo: Slo) -> Provision:
     return _provision(name, request, run.mean, run.most, run.simulated.summary(slo), run.paid_s / HOUR_S)
 
 
@@ -205,7 +205,7 @@ def _fixed_row(
 
 
 def _provision(
-    name: str, request: SimulationRequest, mean: float, most: int, summary: Summary, hours: float
+    name: str, request: SimulationRequest, mean: float, most: int, summary: RunSummary, hours: float
 ) -> Provision:
     each = request.usd_per_replica_hour
     return Provision(

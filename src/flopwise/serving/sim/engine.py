@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.serving.assisted import changed_memory, request_work
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.technique_runner import changed_memory, request_work
 
 if TYPE_CHECKING:
-    from flopwise.serving.estimate import ServeJob
+    from flopwise.serving.job import ServeJob
 
 BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
 REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
@@ -26,7 +26,7 @@ MOST_BATCH = 2**20 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReplicaLimits:
     """Limits of one replica and the habits of its scheduler.
 
     Raises:
@@ -63,7 +63,7 @@ class Limits:
         if not (0 <= self.hit_frac <= 1 and 0 <= self.acceptance <= 1):
             raise SpecError(f"hit_frac {self.hit_frac:g} and acceptance {self.acceptance:g}; allowed: 0 to 1")
 
-    def drops(self, trace: Trace, steps: Column | None = None) -> Column:
+    def drops(self, trace: RequestTrace, steps: Column | None = None) -> Column:
         """Reason code of every request: those that could not run even alone; 0 for the others.
 
         `steps`: of each request until its answer is whole; None: one a token.
@@ -87,7 +87,7 @@ class Replica:
     """A deployment as the simulator sees it: schedulers that work side by side, alike."""
 
     cost: StepCost
-    limits: Limits
+    limits: ReplicaLimits
     schedulers: int  # that one deployment of the job makes: attention replicas, micro-batches of a pipeline
 
 
@@ -132,7 +132,7 @@ def replica(
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
     longest = max(max_tokens or 0, job.context)
     budget = step_tokens or row.prefill_tokens or longest
-    limits = Limits(
+    limits = ReplicaLimits(
         max_batch=most,
         step_tokens=budget,
         block_tokens=row.block_tokens,
@@ -151,7 +151,7 @@ def replica(
 def _counted_frac(job: ServeJob) -> float:
     """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
 
-    Source: `flopwise.serving.assisted.request_work`. Assumes: sequences are on average half way through their answer.
+    Source: `technique_runner.request_work`. Assumes: sequences are on average half way through their answer.
     """
     _, steps = request_work(job)
     return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)

@@ -17,9 +17,8 @@ import numpy as np
 from flopwise.serving.sim import layout
 from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, RIGHT
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
-from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing
+from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
-from flopwise.serving.sim.switches import Switches
 from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
@@ -176,12 +175,12 @@ class FastFleet:
         return self.counts[:BINS].copy()
 
     @property
-    def done(self) -> int:
+    def answered_count(self) -> int:
         """Requests that are answered."""
         return int(self.world["done"][0])
 
     @property
-    def held(self) -> int:
+    def unassigned_count(self) -> int:
         """Requests that have come and that no replica takes."""
         start, end = int(self.world["next"][0]), int(self.world["issued"][0])
         come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))

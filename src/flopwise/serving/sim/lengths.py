@@ -19,7 +19,7 @@ MOST_TOKENS = 2**31
 """Tokens of one prompt or answer that a trace may hold."""
 
 
-def fixed(tokens: float, count: int, rng: Rng) -> Tokens:
+def fixed_lengths(tokens: float, count: int, rng: Rng) -> Tokens:
     """`count` times `tokens`. Raises: SpecError: less than a token. Source: definition."""
     del rng
     return np.full(count, round(_positive("length", tokens)), dtype=np.int64)
@@ -100,7 +100,7 @@ class Lengths:
         if self.low is not None and self.high is not None:
             return uniform(self.low, self.high, count, rng)
         if self.cv is None and self.p95 is None:
-            return fixed(self.mean, count, rng)
+            return fixed_lengths(self.mean, count, rng)
         return lognormal(self.mean, count, rng, cv=self.cv, p95=self.p95)
 
     @staticmethod
@@ -109,7 +109,7 @@ class Lengths:
 
         Raises: SpecError: anything else, or lengths that cannot be.
         """
-        found = _parsed(text.strip())
+        found = _parse(text.strip())
         if found is None:
             raise SpecError(
                 f"length {text[:60]!r} is not known; allowed: 512 (all alike), 200:800 (any between), "
@@ -119,8 +119,8 @@ class Lengths:
         return found
 
 
-def _parsed(text: str) -> Lengths | None:
-    """What `text` says, whether it can be or not; None where it says nothing known."""
+def _parse(text: str) -> Lengths | None:
+    """The length distribution that `text` names, its values unchecked; None if its form is unknown."""
     head, _, rest = text.partition(":")
     try:
         if head == "lognormal":

@@ -11,22 +11,22 @@ from collections.abc import Callable
 import numpy as np
 
 from flopwise.errors import UnknownNameError
-from flopwise.serving.sim.trace import Column, Trace
+from flopwise.serving.sim.trace import Column, RequestTrace
 
 LATEST = np.iinfo(np.int64).max
 
 
-def fcfs(trace: Trace) -> Column:
+def fcfs(trace: RequestTrace) -> Column:
     """First come, first served."""
     return np.zeros(len(trace), dtype=np.int64)
 
 
-def priority(trace: Trace) -> Column:
+def priority(trace: RequestTrace) -> Column:
     """By the priority that requests come with, the smallest number first."""
     return trace.priority
 
 
-def shortest(trace: Trace) -> Column:
+def shortest(trace: RequestTrace) -> Column:
     """The fewest tokens of prompt and answer together first: needs to know how long answers become.
 
     Source: shortest job first, which has the least mean wait of all orders (Smith 1956).
@@ -34,12 +34,12 @@ def shortest(trace: Trace) -> Column:
     return trace.prompt + trace.output
 
 
-def shortest_prompt(trace: Trace) -> Column:
+def shortest_prompt(trace: RequestTrace) -> Column:
     """The shortest prompt first."""
     return trace.prompt
 
 
-def deadline(trace: Trace) -> Column:
+def deadline(trace: RequestTrace) -> Column:
     """The earliest deadline first, requests without one last.
 
     Source: Liu and Layland 1973.
@@ -47,7 +47,7 @@ def deadline(trace: Trace) -> Column:
     return np.where(trace.deadline_ps < 0, LATEST, trace.deadline_ps)
 
 
-POLICIES: dict[str, Callable[[Trace], Column]] = {
+POLICIES: dict[str, Callable[[RequestTrace], Column]] = {
     "fcfs": fcfs,
     "priority": priority,
     "shortest": shortest,
@@ -71,7 +71,7 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 """
 
 
-def ranks(trace: Trace, policy: str) -> Column:
+def ranks(trace: RequestTrace, policy: str) -> Column:
     """Place of every request in the order of a policy; a permutation.
 
     Raises:

@@ -64,7 +64,7 @@ class Log:
     itl: list[int] = field(default_factory=lambda: [0] * BINS)  # tokens by the bin of the time since the one before
 
 
-class Replica:
+class ReferenceReplica:
     """One scheduler and its engine."""
 
     def __init__(self, setup: Setup, role: int, log: Log) -> None:
@@ -142,12 +142,12 @@ class Replica:
         if not self.waiting or len(self.running) >= self.limits.max_batch:
             return False
         head = self.waiting[0][1]
-        entry = self.found(head)
+        entry = self.cached_prefix(head)
         own = self.blocks_of(head.have + head.todo) - (min(entry.blocks, head.shareable) if entry else 0)
         idle = sum(p.blocks for p in self.prefixes.values() if p.users == 0 and p is not entry)
         return own <= self.limits.num_blocks - self.used + idle
 
-    def found(self, sequence: Sequence) -> Prefix | None:
+    def cached_prefix(self, sequence: Sequence) -> Prefix | None:
         """The cached prefix that a request can use; not one so long that it and the request exceed the cache."""
         entry = self.prefixes.get(sequence.prefix)
         if entry is None or sequence.have or not sequence.shareable:
@@ -159,7 +159,7 @@ class Replica:
         """Move the head of the queue into the batch."""
         _, sequence = heapq.heappop(self.waiting)
         sequence.blocks = self.blocks_of(sequence.have + sequence.todo)
-        entry = self.found(sequence)
+        entry = self.cached_prefix(sequence)
         if entry:
             entry.users += 1
             sequence.shared = min(entry.blocks, sequence.shareable)

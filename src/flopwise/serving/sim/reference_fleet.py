@@ -10,10 +10,9 @@ import heapq
 import numpy as np
 
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_LOADED, LEAST_TOKENS, ROUND_ROBIN
-from flopwise.serving.sim.reference import NEVER, Log, Replica, Sequence
-from flopwise.serving.sim.result import Outcome, ReplicaTotals, Standing
+from flopwise.serving.sim.reference import NEVER, Log, ReferenceReplica, Sequence
+from flopwise.serving.sim.result import Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
-from flopwise.serving.sim.switches import Switches
 from flopwise.serving.sim.trace import Column
 
 
@@ -29,10 +28,10 @@ class ReferenceFleet:
         self.routed = 0  # of those, sent to a replica
         self.moving: list[tuple[int, int]] = []  # a heap of (when, row): prompts done, on the way to decode
         self.turn = [0, 0, 0]  # of the round robin, by role
-        self.last: dict[tuple[int, int], Replica] = {}  # where a prefix was last sent
-        self.done = 0
+        self.last: dict[tuple[int, int], ReferenceReplica] = {}  # where a prefix was last sent
+        self.answered_count = 0
         self.switched = Switches(len(setup.roles))
-        self.replicas = [Replica(setup, role, self.log) for role in setup.roles]
+        self.replicas = [ReferenceReplica(setup, role, self.log) for role in setup.roles]
         for place, on in enumerate(setup.on):
             if on:
                 self.start(place, 0)
@@ -75,7 +74,7 @@ class ReferenceFleet:
         return np.array(self.log.itl, dtype=np.int64)
 
     @property
-    def held(self) -> int:
+    def unassigned_count(self) -> int:
         """Requests that have come and that no replica takes."""
         come = sum(c <= self.now_ps for c in self.come_ps[self.routed : self.issued])
         return come + sum(when <= self.now_ps for when, _ in self.moving)
@@ -86,7 +85,7 @@ class ReferenceFleet:
             for replica in self.replicas:
                 if replica.end_ps == self.now_ps:
                     for sequence in replica.finish():
-                        self.left(sequence, replica)
+                        self._leave(sequence, replica)
             self.route()
             if self.now_ps >= until_ps:
                 return
@@ -104,14 +103,14 @@ class ReferenceFleet:
         times += [when for when, _ in self.moving if when > self.now_ps]
         return min(times)
 
-    def left(self, sequence: Sequence, replica: Replica) -> None:
+    def _leave(self, sequence: Sequence, replica: ReferenceReplica) -> None:
         """A sequence is done on a replica: it goes on to decode, or its user thinks and asks again."""
         now, row = self.now_ps, sequence.row
         if replica.role == PREFILL and self.setup.trace.output[row] > 1:
             heapq.heappush(self.moving, (now + int(self.setup.transfer_ps[row]), row))
             return
         self.log.finish_ps[row] = now
-        self.done += 1
+        self.answered_count += 1
         if self.setup.users and self.issued < len(self.come_ps):
             self.come_ps[self.issued] = now + self.setup.think_ps + self.setup.cost.request_ps
             self.issued += 1
@@ -127,7 +126,7 @@ class ReferenceFleet:
             _, row = heapq.heappop(self.moving)
             self.send(row, self.chosen(back, row), handed_over=True)
 
-    def chosen(self, takers: list[Replica], row: int) -> Replica:
+    def chosen(self, takers: list[ReferenceReplica], row: int) -> ReferenceReplica:
         """The balancer's choice; the first of those that are alike."""
         role, prefix = takers[0].role, int(self.setup.trace.prefix[row])
         if self.setup.balancer == ROUND_ROBIN:
@@ -146,7 +145,7 @@ class ReferenceFleet:
         self.last[role, prefix] = last
         return last
 
-    def send(self, row: int, replica: Replica, *, handed_over: bool) -> None:
+    def send(self, row: int, replica: ReferenceReplica, *, handed_over: bool) -> None:
         """Put a request into a replica's queue."""
         setup, trace = self.setup, self.setup.trace
         prompt, prefix = int(trace.prompt[row]), int(trace.prefix[row])

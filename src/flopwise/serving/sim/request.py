@@ -11,17 +11,17 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.serving.disaggregated import moved_s
-from flopwise.serving.estimate import ServeJob
+from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache, made_by, merged, with_hits
-from flopwise.serving.sim.elastic import Elastic, elastic
-from flopwise.serving.sim.engine import Limits, Replica, replica
-from flopwise.serving.sim.result import Simulated
+from flopwise.serving.sim.caching import ResponseCache, made_by, merge_hits, with_hits
+from flopwise.serving.sim.elastic import AutoscaledRun, elastic
+from flopwise.serving.sim.engine import Replica, ReplicaLimits, replica
+from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.spec import Scheduling
 
 SEED_OF_PROMPTS = 1
@@ -39,9 +39,9 @@ class SimulationRequest:
     job: ServeJob
     traffic: Traffic
     scheduling: Scheduling
-    trace: Trace
+    trace: RequestTrace
     replica: Replica
-    limits: Limits
+    limits: ReplicaLimits
     transfer: Transfer | None
     assumptions: tuple[str, ...]
     cache: ResponseCache | None = None
@@ -81,16 +81,16 @@ class SimulationRequest:
         return replace(self, trace=self.requests, cache=None, makers=None)
 
     @cached_property
-    def requests(self) -> Trace:
+    def requests(self) -> RequestTrace:
         """The requests as users send them: those that the cache answers as long as the ones whose answers they get."""
         return self.trace if self.makers is None else with_hits(self.trace, self.makers)
 
     @cached_property
-    def computed(self) -> Trace:
+    def computed_requests(self) -> RequestTrace:
         """The requests that reach the replicas."""
         return self.requests if self.makers is None else self.requests.take(self.makers < 0)
 
-    def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> Simulated:
+    def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> SimulatedRun:
         """What users see of a fixed number of replicas.
 
         Raises:
@@ -100,7 +100,7 @@ class SimulationRequest:
             raise SpecError(f"{replicas} replicas; allowed: from 1")
         schedulers = self.replica.schedulers
         run = simulate(
-            self.computed,
+            self.computed_requests,
             self.replica.cost,
             self.limits,
             replicas=replicas * schedulers,
@@ -120,19 +120,19 @@ class SimulationRequest:
         rule: Autoscaling,
         on_compile: Callable[[], None] | None = None,
         report: Callable[[float, float], None] | None = None,
-    ) -> Elastic:
+    ) -> AutoscaledRun:
         """What users see of replicas that follow `rule`."""
         run = elastic(
-            self.computed, self.replica.cost, self.limits, rule, schedulers=self.replica.schedulers,
+            self.computed_requests, self.replica.cost, self.limits, rule, schedulers=self.replica.schedulers,
             balancer=self.scheduling.balancer, policy=self.scheduling.policy, on_compile=on_compile, report=report,
         )  # fmt: skip
         return replace(run, simulated=self._with_cached_answers(run.simulated))
 
-    def _with_cached_answers(self, run: Simulated) -> Simulated:
-        """A run of `computed` and the answers that the cache gave."""
+    def _with_cached_answers(self, run: SimulatedRun) -> SimulatedRun:
+        """A run of `computed_requests` and the answers that the cache gave."""
         if self.makers is None or self.cache is None:
             return run
-        return merged(run, self.requests, self.makers, self.cache.hit_s)
+        return merge_hits(run, self.requests, self.makers, self.cache.hit_s)
 
 
 def simulation_request(

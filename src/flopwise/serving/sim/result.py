@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flopwise.errors import SpecError
 from flopwise.ops.types import Array
 from flopwise.serving.sim.engine import REASONS
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 PARTS = 128
 """Bins an octave of the histogram of gaps: each is 0.4 to 0.8 % wide, and its edges are whole picoseconds."""
@@ -103,7 +104,7 @@ class Slo(NamedTuple):
     e2e_s: float | None = None
 
 
-class Summary(NamedTuple):
+class RunSummary(NamedTuple):
     """The figures of a run; SI units."""
 
     requests: int
@@ -133,10 +134,10 @@ class Summary(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class SimulatedRun:
     """A run: all columns have the rows of the trace that was given."""
 
-    trace: Trace
+    trace: RequestTrace
     reasons: Column  # why a request was dropped, 0: it was not
     outcome: Outcome
     itl: Column  # tokens after the first, by bin of the time since the one before
@@ -212,7 +213,7 @@ class Simulated:
         edges = bin_edges_ps()
         return float(edges[place] + edges[place + 1] - 1) / 2 / PS
 
-    def summary(self, slo: Slo | None = None) -> Summary:
+    def summary(self, slo: Slo | None = None) -> RunSummary:
         """Percentiles, rates and shares of the whole run."""
         done = self.outcome.finish_ps >= 0
         arrived = self.outcome.arrival_ps >= 0
@@ -226,7 +227,7 @@ class Simulated:
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
         waited, ran = self.wait_s, _between(self.outcome.start_ps, self.outcome.finish_ps)
         ran[self.cached] = np.nan
-        return Summary(
+        return RunSummary(
             requests=len(self.trace),
             completed=completed,
             dropped=dropped,
@@ -265,3 +266,46 @@ def percentiles(seconds: Array) -> Percentiles:
     if not len(there):
         return Percentiles(*(float("nan"),) * len(PERCENTILES))
     return Percentiles(*np.percentile(there, PERCENTILES).tolist())
+
+
+class Switches:
+    """Starts and drains of some replicas, and so the hours that they cost; times in picoseconds."""
+
+    def __init__(self, replicas: int) -> None:
+        """All off."""
+        self.on_ps: list[int | None] = [None] * replicas  # None: off
+        self.drained_ps: list[int | None] = [None] * replicas  # None: not drained since it was started
+        self.before_ps = [0] * replicas  # on, up to the last drain that has ended
+
+    def start(self, replica: int, on_ps: int, *, busy: bool, ended_ps: int) -> None:
+        """A replica is on from then on.
+
+        Raises:
+            SpecError: it is on, or has not ended what it has.
+        """
+        if busy or (self.on_ps[replica] is not None and self.drained_ps[replica] is None):
+            raise SpecError(f"replica {replica} is on; a replica must be drained and empty before it is started again")
+        self.before_ps[replica] += self._up_ps(replica, on_ps, ended_ps, busy=False)
+        self.on_ps[replica], self.drained_ps[replica] = on_ps, None
+
+    def drain(self, replica: int, now_ps: int) -> None:
+        """A replica goes off once it is empty."""
+        if self.drained_ps[replica] is None:
+            self.drained_ps[replica] = now_ps
+
+    def _up_ps(self, replica: int, now_ps: int, ended_ps: int, *, busy: bool) -> int:
+        """Since it was last started; a drained replica is on until its last step ends."""
+        on, drained = self.on_ps[replica], self.drained_ps[replica]
+        if on is None:
+            return 0
+        until = now_ps if drained is None or busy else max(drained, ended_ps)
+        return max(until - on, 0)
+
+    def totals(self, rows: Column, now_ps: int) -> ReplicaTotals:
+        """`rows`: the fields of `ReplicaTotals` but the time on; then the end of the last step, and requests left."""
+        *fields, ended, left = rows
+        up = [
+            before + self._up_ps(place, now_ps, int(ended[place]), busy=bool(left[place]))
+            for place, before in enumerate(self.before_ps)
+        ]
+        return ReplicaTotals._make([*fields[:5], np.array(up, dtype=np.int64), *fields[5:]])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.assist import assisted_requests
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
-from flopwise.serving.sim.joining import begins_ps
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.policies import balancer_number, ranks
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.technique_effects import assisted_requests
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.sim.user_ramp import user_start_ps
 
 WHOLE, PREFILL, DECODE = range(3)
 """What a replica does: all, prompts only, or answers only."""
@@ -40,13 +40,13 @@ class Transfer:
 class Setup:
     """All that an engine needs. Built by `setup`."""
 
-    trace: Trace  # requests that can run, with one token of output for each step that they take
+    trace: RequestTrace  # requests that can run, with one token of output for each step that they take
     kept: Column  # their rows in the trace that was given
     reasons: Column  # of all rows: why they were dropped, 0 where they were not
     rank: Column  # place in the order of the policy
     fcfs: bool  # that order is the order of arrival
     cost: StepCost
-    limits: Limits
+    limits: ReplicaLimits
     roles: tuple[int, ...]  # of each replica: WHOLE, or PREFILL and DECODE
     on: tuple[bool, ...]  # which of them are there from the start
     balancer: int
@@ -57,9 +57,9 @@ class Setup:
 
 
 def setup(
-    trace: Trace,
+    trace: RequestTrace,
     cost: StepCost,
-    limits: Limits,
+    limits: ReplicaLimits,
     *,
     replicas: int = 1,
     balancer: str = "round-robin",
@@ -99,7 +99,7 @@ def setup(
     if users is not None:
         left = left.arriving(np.full(len(left), left.arrival_ps[0] if len(left) else 0, dtype=np.int64))
         if len(left) and not together:
-            left = left.arriving(begins_ps(left, users, replicas, cost, limits))
+            left = left.arriving(user_start_ps(left, users, replicas, cost, limits))
     path = transfer or Transfer()
     moved = np.rint((path.latency_s + path.s_per_token * left.prompt) * PS).astype(np.int64)
     return Setup(

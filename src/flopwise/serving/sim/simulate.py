@@ -9,11 +9,11 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Limits
+from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.reference_fleet import ReferenceFleet
-from flopwise.serving.sim.result import Outcome, ReplicaTotals, Simulated, Standing, Timeline
+from flopwise.serving.sim.result import Outcome, ReplicaTotals, SimulatedRun, Standing, Timeline
 from flopwise.serving.sim.setup import Setup, setup
-from flopwise.serving.sim.trace import PS, Column, Trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 Engine = Literal["fast", "reference"]
 LATEST_PS = 2**62
@@ -21,7 +21,7 @@ LATEST_PS = 2**62
 SHORTEST_SAMPLE_PS = PS // 100
 
 
-class Fleet(Protocol):
+class SimulatedFleet(Protocol):
     """Replicas that can be advanced in time and read, started and drained in between.
 
     Replicas are numbered as `Setup.roles`. Nothing that has happened is undone: `until_ps` only grows, and a step
@@ -50,15 +50,15 @@ class Fleet(Protocol):
         """Histogram of the gaps between tokens."""
 
     @property
-    def done(self) -> int:
+    def answered_count(self) -> int:
         """Requests that are answered."""
 
     @property
-    def held(self) -> int:
+    def unassigned_count(self) -> int:
         """Requests that have come and that no replica takes."""
 
 
-def fleet(plan: Setup, engine: Engine = "fast", on_compile: Callable[[], None] | None = None) -> Fleet:
+def fleet(plan: Setup, engine: Engine = "fast", on_compile: Callable[[], None] | None = None) -> SimulatedFleet:
     """Replicas of a setup, ready to be advanced; `on_compile` is called where the core must be compiled first.
 
     Raises:
@@ -74,15 +74,15 @@ def fleet(plan: Setup, engine: Engine = "fast", on_compile: Callable[[], None] |
 
 
 def simulate(
-    trace: Trace,
+    trace: RequestTrace,
     cost: StepCost,
-    limits: Limits,
+    limits: ReplicaLimits,
     *,
     engine: Engine = "fast",
     samples: int = 200,
     on_compile: Callable[[], None] | None = None,
     **arrangement: Any,
-) -> Simulated:
+) -> SimulatedRun:
     """Run a trace to its end; `arrangement`: replicas and how requests reach them, the keywords of `setup`.
 
     `samples`: of the timeline, at least; at most twice as many. `engine`: both give the same result to the last bit.
@@ -94,10 +94,10 @@ def simulate(
         raise SpecError(f"{samples} samples; allowed: from 1")
     plan = setup(trace, cost, limits, **arrangement)
     machines = fleet(plan, engine, on_compile)
-    return collected(trace, plan, machines, sampled(machines, plan, samples))
+    return run_result(trace, plan, machines, advance_to_end(machines, plan, samples))
 
 
-class Sample(NamedTuple):
+class TimelineSample(NamedTuple):
     """Sums over replicas at one time."""
 
     time_ps: int
@@ -107,21 +107,21 @@ class Sample(NamedTuple):
     replicas: int
 
 
-def sample(machines: Fleet, time_ps: int) -> Sample:
+def sample(machines: SimulatedFleet, time_ps: int) -> TimelineSample:
     """The state of all replicas; requests that none takes are queued, too."""
     now = machines.totals()
-    queue = int(now.queue.sum()) + machines.held
-    return Sample(time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum()))
+    queue = int(now.queue.sum()) + machines.unassigned_count
+    return TimelineSample(time_ps, queue, int(now.running.sum()), int(now.blocks.sum()), int(now.on.sum()))
 
 
-def sampled(machines: Fleet, plan: Setup, samples: int) -> list[Sample]:
+def advance_to_end(machines: SimulatedFleet, plan: Setup, samples: int) -> list[TimelineSample]:
     """Advance to the end; samples at equal distances, at a distance that doubles when there are too many."""
     rows = len(plan.trace)
     last = int(plan.trace.arrival_ps[-1]) if rows and not plan.users else 0
     distance = max(last // samples, SHORTEST_SAMPLE_PS)
-    taken: list[Sample] = []
+    taken: list[TimelineSample] = []
     time_ps = 0
-    while machines.done < rows:
+    while machines.answered_count < rows:
         time_ps += distance
         if time_ps > LATEST_PS:
             raise SpecError(f"the run is not over after {LATEST_PS / PS / 86400:.0f} days; the load is beyond reason")
@@ -132,7 +132,9 @@ def sampled(machines: Fleet, plan: Setup, samples: int) -> list[Sample]:
     return taken
 
 
-def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample]) -> Simulated:
+def run_result(
+    trace: RequestTrace, plan: Setup, machines: SimulatedFleet, samples: list[TimelineSample]
+) -> SimulatedRun:
     """The result of a run, in the rows of the trace that was given; also for those who steer replicas themselves."""
     outcome, totals = machines.outcome(), machines.totals()
     if len(plan.kept) < len(trace):
@@ -143,9 +145,9 @@ def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample])
             every.arrival_ps[:] = trace.arrival_ps
         outcome = every
     hits, steps = every_row(plan, trace)
-    columns = np.array(samples, dtype=np.int64).reshape(-1, len(Sample._fields)).T
+    columns = np.array(samples, dtype=np.int64).reshape(-1, len(TimelineSample._fields)).T
     ends = outcome.finish_ps.max(initial=0), outcome.first_ps.max(initial=0)
-    return Simulated(
+    return SimulatedRun(
         trace=trace,
         reasons=plan.reasons,
         outcome=outcome,
@@ -160,7 +162,7 @@ def collected(trace: Trace, plan: Setup, machines: Fleet, samples: list[Sample])
     )
 
 
-def every_row(plan: Setup, trace: Trace) -> tuple[Column | None, Column | None]:
+def every_row(plan: Setup, trace: RequestTrace) -> tuple[Column | None, Column | None]:
     """(tokens found, steps of an answer) in the rows of the trace that was given; None where they are as always."""
     hits = np.zeros(len(trace), dtype=np.int64)
     hits[plan.kept] = plan.hits

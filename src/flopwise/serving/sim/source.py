@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from flopwise.serving.sim.lengths import Lengths
-    from flopwise.serving.sim.trace import Trace
+    from flopwise.serving.sim.trace import RequestTrace
 
 DEFAULT_DURATION_S = 600.0
 """How long requests arrive where nothing is said."""
@@ -128,7 +128,7 @@ class Traffic(Spec):
         named["weekend"] = self.weekend
         return {name: value for name, value in named.items() if value is not None}
 
-    def drawn(self) -> Trace:
+    def drawn(self) -> RequestTrace:
         """The requests.
 
         Raises:
@@ -138,12 +138,12 @@ class Traffic(Spec):
 
         self.check()
         if self.trace is not None:
-            return self._read(self.trace)
+            return self._read_trace(self.trace)
         rng = np.random.default_rng(self.seed)
         arrival_s = self._arrivals(rng)
         return self._with_lengths(arrival_s, rng)
 
-    def _read(self, path: Path) -> Trace:
+    def _read_trace(self, path: Path) -> RequestTrace:
         from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
         from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
 
@@ -181,7 +181,7 @@ class Traffic(Spec):
             raise SpecError(f"{self.rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
         return arrival_s
 
-    def _with_lengths(self, arrival_s: np.ndarray, rng: np.random.Generator) -> Trace:
+    def _with_lengths(self, arrival_s: np.ndarray, rng: np.random.Generator) -> RequestTrace:
         from flopwise.serving.sim.lengths import Lengths, empirical  # noqa: PLC0415 - commands start without them
         from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
         from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them

@@ -21,7 +21,7 @@ MOST_TOKENS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class RequestTrace:
     """Requests by time of arrival; int64 columns of one length. Built by `trace`, which checks them."""
 
     arrival_ps: Column
@@ -46,11 +46,11 @@ class Trace:
         span = float(self.arrival_ps[-1] - self.arrival_ps[0]) / PS
         return (len(self) - 1) / span if span else float("inf")
 
-    def take(self, rows: Array) -> Trace:
+    def take(self, rows: Array) -> RequestTrace:
         """Some of the requests: a mask, or row numbers in the order wanted."""
-        return Trace(**{name: getattr(self, name)[rows] for name in self.__slots__})
+        return RequestTrace(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
-    def arriving(self, arrival_ps: Column) -> Trace:
+    def arriving(self, arrival_ps: Column) -> RequestTrace:
         """The same requests at other times, which must ascend."""
         return replace(self, arrival_ps=arrival_ps)
 
@@ -67,7 +67,7 @@ def trace(
     prefix: Numbers | None = None,
     prefix_tokens: Numbers | None = None,
     deadline_s: Numbers | None = None,
-) -> Trace:
+) -> RequestTrace:
     """Requests of these columns; times in seconds, `deadline_s` from the start of the clock (negative: none).
 
     Raises:
@@ -86,7 +86,7 @@ def trace(
             "sort the requests by arrival"
         )
     none, shared = np.full(rows, -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)
-    built = Trace(
+    built = RequestTrace(
         arrival_ps=arrival,
         prompt=_counts(prompt_tokens, "prompt_tokens", least=1),
         output=_counts(output_tokens, "output_tokens", least=1),

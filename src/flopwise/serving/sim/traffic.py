@@ -22,7 +22,7 @@ MOST_PEAK = 50.0
 """Peak over mean that a daily profile may have."""
 
 
-def _checked(rate_per_s: float, duration_s: float) -> float:
+def _expected_requests(rate_per_s: float, duration_s: float) -> float:
     """The number of requests to expect.
 
     Raises:
@@ -43,7 +43,7 @@ def _checked(rate_per_s: float, duration_s: float) -> float:
 def uniform(rate_per_s: float, duration_s: float, rng: Rng) -> Seconds:
     """Equal gaps; shape (rate x duration,). Raises: SpecError: rate or duration not above 0. Source: definition."""
     del rng
-    count = max(1, round(_checked(rate_per_s, duration_s)))
+    count = max(1, round(_expected_requests(rate_per_s, duration_s)))
     return np.arange(count) / rate_per_s
 
 
@@ -54,7 +54,7 @@ def poisson(rate_per_s: float, duration_s: float, rng: Rng) -> Seconds:
     Processes, theorem 2.3.1).
     Raises: SpecError: rate or duration not above 0.
     """
-    count = int(rng.poisson(_checked(rate_per_s, duration_s)))
+    count = int(rng.poisson(_expected_requests(rate_per_s, duration_s)))
     return np.sort(rng.random(count)) * duration_s
 
 
@@ -65,7 +65,7 @@ def gamma(rate_per_s: float, duration_s: float, rng: Rng, *, cv: float = 2.0) ->
     Assumes: gaps are independent; the first is one of the stationary process only in the limit of many.
     Raises: SpecError: rate, duration or cv not above 0.
     """
-    expected = _checked(rate_per_s, duration_s)
+    expected = _expected_requests(rate_per_s, duration_s)
     if not (math.isfinite(cv) and 0 < cv <= 100):
         raise SpecError(f"burstiness (cv) {cv:g} is out of range; allowed: above 0, up to 100 (1 is Poisson)")
     shape = cv**-2
@@ -121,7 +121,7 @@ def varying(
     section 4.7).
     Raises: SpecError: rate or duration not above 0, or a shape without a rate.
     """
-    _checked(rate_per_s, duration_s)
+    _expected_requests(rate_per_s, duration_s)
     shape = np.asarray(shape, dtype=float)
     if not (shape.size and np.isfinite(shape).all() and (shape >= 0).all() and shape.any()):
         raise SpecError("a traffic profile needs rates of 0 and above, one of them above 0")

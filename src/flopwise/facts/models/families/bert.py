@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise, Stack, Table
+from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Stack
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -69,11 +69,11 @@ def encoder(c: Fields, width: int, before: Items, rows: list[Items], after: Item
 
 def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool) -> Items:
     """Word, position and type embeddings, their sum and its norm."""
-    out: list[Item] = [Table(name="embed_tokens", rows=c.size("vocab_size"), dim=dim, shard="row")]
+    out: list[Item] = [Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=dim, shard="row")]
     if positions:
-        out.append(Table(name="embed_positions", rows=positions, dim=dim, position=True))
+        out.append(Embedding(name="embed_positions", rows=positions, dim=dim, position=True))
     if types:
-        out.append(Table(name="embed_types", rows=types, dim=dim))
+        out.append(Embedding(name="embed_types", rows=types, dim=dim))
     out += [residual("embed/add", dim), LAYER_NORM("embed/norm", dim)]
     if dropout:
         out.append(Pointwise(name="embed/dropout", dim=dim, kind="dropout"))
@@ -96,7 +96,9 @@ def bert(c: Fields) -> Model:
     if mpnet:  # one table of relative positions for all layers
         before = (
             *before,
-            Table(name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True),
+            Embedding(
+                name="embed_relative", rows=c.size("relative_attention_num_buckets", 32), dim=a.heads, position=True
+            ),
         )
     after = () if c.model_type == "electra" else pooler(a.width)
     return encoder(c, a.width, before, [layer] * layers, after)
@@ -141,7 +143,7 @@ def modernbert(c: Fields) -> Model:
         )  # fmt: skip
         rows.append(items if i else tuple(_without_norm(items)))
     before = (
-        Table(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"),
+        Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=base.width, shard="row"),
         norm("embed/norm", base.width),
     )
     return encoder(c, base.width, before, rows, (norm("norm", base.width),))
@@ -181,7 +183,7 @@ def deberta(c: Fields) -> Model:
     absolute = c.size("max_position_embeddings") if c.flag("position_biased_input", default=True) else 0
     before: Items = embeddings(c, width, types=c.count("type_vocab_size"), positions=absolute, dropout=dropout)
     if rows_of_table:
-        before = (*before, Table(name="embed_relative", rows=rows_of_table, dim=width, position=True))
+        before = (*before, Embedding(name="embed_relative", rows=rows_of_table, dim=width, position=True))
         if "layer_norm" in c.text("norm_rel_ebd", "none"):
             before = (*before, LAYER_NORM("embed_relative/norm", width))
     kernel = c.count("conv_kernel_size")

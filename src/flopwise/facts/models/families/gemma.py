@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flopwise.facts.architecture import Item, Layer, Linear, Model, Norm, Pointwise, Stack, Table, Weight
+from flopwise.facts.architecture import Embedding, Item, Layer, Linear, Model, Norm, Pointwise, Stack, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import RMS, Items, Mixture, activation, mlp, moe, residual
 from flopwise.facts.models.families.llama import Traits, language_model, windows
@@ -22,7 +22,7 @@ def _per_layer_inputs(c: Fields, width: int, layers: int) -> tuple[Items, Items]
         return (), ()
     # the table is read, never multiplied, and can stay off the accelerator: "effective" sizes such as E4B leave it out
     before = (
-        Table(
+        Embedding(
             name="embed_tokens_per_layer",
             rows=c.size("vocab_size_per_layer_input"),
             dim=dim * layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Table
+from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -53,7 +53,7 @@ def model(c: Fields, f: Frame) -> Model:
     embed = f.embed_dim or width
     wide: list[Item] = []
     if f.positions:
-        wide.append(Table(name="embed_positions", rows=f.positions, dim=width, position=True))
+        wide.append(Embedding(name="embed_positions", rows=f.positions, dim=width, position=True))
         wide.append(residual("embed/add", width))
     if f.dropout and c.model_type not in ("opt", "bloom"):  # these two drop nothing between embedding and first layer
         wide.append(Pointwise(name="embed/dropout", dim=width, kind="dropout"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Item, Linear, Model, Pointwise, Stack, Table, Weight
+from flopwise.facts.architecture import Embedding, Item, Linear, Model, Pointwise, Stack, Weight
 from flopwise.facts.models.attend import attention, cross_attention
 from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, arranged, distinct
 from flopwise.facts.models.families import family
@@ -211,12 +211,12 @@ def mllama(c: Fields) -> Model:
     layers = [once.kinds[i].items for i in once.order] + [(*globals_.kinds[i].items, gates) for i in globals_.order]
     kinds, order = distinct(layers)
     tables: Items = (
-        Table(name="embed_tiles/positions", rows=ratios, dim=tiles * tokens * local.width, position=True),
-        Table(name="embed_tiles/before", rows=ratios, dim=tiles * local.width, position=True),
-        Table(name="embed_tiles/after", rows=ratios, dim=tiles * local.width, position=True),
+        Embedding(name="embed_tiles/positions", rows=ratios, dim=tiles * tokens * local.width, position=True),
+        Embedding(name="embed_tiles/before", rows=ratios, dim=tiles * local.width, position=True),
+        Embedding(name="embed_tiles/after", rows=ratios, dim=tiles * local.width, position=True),
         Weight(name="embed_tiles/gates", numel=3),
     )
-    weights = tuple(Weight(name=t.name, numel=t.rows * t.dim) if isinstance(t, Table) else t for t in tables)
+    weights = tuple(Weight(name=t.name, numel=t.rows * t.dim) if isinstance(t, Embedding) else t for t in tables)
     tower = replace(once, kinds=kinds, order=order, before=(*once.before, *weights), tokens_per_sample=tiles * tokens)
     items = (Linear(name="projector/fc", inputs=v.size("vision_output_dim"), outputs=text.stacks[0].width, bias=True),)
     return joined(c, text, tower, items, tiles * tokens)
@@ -239,5 +239,5 @@ def mllama_text(c: Fields) -> Model:
     model = language_model(c, t, base, [crossed if n == "cross" else plain for n in names], names)
     stack = model.stacks[0]
     spare = 8  # rows that the class adds to the table
-    table = Table(name="embed_tokens", rows=c.size("vocab_size") + spare, dim=base.width, shard="row")
+    table = Embedding(name="embed_tokens", rows=c.size("vocab_size") + spare, dim=base.width, shard="row")
     return replace(model, stacks=(replace(stack, before=(table, *stack.before[1:])),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise, Stack, Table
+from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Stack
 from flopwise.facts.models.attend import Attention, attention, cross_attention
 from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, Normal, activation, distinct, mlp, residual
 from flopwise.facts.models.fields import Fields
@@ -61,7 +61,7 @@ def t5(c: Fields) -> Model:
     depth = c.layers("num_layers")
     below = c.maybe("num_decoder_layers") or depth
     vocab, tied = c.size("vocab_size"), c.flag("tie_word_embeddings", default=True)
-    shared = Table(name="embed_tokens", rows=vocab, dim=width, shard="row")
+    shared = Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row")
     head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=tied)
     encoder_rows = [layer(decoder=False, first=i == 0) for i in range(min(depth, 2))]
     decoder_rows = [layer(decoder=True, first=i == 0) for i in range(min(below, 2))]
@@ -139,12 +139,12 @@ def bart(c: Fields) -> Model:
     width, vocab, positions = c.size("d_model"), c.size("vocab_size"), c.size("max_position_embeddings")
     act = c.text("activation_function", "gelu")
     place = (
-        Table(name="embed_positions", rows=positions + 2, dim=width, position=True),
+        Embedding(name="embed_positions", rows=positions + 2, dim=width, position=True),
         residual("embed/add", width),
         LAYER_NORM("embed/norm", width),
     )
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
-    table = Table(name="embed_tokens", rows=vocab, dim=width, shard="row")
+    table = Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row")
     head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
     decoder = _stack(
         "decoder", width, (table, *place), [_layer(c, a, hidden, act, cross=True, pre=False)] * depth, (head,)
@@ -165,8 +165,8 @@ def whisper(c: Fields) -> Model:
     act = c.text("activation_function", "gelu")
     a, hidden, depth = _half(c, "decoder", causal=True, whisper=True)
     before: Items = (
-        Table(name="embed_tokens", rows=vocab, dim=width, shard="row"),
-        Table(name="embed_positions", rows=target, dim=width, position=True),
+        Embedding(name="embed_tokens", rows=vocab, dim=width, shard="row"),
+        Embedding(name="embed_positions", rows=target, dim=width, position=True),
         residual("embed/add", width),
     )
     head = Linear(name="lm_head", inputs=width, outputs=vocab, shard="column", tied=_tied(c))
@@ -183,7 +183,7 @@ def whisper(c: Fields) -> Model:
         Pointwise(name="conv1/gelu", dim=2 * width, kind="gelu"),
         Convolution(name="conv2", channels=width, kernel=3, outputs=width, stride=2),
         Pointwise(name="conv2/gelu", dim=width, kind="gelu"),
-        Table(name="embed_positions", rows=source, dim=width, position=True),
+        Embedding(name="embed_positions", rows=source, dim=width, position=True),
         residual("embed/add", width),
     )
     rows = [_layer(c, a, hidden, act, cross=False, pre=True)] * depth

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import Item, Linear, Model, Norm, Pointwise, Stack, Table, Weight
+from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Stack, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal, activation, arranged, distinct, mlp, residual
 from flopwise.facts.models.fields import Fields
@@ -80,7 +80,7 @@ class Tower:
             before.append(Weight(name="class_token", numel=self.extra_tokens * w + self.weights))
         if self.positions:
             before += [
-                Table(name="embed_positions", rows=self.positions, dim=w, position=True),
+                Embedding(name="embed_positions", rows=self.positions, dim=w, position=True),
                 residual("embed/add", w),
             ]
         if self.pre_norm:
@@ -247,8 +247,8 @@ def _text_tower(c: Fields, after: Items, *, causal: bool) -> Stack:
     kinds, order = distinct([layer] * c.layers())
     positions = c.size("max_position_embeddings")
     before = (
-        Table(name="embed_tokens", rows=c.size("vocab_size"), dim=width, shard="row"),
-        Table(name="embed_positions", rows=positions, dim=width, position=True),
+        Embedding(name="embed_tokens", rows=c.size("vocab_size"), dim=width, shard="row"),
+        Embedding(name="embed_positions", rows=positions, dim=width, position=True),
         residual("embed/add", width),
     )
     return Stack(

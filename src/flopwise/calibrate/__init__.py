@@ -1,0 +1,1 @@
+"""Constants fitted to published measurements: few, shared, bounded, each drawn to what is known of it beforehand."""

@@ -1,0 +1,166 @@
+"""The bill of an allocation: its machines as rows with intervals, and the month by what it is for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from flopwise.fleet.assessment import Allotment, MonthlyCost
+from flopwise.fleet.model import VOLUMES, rented
+from flopwise.fleet.own_machines import OwnOffer
+from flopwise.fleet.replica_scaling import replica_load
+from flopwise.units import HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.fleet.allocate import AllocationProblem
+    from flopwise.fleet.model import Allocation, ChosenWorkload, Machine, MonthlyOption, Platform, Taken
+    from flopwise.fleet.replica_scaling import ReplicaLoad
+
+IDLE = "idle"
+"""Role and environment of machines that are paid and carry nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolvedFleet:
+    """A fleet with its allocation and its bill: what every part of an assessment reads."""
+
+    platform: Platform
+    facts: Facts
+    problem: AllocationProblem
+    allocation: Allocation
+    chosen: tuple[ChosenWorkload, ...]
+    rows: tuple[Allotment, ...]
+    cost: MonthlyCost
+
+    @cached_property
+    def by_name(self) -> dict[str, ChosenWorkload]:
+        """The workloads by name."""
+        return {c.name: c for c in self.chosen}
+
+    @property
+    def primary(self) -> Iterator[tuple[Allotment, Taken, ChosenWorkload]]:
+        """Rows of the bill for machines that carry workloads, with those."""
+        for row, taken in zip(self.rows, self.allocation.taken, strict=False):
+            if row.role == "primary":
+                yield row, taken, self.chosen[taken.option.workload]
+
+    @cached_property
+    def loads(self) -> tuple[ReplicaLoad | None, ...]:
+        """The load of each row of the bill; None where it is no service's on machines."""
+        loads = [replica_load(taken, self.chosen[taken.option.workload]) for taken in self.allocation.taken]
+        return (*loads, *[None] * len(self.allocation.idle))
+
+    @cached_property
+    def volumes(self) -> dict[int, tuple[float, float]]:
+        """(storage, traffic) of each workload by its number, USD a month, over the providers that carry it."""
+        sums: dict[int, tuple[float, float]] = {}
+        for (number, provider), share in self.allocation.volumes.items():
+            bill, (storage, traffic) = self.problem.volumes[number, provider], sums.get(number, (0.0, 0.0))
+            sums[number] = storage + share * bill.storage, traffic + share * bill.traffic
+        return sums
+
+
+def allotments(
+    made: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload] = ()
+) -> list[Allotment]:
+    """The machines of an allocation: a row for each that is taken, in their order, then idle own machines.
+
+    Intervals are those of the `chosen` workloads' figures; without them they are what is planned.
+    """
+    sharers: dict[Machine, set[int]] = defaultdict(set)
+    for taken in allocation.taken:
+        if taken.option.pooled:
+            sharers[taken.option.machine].add(taken.option.workload)
+    rows = [
+        _allotment(
+            made, taken, len(sharers[taken.option.machine]) > 1, allocation.pools.get(taken.option.machine, 0),
+            _interval(taken, chosen[taken.option.workload]) if chosen else (taken.usd, taken.usd),
+        )
+        for taken in allocation.taken
+    ]  # fmt: skip
+    owned = {o.machine: o for o in made.options if o.machine in allocation.idle}
+    return rows + [_idle_row(owned[machine], count, usd) for machine, (count, usd) in allocation.idle.items()]
+
+
+def _allotment(
+    made: AllocationProblem, taken: Taken, shared: bool, machines: int, interval: tuple[float, float]
+) -> Allotment:
+    option, job, rules = taken.option, made.items[taken.option.workload].job, made.rules
+    busy, paid = option.busy_hours, option.paid_hours
+    if taken.role == "backup":
+        paid = busy = HOURS_PER_MONTH if rules.backup_on else rules.backup_hours
+    rate, work = option.usd_per_hour, max(busy * taken.count, 1e-12)
+    return Allotment(
+        workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
+        instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
+        hours_per_month=paid, usd_per_hour=rate, usd_per_hour_effective=None if rate is None else taken.usd / work,
+        usd_per_month=taken.usd, usd_low=interval[0], usd_high=interval[1],
+        price_date=_price_date(option.offer, machines), role=taken.role,
+        pool=f"{option.instance} {option.purchase}" if shared else "", num_gpus=taken.count * option.gpus_each,
+    )  # fmt: skip
+
+
+def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
+    """10-90 % interval of USD a month: runs take longer or shorter, services need more or fewer machines.
+
+    What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
+    """
+    usd, load, figures = taken.usd, replica_load(taken, chosen), chosen.figures
+    if load is not None:
+        less, more = load.interval_usd(1.0)
+        return min(usd, usd + less), max(usd, usd + more)
+    option = taken.option
+    if figures is None or taken.role == "backup" or option.pooled or not rented(option.purchase):
+        return usd, usd
+    return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
+
+
+def _idle_row(option: MonthlyOption, count: int, usd: float) -> Allotment:
+    """Machines that are paid and carry nothing."""
+    offer = option.offer
+    return Allotment(
+        workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
+        gpu=offer.accelerator, purchase=option.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
+        usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
+        usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
+    )  # fmt: skip
+
+
+def _price_date(offer: Offer, machines: int) -> str:
+    """The day of the price that is paid; empty of own machines that were all there, where their price is spent."""
+    if isinstance(offer, OwnOffer) and offer.machines.sunk and machines <= offer.machines.count:
+        return ""
+    return offer.price_date
+
+
+def monthly_cost(
+    made: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
+) -> tuple[MonthlyCost, list[str]]:
+    """The bill by what it is for, and where its prices are from. Storage and traffic go with the machines."""
+    by: dict[str, dict[str, float]] = {
+        name: defaultdict(float) for name in ("provider", "environment", "workload", "purchase")
+    }
+    for row in rows:
+        for name, sums in by.items():
+            sums[getattr(row, name) or IDLE] += row.usd_per_month
+    storage = traffic = 0.0
+    notes: list[str] = []
+    for (number, provider), share in allocation.volumes.items():
+        job, bill = made.items[number].job, made.volumes[number, provider]
+        storage, traffic = storage + share * bill.storage, traffic + share * bill.traffic
+        keys = {"provider": provider, "environment": job.environment, "workload": job.name, "purchase": VOLUMES}
+        for name, key in keys.items():
+            by[name][key] += share * bill.usd
+        notes += bill.notes
+    compute, low, high = (sum(getattr(row, n) for row in rows) for n in ("usd_per_month", "usd_low", "usd_high"))
+    ordered = {f"by_{name}": dict(sorted(sums.items(), key=lambda entry: -entry[1])) for name, sums in by.items()}
+    cost = MonthlyCost(
+        total=compute + storage + traffic, low=low + storage + traffic, high=high + storage + traffic,
+        compute=compute, storage=storage, traffic=traffic, **ordered,
+    )  # fmt: skip
+    return cost, list(dict.fromkeys(notes))

@@ -1,0 +1,452 @@
+"""What the parts of an assessment share, as plain data: workloads, policies, machines for a month, the allocation.
+
+Machines are three records from end to end: a `Candidate` of the search, what it is for a month (`MonthlyOption`), and
+how many of it are taken (`Taken`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flopwise.errors import SpecError
+from flopwise.fleet.spec import API, OWNED, RUNS, MonthSpreads
+from flopwise.search.workload_file import place
+from flopwise.units import HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.facts.offers import Offer
+    from flopwise.fleet.onprem import Site
+    from flopwise.fleet.schedules import WeeklySchedule
+    from flopwise.fleet.spec import Fleet, Job
+    from flopwise.ops.types import Array
+    from flopwise.search.answer import Candidate, Plan
+    from flopwise.search.workload import Resolved
+
+Machine = tuple[str, str, str, str]
+"""Provider, region, instance and purchase: what tells machines apart that workloads may share."""
+VOLUMES = "storage and traffic"
+"""What volumes are bought as, beside machines."""
+
+
+def rented(purchase: str) -> bool:
+    """Whether machines bought so are a cloud's, at a price that it may change."""
+    return purchase not in {OWNED, API}
+
+
+def paid_all_month(purchase: str) -> bool:
+    """Whether machines bought so are paid used or not."""
+    return purchase == OWNED or purchase.startswith("reserved")
+
+
+# Policies
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderShare:
+    """The share of the bill that is with a provider."""
+
+    provider: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"the {100 * self.share:g} % {self.provider} share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceQuota:
+    """At most so many instances whose provider and type fit the patterns; None: any. `number`: its place among them."""
+
+    most: int
+    provider: str | None
+    instance: str | None
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpotLimit:
+    """The largest share of the bill that is on spot."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"the limit of {100 * self.share:g} % on spot"
+
+
+@dataclass(frozen=True, slots=True)
+class SecondProvider:
+    """Capacity in a second provider for the workloads that ask for it."""
+
+    def __str__(self) -> str:
+        return "capacity in a second provider"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMachineCount:
+    """How many own machines of a kind there can be."""
+
+    instance: str
+
+    def __str__(self) -> str:
+        return f"the number of own {self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a month may cost at most, USD."""
+
+    usd: float
+
+    def __str__(self) -> str:
+        return "the budget"
+
+
+Policy = ProviderShare | InstanceQuota | SpotLimit | SecondProvider | OwnMachineCount | Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The policies in base units; shares are fractions of the monthly cost."""
+
+    budget_per_month: float | None
+    providers: dict[str, float]
+    share_tolerance: float
+    regions: tuple[str, ...]
+    purchase: tuple[str, ...]
+    max_spot_share: float
+    quotas: tuple[InstanceQuota, ...]
+    backup_share: float
+    backup_on: bool
+    backup_hours: float
+    growth_per_month: float
+    carbon_usd_per_kg: float
+    max_price_age_days: float
+    spreads: MonthSpreads = MonthSpreads()
+
+
+# Workloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedJob:
+    """One workload in base units; `workload` is as `plan` resolves it, None for machines that people work on."""
+
+    spec: Job
+    workload: Resolved | None
+    environment: str
+    schedule: WeeklySchedule  # when its machines are on, or may be: runs that end are on as long as they take
+    runs_per_month: float | None
+    interruptible: bool
+    purchase: tuple[str, ...]
+    growth_per_month: float
+    storage_bytes: float
+    egress_bytes: float
+    inter_zone_bytes: float
+    workstations: int
+    gpus_each: int
+    least_memory_bytes: float | None
+    most_gpus: int | None = None  # of machines to work on, together; others have it in `workload`
+    most_usd_per_hour: float | None = None  # likewise
+
+    @property
+    def name(self) -> str:
+        """Its name in the fleet."""
+        return self.spec.name
+
+    @property
+    def hours_per_month(self) -> float:
+        """Hours of its schedule."""
+        return self.schedule.hours_per_month
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is a run that ends, rather than machines that stay."""
+        return self.spec.task in RUNS
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training run, which needs all of its machines at once."""
+        return self.spec.task in {"pretrain", "finetune"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMachineKind:
+    """Own machines of one kind in base units, names as they were given. `where`: their place in the fleet file."""
+
+    name: str
+    gpu: str
+    gpus: int
+    count: int
+    buy_up_to: int
+    sunk: bool
+    kept: bool
+    usd: float | None
+    provider: str
+    region: str
+    tags: frozenset[str]
+    ram_bytes: float | None
+    network_bytes_per_s: float | None
+    kg_per_kwh: float | None
+    site: Site
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Where a fleet was read, for the lines of what is found wrong later."""
+
+    where: str = ""
+    node: Any = None
+
+    def at(self, path: str) -> str:
+        """File and line of a key, such as fleet.yaml:12; as much of it as is known."""
+        return place(self.node, self.where, path.split("."))
+
+    def located(self, error: SpecError) -> SpecError:
+        """The complaint, which starts with a path, with file and line in front."""
+        found = self.at(str(error).split(":", 1)[0])
+        error.args = (f"{found}: {error}" if found else str(error),)
+        return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A fleet, read and resolved."""
+
+    fleet: Fleet
+    rules: Rules
+    jobs: tuple[ResolvedJob, ...]
+    machines: tuple[OwnMachineKind, ...] = ()
+    source: FileSource = field(default=FileSource(), compare=False, repr=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+# Machines for a month
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPool:
+    """Own machines of one kind: those that are there, at what using one adds a month, then those to be bought.
+
+    `off_usd`: a month of one that is there, used or not. `hours`: a month that one can be worked.
+    """
+
+    tiers: tuple[tuple[int, float], ...]  # (at most so many, USD a month of each)
+    off_usd: float = 0.0
+    hours: float = HOURS_PER_MONTH
+
+    @property
+    def most(self) -> int:
+        """Machines that there can be."""
+        return sum(count for count, _ in self.tiers)
+
+    def used_usd(self, count: int) -> float:
+        """USD a month of so many used machines; those beyond the last cost as it does."""
+        left, usd, paid = count, 0.0, min(count, self.tiers[0][0]) * self.off_usd
+        for most, usd in self.tiers:
+            paid, left = paid + min(left, most) * usd, left - min(left, most)
+        return paid + left * usd
+
+    def idle(self, count: int) -> int:
+        """Machines that are there and paid beside `count` used ones."""
+        return max(0, self.tiers[0][0] - count) if self.off_usd else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthlyOption:
+    """One option to carry a whole workload for a month: a candidate of the search on an offer, bought one way.
+
+    Each of `instances` is busy `busy_hours` and paid `paid_hours`. `usd_each`: a month of one instance for those hours,
+    rework and checkpoints included; of own machines the first's. `usd_running`: what the work of one adds to that, the
+    power of own machines. `usd_per_hour` is None of an API. `kwh` at the meter and `kg` of CO2: a month of all
+    instances, None where a power limit is not known; `kg_each`: of one, as it counts in the choice.
+    """
+
+    workload: int  # its number
+    candidate: Candidate
+    offer: Offer
+    instances: int
+    unit: int = 1  # instances of one replica: the smallest part that a workload may be split into
+    busy_hours: float
+    paid_hours: float
+    usd_per_hour: float | None
+    usd_each: float
+    usd_running: float = 0.0
+    kwh: float | None = None
+    kg: float | None = None
+    kg_each: float = 0.0
+    own: OwnPool | None = None  # of own machines: how many there are, and what they cost together
+    notes: tuple[str, ...] = ()
+
+    @property
+    def provider(self) -> str:
+        """Whose machines they are."""
+        return self.offer.provider
+
+    @property
+    def region(self) -> str:
+        """Where they stand."""
+        return self.offer.region
+
+    @property
+    def instance(self) -> str:
+        """Their type."""
+        return self.offer.instance
+
+    @property
+    def purchase(self) -> str:
+        """How they are bought."""
+        return self.candidate.purchase
+
+    @property
+    def machine(self) -> Machine:
+        """What tells pools apart."""
+        return self.provider, self.region, self.instance, self.purchase
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its machines are paid all month, used or not."""
+        return paid_all_month(self.purchase)
+
+    @property
+    def gpus_each(self) -> int:
+        """Accelerators of one machine; 0 of an API."""
+        return 0 if self.purchase == API else max(1, self.candidate.num_gpus // self.candidate.num_instances)
+
+    @property
+    def usd(self) -> float:
+        """USD a month of all instances, nothing shared."""
+        return self.pool_usd(self.instances) + self.instances * self.usd_running
+
+    def pool_usd(self, machines: int) -> float:
+        """USD a month of so many of its machines, whoever uses them."""
+        return machines * self.usd_each if self.own is None else self.own.used_usd(machines)
+
+    def __str__(self) -> str:
+        return f"{self.instances} x {self.provider} {self.instance} ({self.candidate.gpu})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorkload:
+    """A workload with the options that carry it, cheapest first, and the plan they come from."""
+
+    index: int
+    job: ResolvedJob
+    workload: Resolved | None  # as it was searched: with its window and the ways to buy
+    plan: Plan | None
+    options: tuple[MonthlyOption, ...]
+    reasons: tuple[str, ...]  # where nothing carries it
+    notes: tuple[str, ...] = ()
+    num_kinds: int | None = None  # kinds of machines that were searched, where there were more
+
+    @property
+    def name(self) -> str:
+        """Its name in the fleet."""
+        return self.job.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadDemand:
+    """What a workload allows: may it be split, when is it on, must another provider stand ready.
+
+    `volumes_usd`: what its storage and traffic cost a month, by the provider that carries all of it.
+    """
+
+    name: str
+    splittable: bool
+    flexible: bool  # runs that may be put anywhere in their slots; others are on in all of them
+    slots: tuple[float, ...] = ()  # share of the week of each slot it is on in, else 0; (): on in all
+    backup: bool = False
+    volumes_usd: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """So many instances of an option, and what they cost a month; `role` primary or backup.
+
+    Of machines shared with other workloads it costs its part by hours of use.
+    """
+
+    option: MonthlyOption
+    count: int
+    usd: float
+    role: str = "primary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Machines taken, pools with the instances that are paid, the bill and how far it may be from the least.
+
+    `usd`: a month, machines and volumes; `objective`: that with the weight on carbon. `volumes`: the share of what a
+    workload (its number) stores and sends that is with a provider; `by_provider`: the bill.
+    """
+
+    taken: tuple[Taken, ...]
+    pools: dict[Machine, int]
+    idle: dict[Machine, tuple[int, float]]  # own machines that are paid and not used, and the USD of all of them
+    volumes: dict[tuple[int, str], float]
+    by_provider: dict[str, float]
+    usd: float
+    objective: float
+    kg: float
+    gap: float
+    columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedFigures:
+    """Figures of one option; `time_low` and `time_high` are factors on its time (or on its machines, for services)."""
+
+    parameters: int
+    memory_bytes: float  # of all devices of one copy
+    memory_frac: float  # of the fullest device
+    memory_high_frac: float  # the same, upper end of its interval
+    intensity: float | None
+    pattern: str
+    time_low: float
+    time_high: float
+    figures: dict[str, Any]
+    breakdown: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenWorkload:
+    """A workload with the machines that carry it: `parts` of every kind, primary, of which `main` carries most."""
+
+    planned: PlannedWorkload
+    main: Taken
+    parts: tuple[Taken, ...]
+    figures: ExpectedFigures | None
+
+    @property
+    def job(self) -> ResolvedJob:
+        """The workload as written."""
+        return self.planned.job
+
+    @property
+    def name(self) -> str:
+        """Its name in the fleet."""
+        return self.planned.job.name
+
+    @property
+    def option(self) -> MonthlyOption:
+        """The option that carries most of it."""
+        return self.main.option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeBill:
+    """A month of what a workload stores and sends, all of it with one provider; USD, and where the prices are from."""
+
+    storage: float = 0.0
+    traffic: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def usd(self) -> float:
+        """Both."""
+        return self.storage + self.traffic

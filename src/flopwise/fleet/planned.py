@@ -1,0 +1,369 @@
+"""Each workload's options: offers x purchase x layouts, as `plan` finds them, sized and paid for a month.
+
+Workloads that are the same but for their name are searched once. Machines that people work on need no search: every
+offer that will do is an option, one instance a machine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flopwise.errors import SpecError
+from flopwise.fleet.hosted import api_offers
+from flopwise.fleet.model import PlannedWorkload, rented
+from flopwise.fleet.option import api_option, monthly_option
+from flopwise.fleet.own_machines import OwnOffer, with_own
+from flopwise.fleet.regions import allowed_offers
+from flopwise.fleet.searches import Advance, Key, Search, SearchAnswer, run_searches
+from flopwise.fleet.spec import API, OWNED
+from flopwise.search.answer import Candidate, Plan
+from flopwise.search.nodes import forbidden
+from flopwise.search.plan import check
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.fleet.model import MonthlyOption, Platform, ResolvedJob
+    from flopwise.search.workload import Resolved
+
+KEPT = 5
+"""Instance types of one provider, bought one way, that go into the allocation of a workload."""
+Tags = tuple[tuple[str, ...], tuple[str, ...]]
+"""Residency and tags: workloads with the same may use the same offers."""
+Offered = tuple["Facts", dict[str, int]]
+"""The facts with only the offers that a workload may use, and how many others were refused for which reason."""
+
+
+def splittable(job: ResolvedJob) -> bool:
+    """Whether a workload's machines may be of several kinds: replicas, and machines to work on."""
+    return not job.trains
+
+
+def planned_workloads(
+    platform: Platform, facts: Facts, advance: Advance | None = None, *, times: int = 1
+) -> tuple[PlannedWorkload, ...]:
+    """Every workload with its options; `advance(done, whole)` is called as workloads are searched.
+
+    `times`: so many times the kinds of machines that are searched for each workload of a large fleet.
+
+    Raises:
+        SpecError, UnknownNameError: a workload names what does not exist.
+    """
+    facts = with_own(facts, platform.machines)
+    _check_workloads(platform, facts)
+    offered: dict[Tags, Offered] = {}
+    for job in platform.jobs:
+        if _tags(job) not in offered:
+            offered[_tags(job)] = allowed_offers(job, platform, facts)
+    searches: dict[Key, Search] = {}
+    keys = [_add_searches(n, platform, offered[_tags(job)][0], searches) for n, job in enumerate(platform.jobs)]
+    answers = run_searches(searches, advance or (lambda _done, _whole: None), tuple(platform.rules.providers), times)
+    return tuple(
+        _planned(index, platform, offered[_tags(job)], [(searches[key].workload, answers[key]) for key in mine])
+        for index, (job, mine) in enumerate(zip(platform.jobs, keys, strict=True))
+    )
+
+
+def _check_workloads(platform: Platform, facts: Facts) -> None:
+    """Refuse what no machine could run, in whichever workload, before the first search."""
+    seen = set[bytes]()
+    for number, job in enumerate(platform.jobs):
+        if job.workload is None:
+            continue
+        workload = job.workload.nameless
+        key = msgspec.json.encode(workload, enc_hook=str)
+        if key in seen:
+            continue
+        try:
+            check(workload, facts)
+        except SpecError as error:
+            raise SpecError(f"{_place(number, platform)}: {error}") from None
+        seen.add(key)
+
+
+def _place(number: int, platform: Platform) -> str:
+    """File and line of a workload, as far as they are known, and its name."""
+    at, name = platform.source.at(f"workloads.{number}"), platform.jobs[number].name
+    return f"{at}: workload {name[:60]}".removeprefix(": ")
+
+
+def _tags(job: ResolvedJob) -> Tags:
+    return tuple(job.spec.residency), tuple(job.spec.tags)
+
+
+def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[Key, Search]) -> list[Key]:
+    """Keys of the searches that a workload needs: over what is rented, and over each kind of own machines.
+
+    Own machines are searched apart: there are only so many, and their price must not rule out what could be rented.
+    """
+    job = platform.jobs[number]
+    if job.workload is None:
+        return []
+    own = [offer for offer in facts.offers if isinstance(offer, OwnOffer)]
+    parts: list[tuple[list[str], tuple[Offer, ...]]] = []
+    if purchases := rented_purchases(job):
+        parts.append((purchases, tuple(o for o in facts.offers if not isinstance(o, OwnOffer))))
+    if OWNED in job.purchase:
+        parts += [([OWNED], (offer,)) for offer in own]
+    keys = []
+    for purchases, offers in parts:
+        some = facts.replaced(offers=offers) if own else facts
+        workload: Resolved | None = searched_workload(job, platform, purchases)
+        if workload is not None and platform.machines:
+            workload = narrowed_to_offers(workload, some, whole=not splittable(job))
+        if workload is None or not offers:
+            continue
+        mine = offers[0].instance if purchases == [OWNED] else ""
+        key = msgspec.json.encode([workload, _tags(job), mine], enc_hook=str)
+        searches.setdefault(key, Search(workload=workload, facts=some, where=_place(number, platform)))
+        keys.append(key)
+    return keys
+
+
+def window_s(job: ResolvedJob, platform: Platform) -> float:
+    """Longest that one run may take: its share of the hours that the schedule has machines on, or of the month."""
+    described = job.spec.hours is not None or job.spec.environment is not None
+    described = described or job.environment in (platform.fleet.environments or {})
+    hours = job.hours_per_month if described else HOURS_PER_MONTH
+    return hours / (job.runs_per_month or 1.0) * HOUR_S
+
+
+def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]) -> Resolved:
+    """The workload that is searched: bought as the fleet allows, each run within its window."""
+    assert job.workload is not None
+    workload = job.workload
+    limits = workload.limits.purchase
+    allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
+    bought = workload.nameless.limited(purchase=allowed or ("on_demand",))
+    if not job.ends:
+        return bought
+    longest = window_s(job, platform)
+    return replace(bought, deadline_s=longest if workload.deadline_s is None else min(longest, workload.deadline_s))
+
+
+def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Resolved | None:
+    """The workload with only those of its constraints' names that these offers have; None where they exclude them all.
+
+    A constraint may name own machines and rented ones alike. What is carried `whole` has no more own machines than
+    there are; others may have some of them.
+    """
+    limits, offers = workload.limits, facts.offers
+    have: dict[str, Callable[[str], bool]] = {
+        "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
+        "regions": lambda name: any(o.serves(name) for o in offers),
+        "instances": lambda name: any(o.instance.lower() == name.lower() for o in offers),
+        "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
+    }
+    kept = {field: tuple(name for name in getattr(limits, field) if known(name)) for field, known in have.items()}
+    if any(getattr(limits, field) and not names for field, names in kept.items()):
+        return None
+    own = [o.pool.most * o.count for o in offers if whole and isinstance(o, OwnOffer)]
+    most = min([workload.max_gpus, *own])
+    if most < workload.min_gpus:
+        return None
+    return replace(workload.limited(**kept), max_gpus=most)
+
+
+def rented_purchases(job: ResolvedJob) -> list[str]:
+    """Ways to rent: spot only what may be interrupted."""
+    return [p for p in job.purchase if rented(p) and (p != "spot" or job.interruptible)]
+
+
+def _planned(
+    index: int, platform: Platform, offered: Offered, answers: list[tuple[Resolved, SearchAnswer]]
+) -> PlannedWorkload:
+    job, (facts, refused) = platform.jobs[index], offered
+    apis, notes = api_offers(job, platform, facts)
+    options = [api_option(index, job, offer) for offer in apis]
+    own, assumptions = [o for o in facts.offers if isinstance(o, OwnOffer)], list[str]()
+    if own and OWNED not in job.purchase:
+        notes.append(f"its list of ways to buy leaves own machines out; add {OWNED} to use them")
+    elif own:
+        assumptions += [offer.assumed for offer in own]
+    if job.workload is None:
+        options += workstation_options(index, job, facts)
+    offers = {o.key: o for o in facts.offers}
+    for _, answer in answers:
+        for candidate in [] if answer.plan is None else answer.plan.plans:
+            offer = offers[candidate.provider, candidate.instance, candidate.region]
+            options.append(monthly_option(index, job, candidate, offer, facts))
+        if answer.num_kinds is not None:
+            kinds = answer.num_kinds
+            assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
+    return PlannedWorkload(
+        index=index, job=job, workload=answers[0][0] if answers else job.workload,
+        plan=_joined_plan([answer.plan for _, answer in answers if answer.plan is not None]),
+        options=tuple(sorted(options, key=lambda option: option.usd)),
+        reasons=() if options else tuple(_why_none(job, facts, refused, answers, notes)),
+        notes=(*assumptions, *(f"{job.name[:60]}: {note}" for note in notes)),
+        num_kinds=min((answer.num_kinds for _, answer in answers if answer.num_kinds is not None), default=None),
+    )  # fmt: skip
+
+
+def _joined_plan(plans: list[Plan]) -> Plan | None:
+    """The answers of one workload's searches as one: candidates of all, cheapest first."""
+    if len(plans) < 2:
+        return plans[0] if plans else None
+    ranked = sorted((c for p in plans for c in p.plans), key=lambda c: c.cost_usd)
+    return msgspec.structs.replace(
+        plans[0],
+        plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(ranked, start=1)],
+        misses=[c for p in plans for c in p.misses],
+        ruled_out=[r for p in plans for r in p.ruled_out],
+        assumptions=list(dict.fromkeys(text for p in plans for text in p.assumptions)),
+        evaluated=sum(p.evaluated for p in plans),
+        elapsed_s=sum(p.elapsed_s for p in plans),
+    )
+
+
+def _why_none(
+    job: ResolvedJob,
+    facts: Facts,
+    refused: dict[str, int],
+    answers: list[tuple[Resolved, SearchAnswer]],
+    notes: list[str],
+) -> list[str]:
+    """Why nothing carries a workload."""
+    others = [f"{count} offers: {reason}" for reason, count in refused.items()] + notes
+    if not job.purchase:
+        return [f"{API} is the only way to buy, and answers requests: it cannot {job.spec.task}"]
+    if not answers and job.purchase == ("spot",) and not job.interruptible:
+        return ["spot is the only way to buy, and it may not be interrupted"]
+    if not answers and job.workload is None and facts.offers and set(job.purchase) - {"spot", API}:
+        return [*_why_no_workstation(job, facts), *others]
+    why: list[str] = []
+    for workload, answer in answers:
+        why += answer.reasons if answer.plan is None else _near_misses(answer.plan, workload)
+    return why + others or ["no offer that its constraints name is left"]
+
+
+def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
+    """The nearest miss with its figures, then what was ruled out."""
+    reasons = []
+    if plan.misses:
+        near, least = plan.misses[0], workload.confidence
+        over = ", ".join(f"{name} {times:.2g} times its limit" for name, times in near.shortfall.items() if times > 1)
+        odds = ", ".join(f"{name} met with {100 * p:.0f} %" for name, p in near.meets.items() if p < least)
+        reasons.append(
+            f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "
+            f"{format_seconds(near.seconds)}: {over or odds or 'beyond a limit'}"
+        )
+    return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
+
+
+def scaled(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
+    """The workload with `factor` times the traffic or runs, on the same layouts.
+
+    Assumes: what it sends grows with its traffic or runs; what it stores does not.
+    """
+    job = item.job
+    if factor == 1.0 or job.workload is None:
+        return item
+    more = replace(job, egress_bytes=job.egress_bytes * factor, inter_zone_bytes=job.inter_zone_bytes * factor)
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
+    return replace(item, job=more, options=options)
+
+
+def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
+    """The options worth weighing: of each provider and purchase the cheapest few instance types, and the greenest."""
+    groups: dict[tuple[str, str], list[MonthlyOption]] = defaultdict(list)
+    for option in item.options:
+        groups[option.provider, option.purchase].append(option)
+    kept: list[MonthlyOption] = []
+    for group in groups.values():
+        best = group[:most]
+        greenest = min((o for o in group if o.kwh is not None), key=lambda o: o.kwh or 0.0, default=None)
+        if greenest is not None and not any(greenest is option for option in best):
+            best.append(greenest)
+        kept += best
+    return kept
+
+
+# Machines that people work on
+
+NEARLY = 0.93
+"""Of the memory that is asked for: devices sold as 16 GB tell of somewhat less."""
+
+
+def workstation_options(index: int, job: ResolvedJob, facts: Facts) -> list[MonthlyOption]:
+    """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
+    gpus = _constrained_gpus(job, facts)
+    return [
+        monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, facts)
+        for offer in _sufficient_offers(job, facts)
+        for purchase in _workstation_purchases(job)
+        if _ruling_constraint(job, offer, purchase, gpus) is None and offer.price_usd_per_hour(purchase) is not None
+    ]
+
+
+def _workstation_purchases(job: ResolvedJob) -> list[str]:
+    return [*rented_purchases(job), *(p for p in job.purchase if p == OWNED)]
+
+
+def _constrained_gpus(job: ResolvedJob, facts: Facts) -> set[str]:
+    return {facts.accelerator(name).name for name in job.spec.constraints.gpus}
+
+
+def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
+    """What would do but for the constraints, else what nothing on offer has."""
+    gpus, refused = _constrained_gpus(job, facts), dict[str, int]()
+    for offer in _sufficient_offers(job, facts):
+        purchase = next((p for p in _workstation_purchases(job) if offer.price_usd_per_hour(p) is not None), None)
+        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, gpus)) is not None:
+            refused[name] = refused.get(name, 0) + 1
+    if refused:
+        values = {name: getattr(job.spec.constraints, name) for name in refused}
+        texts = {n: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for n, v in values.items()}
+        return [
+            f"{count} offers that would do: not within constraints.{name} ({texts[name][:120]})"
+            for name, count in refused.items()
+        ]
+    most = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers)
+    needed = f"{job.gpus_each} accelerator{'s' if job.gpus_each > 1 else ''}"
+    machines = job.spec.machines
+    if machines is not None and machines.memory is not None:
+        needed += f" of {format_rate(machines.memory, 'B')}"
+    if machines is not None and machines.gpus:
+        needed += f" ({' or '.join(machines.gpus)})"
+    return [f"no machine on offer has {needed} and a known price; the largest accelerator has {format_bytes(most)}"]
+
+
+def _sufficient_offers(job: ResolvedJob, facts: Facts) -> list[Offer]:
+    """Offers whose machines are what is asked for, whatever the constraints say."""
+    assert job.spec.machines is not None
+    named = {facts.accelerator(name).name for name in job.spec.machines.gpus}
+    least = NEARLY * (job.least_memory_bytes or 0.0)
+    wide = (o for o in facts.offers if o.count >= job.gpus_each and (not named or o.accelerator in named))
+    devices = ((offer, facts.offered_accelerator(offer)) for offer in wide)
+    return [offer for offer, device in devices if device.kind != "cpu" and device.hbm_bytes >= least]
+
+
+def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, gpus: set[str]) -> str | None:
+    """The constraint that forbids an offer, bought so, for all of the machines together; None: none does."""
+    limits, machines = job.spec.constraints, job.workstations
+    most = float("inf") if job.most_gpus is None else job.most_gpus / machines
+    name = forbidden(offer, limits, gpus, most)
+    if name is not None or purchase == OWNED:
+        return name
+    if limits.purchase and purchase not in limits.purchase:
+        return "purchase"
+    usd, most_usd = (offer.price_usd_per_hour(purchase) or 0.0) * machines, job.most_usd_per_hour
+    return "max_usd_per_hour" if most_usd is not None and usd > most_usd else None
+
+
+def _workstation(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) -> Candidate:
+    rate, count = offer.price_usd_per_hour(purchase) or 0.0, job.workstations
+    return Candidate(
+        rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=count,
+        gpu=offer.accelerator, num_gpus=count * offer.count, purchase=purchase, layout={}, seconds=0.0,
+        usd_per_hour=rate * count, cost_usd=rate * count * job.hours_per_month, energy_joules=None, meets={},
+        figures={}, memory_bytes=job.least_memory_bytes or 0.0,
+        capacity_bytes=float(facts.offered_accelerator(offer).hbm_bytes),
+        price_date=offer.price_date, price_source=offer.source,
+    )  # fmt: skip

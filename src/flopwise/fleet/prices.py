@@ -1,0 +1,276 @@
+"""What hours of work, bytes kept and bytes sent really cost: the listed price, and what buying it so makes of it.
+
+On demand is rounded to the provider's unit of time and may have a discount for staying on; spot pays for checkpoints,
+for work done twice and for starting again; a reservation is paid all month, used or not. A price that is not known
+stays unknown. Every function but `effective`, `run_usd` and `volume_usd` takes arrays
+too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flopwise.errors import SpecError
+from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
+from flopwise.fleet.model import VolumeBill
+from flopwise.ops.types import Floats
+from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.offers import Offer
+    from flopwise.facts.price_book import PurchaseTerms, VolumePrice
+    from flopwise.fleet.model import ResolvedJob
+
+MOST_HOURS = 744.0
+"""Of the longest month."""
+RESTART_S = DEFAULT_RELIABILITY.detect_s + DEFAULT_RELIABILITY.reschedule_s + DEFAULT_RELIABILITY.warmup_s
+"""From losing an instance to going on, where the workload does not say: that of `flopwise.training.goodput`."""
+_LEAST_S = 1e-3
+_SUSTAINED_FROM = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectivePrice:
+    """One instance, bought one way, for so many hours of work a month; USD and hours.
+
+    `usd_per_hour_effective` is for each hour of work, `usd_per_month` the bill. `break_even_frac`, of reservations: the
+    share of the month from which they are cheaper than on demand; None where that has no price.
+    """
+
+    purchase: str
+    usd_per_hour_list: float
+    usd_per_hour_effective: float
+    work_hours: float
+    billed_hours: float
+    usd_per_month: float
+    price_date: str
+    notes: tuple[str, ...] = ()
+    break_even_frac: float | None = None
+
+
+def billed_hours(hours: Floats, starts: Floats = 1.0, unit_s: Floats = 1.0, minimum_s: Floats = 0.0) -> Floats:
+    """Hours a month that are billed of machines started `starts` times for `hours` in all; broadcasts.
+
+    Source: arithmetic: each start is rounded up to whole units, and to the least time.
+    Assumes: all starts last equally long.
+    """
+    each_s = hours * HOUR_S / starts
+    units = np.ceil(np.round(each_s / unit_s, 6))
+    billed_s: Floats = np.maximum(units * unit_s, minimum_s)
+    return billed_s * starts / HOUR_S
+
+
+def sustained_frac(used_frac: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
+    """Share of the list price paid, on average, by a machine that is on for `used_frac` of the month; broadcasts.
+
+    `tiers`: (from this share of the month on, share of the price).
+
+    Source: Google Cloud, sustained use discounts: each hour is billed at the share of the tier that it falls in.
+    Assumes: one machine, or several of a kind that are on at the same time.
+    """
+    used = np.minimum(used_frac, 1.0)
+    ends = [*(start for start, _ in tiers[1:]), 1.0]
+    paid = sum(share * np.clip(used - start, 0.0, end - start) for (start, share), end in zip(tiers, ends, strict=True))
+    return np.where(used > 0, paid / np.maximum(used, 1e-12), tiers[0][1])
+
+
+def spot_frac(
+    interruptions_per_s: Floats, checkpoint_s: Floats, restart_s: Floats, saved_every_s: Floats | None = None
+) -> Floats:
+    """Share of paid spot time that is progress; broadcasts.
+
+    A job is saved every `saved_every_s` of work, in `checkpoint_s` that it waits (None: as often as loses least); an
+    interruption costs `restart_s`, reading the checkpoint back included, and the work since the last one. Where nothing
+    is to be saved (requests that are asked again), `checkpoint_s` is 0 and only restarts cost.
+
+    Source: Daly 2006 (doi:10.1016/j.future.2004.11.016), as `progress_frac`.
+    Assumes: a warning before the interruption is not used to save; instances of a job are lost one at a time.
+    """
+    mtbf_s = 1.0 / np.maximum(interruptions_per_s, 1e-30)
+    stall_s = np.maximum(checkpoint_s, 0.0)
+    interval_s = daly_interval_s(np.maximum(stall_s, _LEAST_S), mtbf_s) if saved_every_s is None else saved_every_s
+    interval_s = np.where((stall_s <= 0) & (saved_every_s is None), _LEAST_S, interval_s)
+    return np.minimum(progress_frac(mtbf_s, interval_s, stall_s, restart_s), 1.0)
+
+
+def break_even_frac(reserved_usd_per_hour: Floats, on_demand_usd_per_hour: Floats) -> Floats:
+    """Share of the month from which a reservation is cheaper than paying for the hours used; broadcasts.
+
+    Source: arithmetic: all hours at one price against some at the other.
+    Assumes: on demand is paid by the hour used, without discounts for staying on.
+    """
+    return reserved_usd_per_hour / on_demand_usd_per_hour
+
+
+def effective(
+    offer: Offer,
+    purchase: str,
+    hours_per_month: float,
+    facts: Facts,
+    *,
+    interruptible: bool = True,
+    checkpoint_s: float = 0.0,
+    restart_s: float = RESTART_S,
+    interruptions_per_hour: float | None = None,
+    saved_every_s: float | None = None,
+    instances: int = 1,
+    starts_per_month: float = 1.0,
+) -> EffectivePrice | None:
+    """What one instance of `offer` costs for `hours_per_month` of work.
+
+    `instances`: of the job, which stands still when one is taken back. `interruptions_per_hour` of one spot instance,
+    None: as `data/spot.csv` has it; pass 0 for hours that have the interruptions in them already, as the runs of
+    `flopwise plan` have. `starts_per_month`: how often the machines are turned on.
+
+    None: not sold so, the price is not known, or spot for what may not be interrupted.
+
+    Raises:
+        SpecError: no such purchase option; hours outside (0, 744]; something negative.
+    """
+    usd = offer.price_usd_per_hour(purchase)
+    _check_ranges(
+        hours_per_month, checkpoint_s=checkpoint_s, restart_s=restart_s, interruptions_per_hour=interruptions_per_hour,
+        saved_every_s=saved_every_s, instances=instances, starts_per_month=starts_per_month,
+    )  # fmt: skip
+    if usd is None or (purchase == "spot" and not interruptible):
+        return None
+    share, even = 1.0, None
+    if purchase.startswith("reserved"):
+        billed, on_demand = max(HOURS_PER_MONTH, hours_per_month), offer.on_demand_usd_per_hour
+        notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, {hours_per_month:.4g} of them used"]
+        if on_demand is not None:
+            even = float(break_even_frac(usd, on_demand))
+            notes.append(f"cheaper than on demand from {100 * even:.3g} % of the month on")
+    else:
+        terms, notes, billed = facts.terms_of(offer.provider, offer.instance), list[str](), hours_per_month
+        if purchase == "spot":
+            rate, origin = _interruptions(offer, interruptions_per_hour, facts)
+            lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
+            billed = hours_per_month / max(lasting, 1e-9)
+            longer = billed / hours_per_month - 1
+            notes += [origin] if origin else []
+            if longer > 1e-9:
+                notes.append(f"{100 * longer:.3g} % longer by checkpoints, restarts, work done twice")
+        if terms is None:
+            notes.append(f"how {offer.provider} rounds the time is not known; billed as used")
+        else:
+            billed = float(billed_hours(billed, starts_per_month, terms.billing_unit_s, terms.minimum_s))
+            if purchase == "on_demand" and terms.sustained_tiers is not None:
+                share = float(sustained_frac(billed / HOURS_PER_MONTH, terms.sustained_tiers))
+                notes.append(_sustained_note(terms, share))
+    month = usd * billed * share
+    return EffectivePrice(
+        purchase=purchase, usd_per_hour_list=usd, usd_per_hour_effective=month / hours_per_month,
+        work_hours=hours_per_month, billed_hours=billed, usd_per_month=month, price_date=offer.price_date,
+        notes=tuple(notes), break_even_frac=even,
+    )  # fmt: skip
+
+
+def _check_ranges(hours_per_month: float, **figures: float | None) -> None:
+    if not 0 < hours_per_month <= MOST_HOURS:
+        raise SpecError(f"hours_per_month: {hours_per_month:g} is out of range; allowed: above 0, up to {MOST_HOURS:g}")
+    for name, value in figures.items():
+        above = name in {"saved_every_s", "instances", "starts_per_month"}
+        if value is not None and (not 0 <= value < math.inf or (above and not value)):
+            raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
+
+
+def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[float, EffectivePrice] | None:
+    """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
+
+    A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
+    have the interruptions of spot capacity in them, as the runs of `flopwise plan` have.
+
+    Raises:
+        SpecError: no such purchase option; hours not above 0.
+    """
+    months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
+    price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
+    return None if price is None else (price.usd_per_month * months, price)
+
+
+def _interruptions(offer: Offer, given: float | None, facts: Facts) -> tuple[float, str]:
+    """(interruptions of one instance an hour, where that is from)."""
+    if given is not None:
+        return given, ""
+    record = facts.spot(offer.provider, offer.accelerator)
+    rate = record.interruptions_per_s * HOUR_S
+    return rate, f"one interruption in {1 / rate:,.0f} h of an instance: {record.text}"
+
+
+def _sustained_note(terms: PurchaseTerms, share: float) -> str:
+    if share > 1 - 1e-9:
+        return f"no sustained-use discount below {100 * _SUSTAINED_FROM:g} % of the month"
+    return f"{100 * (1 - share):.3g} % sustained-use discount ({terms.source}, {terms.date})"
+
+
+def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
+    """What `nbytes` a month cost under `tiers` of (from this byte on, USD for a byte), in USD; broadcasts.
+
+    Source: arithmetic: each byte costs what its tier says. Assumes: one bill for all of a provider's regions.
+    """
+    ends = [*(start for start, _ in tiers[1:]), np.inf]
+    total: Floats = 0.0 * nbytes
+    for (start, usd), end in zip(tiers, ends, strict=True):
+        total = total + usd * np.clip(nbytes - start, 0.0, end - start)
+    return total
+
+
+def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
+    """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
+
+    Raises:
+        SpecError: negative bytes.
+    """
+    if not 0 <= nbytes < float("inf"):
+        raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
+    price = facts.volume_price(provider, kind)
+    return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
+
+
+def volume_bills(
+    jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], facts: Facts
+) -> dict[tuple[int, str], VolumeBill]:
+    """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
+
+    Source: arithmetic on `data/storage_prices.csv`.
+    Assumes: prices in tiers are paid at their average over the volumes of the whole fleet, as if one provider had them
+    all; where a cloud's price is not known, the dearest that is known among the fleet's counts; what is kept on own
+    machines, or sent to an API, is in their price.
+    """
+    clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
+    nbytes = [{kind: float(getattr(job, f"{kind}_bytes")) for kind in VOLUME_KINDS} for job in jobs]
+    totals = {kind: sum(own[kind] for own in nbytes) for kind in VOLUME_KINDS}
+    rates = {kind: _byte_rates(kind, total, clouds, facts) if total else {} for kind, total in totals.items()}
+    bills: dict[tuple[int, str], VolumeBill] = {}
+    for number, (own, by_name) in enumerate(zip(nbytes, providers, strict=True)):
+        for name in by_name if any(own.values()) else ():
+            usd, notes = dict.fromkeys(VOLUME_KINDS, 0.0), list[str]()
+            for kind in (kind for kind in VOLUME_KINDS if own[kind]):
+                included = f"{kind.replace('_', ' ')} of {name}: taken to be in its price"
+                usd_per_byte, note = rates[kind].get(name, (0.0, included))
+                usd[kind] = usd_per_byte * own[kind]
+                notes.append(note)
+            moved = usd["egress"] + usd["inter_zone"]
+            bills[number, name] = VolumeBill(storage=usd["storage"], traffic=moved, notes=tuple(notes))
+    return bills
+
+
+def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, tuple[float, str]]:
+    """(USD a byte on average over `total`, where that is from) of each cloud."""
+    known, rates, words = {}, dict[str, tuple[float, str]](), kind.replace("_", " ")
+    for name in clouds:
+        if (bill := volume_usd(name, kind, total, facts)) is not None:
+            known[name] = bill[0] / total
+            rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
+    dearest = max(known, key=known.__getitem__, default=None)
+    usd = 0.0 if dearest is None else known[dearest]
+    counted = "not counted" if dearest is None else f"counted as {dearest} takes it, ${usd * 1e9:.3g} a GB on average"
+    return {name: rates.get(name, (usd, f"what {name} takes for {words} is not known; {counted}")) for name in clouds}

@@ -1,0 +1,138 @@
+"""A serving job, the figures of its estimate, and the measured errors that set their intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.facts.architecture import Model
+from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.software import Engine
+from flopwise.serving.iteration import prompt
+from flopwise.serving.memory import ServingLayout, ServingMemory, generates
+from flopwise.serving.techniques import PLAIN, Techniques
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeJob:
+    """What is estimated: one replica's layout, its load, and how it is served. `concurrency` None: as many as fit."""
+
+    model: Model
+    cluster: Cluster
+    layout: ServingLayout = field(default_factory=ServingLayout)
+    weights: WeightFormat = BF16
+    kv_dtype: CacheFormat = BF16_CACHE
+    engine: Engine
+    input_tokens: int = 1024
+    output_tokens: int = 256
+    concurrency: int | None = None
+    arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
+    requests: int | None = None  # that all users send together, where it is a run with an end
+    static: bool = False  # a fixed batch: all prompts first, then all answers
+    memory_frac: float | None = None
+    max_batch: int | None = None
+    prefill_tokens: int | None = None  # prompt tokens that one step works through; None: as the engine does
+    techniques: Techniques = PLAIN
+
+    @property
+    def software(self) -> Engine:
+        """The engine, with the prefill budget that is asked for."""
+        if self.prefill_tokens is None:
+            return self.engine
+        return replace(self.engine, prefill_tokens=self.prefill_tokens)
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices of the replica, those of a prefill pool included."""
+        return int(self.layout.num_gpus) + self.techniques.prefill_gpus
+
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are made token by token."""
+        return generates(self.model)
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence: prompt and answer, or what an encoder reads."""
+        asked = prompt(self.model, self.input_tokens)
+        return int(asked.tokens if not self.decodes else self.input_tokens + self.output_tokens)
+
+    @property
+    def growing(self) -> int:
+        """Tokens that a sequence gets while others, at other stages, run: none where all start together."""
+        return self.output_tokens if self.decodes and not self.static else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranged:
+    """A figure with its 10-90 % interval."""
+
+    value: float
+    low: float
+    high: float
+    band: ErrorBand  # the measured errors that the interval is from
+    bound: float | None = None  # what datasheet rates allow at best; the interval ends there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeEstimate:
+    """What one replica delivers. Seconds, tokens per second; tokens of all its GPUs unless said otherwise."""
+
+    job: ServeJob
+    ttft_s: Ranged
+    tpot_s: Ranged | None  # None for models that do not generate
+    e2e_s: float
+    requests_per_s: float
+    throughput: Ranged  # requests per second
+    output_tokens_per_s: Ranged | None  # None for models that do not generate
+    total_tokens_per_s: float
+    concurrency: float
+    max_whole_contexts: int  # requests whose prompt and whole answer are cached
+    max_concurrency: int  # requests in flight: where caches grow with the answers, half of these on average
+    kv_capacity_tokens: int
+    memory: ServingMemory
+    bound: str
+    breakdown: tuple[tuple[str, float], ...]  # of one step with its average share of prefill
+    lower_bound_s: float  # of that step
+    mfu_frac: float  # of the peak rate of its matrix products, in that step
+    usd_per_hour: float | None
+    prefill_frac: float  # of the engine's time, spent on prompts
+    usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
+    usd_per_million_input_tokens: float | None  # the share that prompts take: both together are the bill
+    joules_per_request: float | None
+    joules_per_output_token: float | None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the replica."""
+        return self.job.num_gpus
+
+
+def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
+    """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
+
+    `queued`: more requests than memory holds, so that time to the first token is mostly waiting.
+    """
+    name = quantity.split(".", maxsplit=1)[0]
+    if job.engine.local:
+        return f"serving.{name}.local"
+    fixed = job.static or not generates(job.model)  # one pass over a batch, as an encoder answers
+    if name == "ttft":
+        return f"serving.ttft.{'batch' if fixed else 'queued' if queued else 'server'}"
+    how = "batch" if fixed else "rate" if job.arrivals_per_s is not None else "server"
+    return f"serving.{name}.{how}.{'moe' if job.model.has_experts else 'dense'}"
+
+
+def serving_band(job: ServeJob, quantity: str, *, queued: bool = False) -> ErrorBand:
+    """The error band of one quantity, wider where the device's variant is a guess or its vendor has no measurements."""
+    band = error_band(serving_class(job, quantity, queued=queued), job.cluster.accelerator.calibration)
+    if job.cluster.ambiguous:
+        band = band.wider(1.5, "the device's variant is a guess")
+    if job.cluster.accelerator.vendor != "NVIDIA":
+        band = band.wider(1.5, "few measurements on this vendor's devices stand behind it")
+    return band

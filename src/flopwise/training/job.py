@@ -1,0 +1,52 @@
+"""What a training estimate is asked about: a layout of a recipe on a cluster, and the conditions of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flopwise.errors import SpecError
+from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.architecture import Model
+    from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.storage import Reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What surrounds the steps of a run; `origins` says by field where a value of `reliability` comes from."""
+
+    reliability: Reliability = DEFAULT_RELIABILITY
+    jitter_frac: float = 0.0  # standard deviation of a rank's step time beyond what the step's calibration holds
+    validate_every: int | None = None  # steps
+    validate_batches: int = 1  # global batches of one validation
+    loader_samples_per_s: float | None = None  # sequences/s that the CPU workers of one GPU deliver
+    origins: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for more validation than training."""
+        every = self.validate_every
+        if every is not None and self.validate_batches > every:
+            raise SpecError(
+                f"{self.validate_batches} batches of validation every {every} steps are more than the training between "
+                f"them; give at most {every}"
+            )
+
+
+DEFAULT_CONDITIONS = Conditions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob:
+    """What is estimated: one layout of a recipe on a cluster; `tokens` for the run, None for a step alone."""
+
+    model: Model
+    recipe: Recipe
+    layout: Layout
+    cluster: Cluster
+    tokens: float | None = None
+    reads: Reads | None = None  # None: the data are there when they are needed
+    conditions: Conditions = DEFAULT_CONDITIONS  # of the run

@@ -1,0 +1,375 @@
+"""What a model's layers hold on one rank: the part of the memory model that depends on the model.
+
+A `MemoryTable` walks the model once for each distinct (tp, ep, cp) among the candidates and keeps running sums over the
+layers, so that any stage of any pipeline is a difference of two entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from flopwise.errors import MissingFactError
+from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Model, Stack
+from flopwise.facts.software import TrainingStack
+from flopwise.ops.activations import fine_bytes, layer_activation_bytes
+from flopwise.ops.columns import distinct
+from flopwise.ops.flops import runs, stack_shape
+from flopwise.ops.habits import Habit, habit_of
+from flopwise.ops.shapes import Split, Trainable
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.ops.types import Array, Floats, Ints
+from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
+from flopwise.training.frozen import Block, SplitModel, split_model
+from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.muon import hidden_matrices
+from flopwise.training.routing import expert_load
+from flopwise.training.stages import Partial, partials_of, recomputed_layers
+
+_EIGHT_BITS = ("fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
+_GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Running sums over the layers for n distinct (tp, ep, cp); arrays (L + 1) x n unless said otherwise."""
+
+    dense: Array  # trained parameters outside experts
+    expert: Array  # trained parameters of experts
+    others: Array  # trained parameters of the layers outside matrices: norms and biases
+    tower_matrices: Array  # n: of the trained parameters before the layers, the matrices of towers
+    base: Array  # bytes of frozen weights in their format
+    frozen: Array  # parameters outside experts that are not trained, where no adapters are
+    frozen_expert: Array  # those of experts
+    before_frozen: Array  # n: those before the layers and in towers
+    after_frozen: Array  # n: those after the layers
+    gathered: Array  # elements of every weight, trained or not
+    activations: Array  # modes x (L + 1) x n: bytes kept for one sequence, by recompute mode
+    layer_peak: Array  # n: bytes of the largest layer's full set of activations, one sequence
+    gradient_peak: Array  # n: bytes of the largest gradients between operations, one sequence
+    before: Array  # n: trained parameters before the layers (embedding)
+    after: Array  # n: trained parameters after the layers (norm, head)
+    copied: Array  # n: parameters of a tied head that a last stage holds besides
+    before_base: Array  # n: bytes of frozen weights there
+    after_base: Array
+    root: Array  # n: elements of embedding and head, trained or not
+    head: Array  # n: those of the head alone
+    largest: Array  # n: elements of the largest matrix in a layer
+    vocabulary: Array  # n: logits a token on one rank
+    tower_activations: Array  # n: bytes of towers and encoders beside the first stack, one sequence
+    has_experts: bool
+    has_copy: bool  # a tied head, which a last stage holds besides
+    has_towers: bool
+    end_activations: Array  # n: bytes kept for final norm and head, one sequence
+
+
+def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> Floats:
+    """Elements of the largest tensor between operations of a layer, for `tokens` tokens on one rank."""
+    top: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
+    for item in items:
+        if isinstance(item, Linear):
+            cut = split.tp if item.shard else 1
+            top = np.maximum(top, max(item.outputs, item.inputs) * tokens / cut)
+        elif isinstance(item, Experts):
+            copies = item.top_k * tokens * split.expert_load
+            top = np.maximum(top, max(item.inputs, item.outputs) * copies / split.tp)
+    return top
+
+
+def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *, compiled: bool) -> Floats:
+    """Bytes kept by recompute of single operations: the layer's input, half of the matmuls, attention's output.
+
+    A compiler drops what nothing reads: the outputs that go into a residual sum.
+    """
+    elements: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
+    count = 0
+    for item in layer.items:
+        if isinstance(item, Linear | Experts):
+            count += 1
+            rows = tokens * (item.top_k * split.expert_load if isinstance(item, Experts) else 1)
+            if count % 2 and not (compiled and item.shard == "row"):
+                elements = elements + item.outputs * rows / (split.tp if item.shard == "column" else 1)
+            if item.name.endswith("o_proj"):
+                elements = elements + item.inputs * rows / split.tp
+    return elements * 2.0
+
+
+def _eight_bit_inputs(layer: Layer, tokens: Floats, split: Split) -> Floats:
+    """Bytes saved by keeping inputs of linear layers in 8 bits, not 16; attention's output stays in 16 bits as well."""
+    inputs: dict[str, Floats] = {}
+    for item in layer.items:
+        if isinstance(item, Linear | Experts) and not item.name.endswith(("o_proj", "router")):
+            copies = item.top_k * split.expert_load if isinstance(item, Experts) and item.shard == "row" else 1
+            inputs[item.reads or item.name] = item.inputs * copies
+    return tokens * sum(inputs.values()) / (split.tp if split.sequence_parallel else 1)
+
+
+def _kept_outputs(items: Iterable[Item], lora: Lora, tp: Ints = 1) -> Floats:
+    """Elements a token that adapters keep of projections' results on one rank of `tp`; shape of `tp`.
+
+    DoRA scales both the base's and the adapter's result by a trained magnitude, adapter v2 every projection's by a
+    trained scale: a product's gradient for one factor needs the other.
+    """
+    if lora.method == "dora":
+        held, copies = adapted_products(items, lora), 2
+    elif lora.scales_outputs:
+        held, copies = [i for i in items if isinstance(i, Linear) and not i.name.endswith("router")], 1
+    else:
+        return 0.0
+    total: Floats = 0.0
+    for item in held:
+        total = total + copies * item.outputs / (tp if item.shard == "column" else 1)
+    return total
+
+
+class _Counts(NamedTuple):
+    """Elements on a rank of each kind of layer, and of what stands before and after: with gradients, and without."""
+
+    dense: list[Floats]
+    expert: list[Floats]
+    frozen: list[Floats]
+    frozen_expert: list[Floats]
+    others: list[Floats]  # of the first, what is no matrix
+    tower_matrices: Floats
+    before: Floats  # towers included
+    after: Floats
+    before_frozen: Floats
+    after_frozen: Floats
+
+
+def _element_counts(split: SplitModel, elements: Callable[[Iterable[Item]], Floats]) -> _Counts:
+    """The parts of a model, by what is trained of them."""
+    stack = split.model.stacks[0]
+    first, *kinds, last = split.blocks
+    others = [i for s in split.model.stacks[1:] for i in _all_items(s)]
+
+    def of_layers(*, routed: bool, trained: bool) -> list[Floats]:
+        return [
+            elements(i for i in layer.items if isinstance(i, Experts) == routed and block.trains(i) == trained)
+            for layer, block in zip(stack.kinds, kinds, strict=True)
+        ]
+
+    def matrices(items: Iterable[Item], block: Block) -> Floats:
+        return elements(i for i in hidden_matrices(items) if not isinstance(i, Experts) and block.trains(i))
+
+    dense = of_layers(routed=False, trained=True)
+
+    def before(*, trained: bool) -> Floats:
+        own = elements(i for i in stack.before if first.trains(i) == trained)
+        return own + elements(i for i in others if split.towers.trains(i) == trained)
+
+    return _Counts(
+        dense,
+        of_layers(routed=True, trained=True),
+        of_layers(routed=False, trained=False),
+        of_layers(routed=True, trained=False),
+        [own - matrices(kind.items, block) for own, kind, block in zip(dense, stack.kinds, kinds, strict=True)],
+        matrices(others, split.towers),
+        before(trained=True),
+        elements(i for i in stack.after if last.trains(i)),
+        before(trained=False),
+        elements(i for i in stack.after if not last.trains(i)),
+    )
+
+
+class MemoryTable:
+    """A model under a recipe, ready to be asked about any layout. Builds lazily; holds no result."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        """Read the stack's and the recipe's choices once.
+
+        Raises:
+            MissingFactError: the network is known by published figures only.
+            UnknownNameError: no such stack.
+        """
+        if not model.stacks:
+            raise MissingFactError(
+                f"{model.name} is known by published figures only: its memory needs a table of layers (a config.json)"
+            )
+        self.split = split_model(model, recipe.frozen)
+        self.model, self.recipe = self.split.model, recipe
+        layers = self.model.stacks[0].kinds
+        self.blocks = {layer.name: block for layer, block in zip(layers, self.split.blocks[1:-1], strict=True)}
+        self.software: TrainingStack = recipe.stack
+        self.lora = recipe.lora
+        self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
+        self.habit = habit_of(model.model_type) if self.software.hf_modules else Habit()
+        self.selective = recipe.selective or self.software.selective
+        implementation = self.software.activations
+        self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
+        self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
+        self._known: dict[tuple[object, ...], Sums] = {}
+        self._place: dict[tuple[int, int, int], int] = {}
+        self._partials: tuple[Partial, ...] = ()
+
+    def prepare(self, tp: Array, ep: Array, cp: Array, partials: tuple[Partial, ...] = ()) -> None:
+        """Walk the model once for all of these degrees and ways of partial recompute, for what is asked later."""
+        one = np.ones(1, dtype=np.int64)
+        (tp, ep, cp), _ = distinct(*(np.concatenate([one, degrees]) for degrees in (tp, ep, cp)))
+        self._partials = partials
+        self._place = {key: i for i, key in enumerate(zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True))}
+
+    def sums(self, layout: Layout) -> tuple[Sums, Array]:
+        """Sums of (at least) the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
+        (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
+        places = [self._place.get(key, -1) for key in zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True)]
+        if min(places) >= 0:
+            tp, ep, cp = np.array(list(self._place)).T
+            inverse = np.array(places)[inverse]
+        some = () if layout.recompute_first else partials_of(layout)
+        if min(places) >= 0 and not some and not layout.recompute_first:
+            some = self._partials  # modes without them are the same
+        key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
+        if key not in self._known:
+            load = expert_load(self.model, self.recipe, ep)
+            split = Split(tp=tp, ep=ep, cp=cp, sequence_parallel=layout.sequence_parallel, expert_load=load)
+            self._known[key] = self._build(split, some)
+        return self._known[key], inverse
+
+    def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
+        """Bytes one layer keeps for one sequence."""
+        if not self.blocks[layer.name].backward:
+            return 0.0
+        stack, seq = self.model.stacks[0], self.recipe.seq_len
+        if recompute == 1 and self.selective == "operations":
+            return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
+        if recompute == 1 and self.selective == "alternate":
+            return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
+        if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
+            shape = stack_shape(self.model, stack, 1, seq)
+            eight = bool(self.software.fp8_inputs) and self.recipe.precision in _EIGHT_BITS
+            return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=eight)
+        mode = 2 if recompute == 1 and self.selective == "full" else recompute
+        return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
+
+    def _kept_bytes(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
+        extra: Floats = 0.0
+        if self.lora is not None and self.lora.dropout and recompute == "none":
+            inputs = {i.reads or i.name: i.inputs for i in adapted_products(layer.items, self.lora)}
+            extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
+        if self.lora is not None and recompute == "none":
+            extra = extra + _kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
+        if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
+            extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
+        return extra + layer_activation_bytes(
+            layer,
+            stack.width,
+            1,
+            seq,
+            implementation=self.implementation,
+            recompute=recompute,
+            elem_bytes=self.elem_bytes,
+            split=split,
+            habit=self.habit,
+            flash=self.recipe.attention != "eager",
+            trainable=self._trainable(layer),
+            rank=0 if self.lora is None else self.lora.rank,
+        )
+
+    def _trainable(self, layer: Layer) -> Trainable:
+        """Names of the projections with adapters; "all" without adapters, none of a frozen layer."""
+        if self.lora is None:
+            frozen = self.blocks[layer.name].frozen if layer.name in self.blocks else ()
+            return frozenset() if frozen else "all"
+        keeps = (
+            [i for i in layer.items if isinstance(i, Linear)]
+            if self.quantised and self.software.quantised_keeps_input
+            else []
+        )
+        return frozenset(i.name for i in (*adapted_products(layer.items, self.lora), *keeps))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about the software, for provenance."""
+        idle = [stack.name for stack in self.model.stacks[1:] if not runs(self.model, stack)]
+        told = f"sequences are text alone: weights are counted of {', '.join(idle)}, but neither time nor activations"
+        return (f"software: {self.software.name} ({self.software.meaning})", *([told] if idle else []))
+
+    def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:
+        stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)
+        tp, ep, cp = (np.asarray(x) for x in (split.tp, split.ep, split.cp))
+        zero = np.zeros(n)
+
+        def running(per_kind: list[Floats], layers: int = stack.num_layers, again: Partial | None = None) -> Array:
+            rows = np.zeros((len(stack.order) + 1, *n))
+            rows[1 : layers + 1] = np.stack([np.broadcast_to(row, n) for row in per_kind])[list(stack.order[:layers])]
+            if again is not None:
+                rows[1:][~recomputed_layers(np.array([0, stack.num_layers]), again)] = 0.0
+            return np.cumsum(rows, axis=0)
+
+        def elements(items: Iterable[Item]) -> Floats:
+            return sharded_parameters(items, tp, ep)
+
+        counts = _element_counts(self.split, elements)
+        dense, expert, before, after = counts.dense, counts.expert, counts.before, counts.after
+        others, tower_matrices = counts.others, counts.tower_matrices
+        own = len(stack.stored_order)  # weights that all layers share count with the first
+        gathered = running([sum(parts) for parts in zip(*counts[:4], strict=True)], own)
+        base, root = gathered * 0.0, elements(stack.before) + elements(stack.after)
+        ends: tuple[Floats, Floats] = (zero, zero)
+        if lora is not None:
+            form = lora.base
+            base = layer_prefix_bytes(self.model, form, tp, ep)
+            first, last, towers = end_bytes(self.model, form, tp, ep)
+            ends = (first + towers, last + zero)
+            dense = [adapter_parameters(k.items, lora, tp) for k in stack.kinds]
+            expert = others = [zero for _ in stack.kinds]
+            tower_matrices = 0.0
+            extra = extra_items(self.model, lora)
+            before = elements(i for i in extra if isinstance(i, Embedding))
+            after = elements(i for i in extra if not isinstance(i, Embedding))
+        kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
+        modes = [running(each) for each in kept]
+        for some in partials:
+            less = running([a - b for a, b in zip(kept[0], kept[2], strict=True)], again=some)
+            modes.append(modes[0] - less)
+        full = np.stack([np.broadcast_to(each, n) for each in kept[0]])
+        tokens = self.recipe.seq_len / cp
+        widest = np.stack([np.broadcast_to(_widest(k.items, stack.width, split, tokens), n) for k in stack.kinds])
+        heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab]
+        tied = sum(i.inputs * i.outputs for i in heads if i.tied)
+        towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
+        return Sums(
+            dense=running(dense, own), expert=running(expert, own), others=running(others, own),
+            tower_matrices=tower_matrices + zero, base=base, gathered=gathered,
+            activations=np.stack(modes), has_experts=any(np.any(e) for e in (*expert, *counts.frozen_expert)),
+            frozen=running(counts.frozen, own), frozen_expert=running(counts.frozen_expert, own),
+            before_frozen=counts.before_frozen + zero, after_frozen=counts.after_frozen + zero,
+            has_copy=bool(tied) and lora is None and not self.split.blocks[-1].frozen,
+            has_towers=bool(np.any(towers_kept)),
+            layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
+            before=before + zero, after=after + zero, copied=(tied if lora is None else 0) / tp + zero,
+            before_base=ends[0] + zero, after_base=ends[1] + zero, root=root + zero,
+            head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
+            vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
+            end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,
+        )  # fmt: skip
+
+    @staticmethod
+    def _ends(hidden: Floats, split: Split) -> Floats:
+        """Input of the final norm and input of the head, which sequence parallelism gathers; `hidden`: bytes of one."""
+        return hidden / split.tp + hidden if split.sequence_parallel else 2.0 * hidden
+
+    def _tower(self, stack: Stack, split: Split) -> Array:
+        """Bytes that a tower or encoder keeps for one sample or sequence."""
+        seq = stack.tokens_per_sample or self.recipe.seq_len
+        total: Array = np.zeros(np.shape(split.tp))
+        if not self.split.towers.backward:
+            return total
+        for index, layer in enumerate(stack.kinds):
+            total = total + self._kept_bytes(layer, stack, split, "none", seq) * stack.order.count(index)
+        return total
+
+
+def _largest(stack: Stack) -> int:
+    """Elements of the largest matrix in any layer."""
+    return max((i.inputs * i.outputs for k in stack.kinds for i in k.items if isinstance(i, Linear)), default=0)
+
+
+def _all_items(stack: Stack) -> list[Item]:
+    """Every item of a stack, layers repeated that have weights of their own."""
+    return [*stack.before, *(i for k in stack.stored_order for i in stack.kinds[k].items), *stack.after]

@@ -1,0 +1,419 @@
+"""What one pipeline stage holds: what stands through a step, and what comes and goes at five moments of it.
+
+Everything is computed for all candidates of a layout at once; `flopwise.training.memory` picks the fullest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from flopwise.ops.types import Array, Floats
+from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layout import Layout, Recipe
+from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
+from flopwise.training.stages import FULL, mode_index, partials_of, uneven_layers
+
+_DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+_LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
+_FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
+_LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
+
+MOMENTS = ("loss", "layer", "end", "step", "load")
+"""When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
+MOMENT_NAMES = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
+"""The same for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """Bytes a trained parameter of each thing that is kept for it."""
+
+    weights: float
+    master: float
+    gradients: float
+    states: float
+    others: float  # states of embedding, head and norms beyond those of matrices
+    step: float  # temporary copies while the optimizer runs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One pipeline stage of every candidate: which layers, whether it holds the ends, micro-batches in flight."""
+
+    start: Array
+    stop: Array
+    first: Floats  # 1.0 where it holds the embedding
+    last: Floats  # 1.0 where it holds head and loss
+    in_flight: Floats
+    losses: Floats = 1.0  # micro-batches whose logits it holds
+
+    @property
+    def layers(self) -> Array:
+        """Layers of the stage, at least 1."""
+        layers: Array = np.maximum(self.stop - self.start, 1)
+        return layers
+
+
+def plus(total: Floats, count: Floats, width: float) -> Floats:
+    """`total + count * width`, without touching columns where there is nothing to add."""
+    if not width:
+        return total
+    if isinstance(count, float) and not count:
+        return total
+    more = count if width == 1.0 else count * width
+    return more if isinstance(total, float) and not total else total + more
+
+
+def _where(share: Floats, value: Floats) -> Floats:
+    """`share * value` for shares of 0 or 1, without touching the column where all are the same."""
+    if isinstance(share, float):
+        return value if share else 0.0
+    return share * value
+
+
+def _is_one(value: Floats) -> bool:
+    return isinstance(value, float) and value == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageBytes:
+    """One stage's bytes: what stands through the step, what each moment adds, what lies on the host."""
+
+    fixed: dict[str, Floats]
+    moments: tuple[dict[str, Floats], ...]  # in the order of MOMENTS
+    host: Floats
+
+
+def trained_widths(recipe: Recipe, table: MemoryTable) -> Widths:
+    """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
+    row, chosen, compute = table.software, recipe.optimizer, table.elem_bytes
+
+    def size(name: str) -> float:
+        if name == "both":
+            return compute + 4.0 if recipe.precision != "fp16" else compute
+        return compute if name == "compute" else _DTYPE_BYTES[name]
+
+    weights, state = size(recipe.weights_dtype or row.weights_dtype), size(recipe.states_dtype or row.states_dtype)
+    separate = row.master_weights if recipe.master_weights is None else recipe.master_weights
+    return Widths(
+        weights=weights,
+        master=4.0 if separate and weights < 4 else 0.0,
+        gradients=size(recipe.grad_dtype or row.grad_dtype),
+        states=chosen.states * state + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * state,
+        step=row.step_copies * state if chosen.states else 0.0,
+    )
+
+
+def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
+    """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
+    chosen = recipe.optimizer
+    return Widths(
+        weights=elem,
+        master=0.0,
+        gradients=elem,
+        states=chosen.states * elem + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * elem,
+        step=table.software.step_copies * elem if chosen.states else 0.0,
+    )
+
+
+def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
+    """First, second and last stage: layers as even as possible, what is left goes to the middle, then to the first.
+
+    Every stage where a layout names their layers. The second is left out where it cannot be the fullest: one kind of
+    layer, evenly divided.
+    """
+    layers, kinds = table.model.stacks[0].num_layers, len(table.model.stacks[0].kinds)
+    pp, turns = np.asarray(layout.pp), np.asarray(layout.interleave)
+    sizes = uneven_layers(layout)
+    if pp.max() == 1 and not sizes:
+        return [Stage(0 * np.ones((), dtype=np.int64), layers * np.ones((), dtype=np.int64), 1.0, 1.0, 1.0)]
+    depth, alone = pp * 1.0, (pp == 1) * 1.0  # mixed integers and floats are slow to compute with
+    waiting = np.maximum(
+        np.asarray(table.recipe.global_batch) / (np.asarray(layout.dp) * 1.0 * layout.micro_batch), 1.0
+    )
+    pipe = Pipe(depth, turns, waiting)
+    plain = turns.max() == 1 and not np.any(layout.schedule)
+
+    def micro_batches(behind: Floats) -> Floats:
+        """Micro-batches that a stage holds with `behind` stages after it."""
+        held = in_flight(layout.schedule, behind, pipe)
+        return held if plain else np.where(pp > 1, held, 1.0)
+
+    losses: Floats = 1.0
+    if any_of(layout.schedule, lambda schedule: schedule.keeps_losses):
+        losses = np.where(pp > 1, 1.0 + having(layout.schedule, lambda s: s.keeps_losses) * (waiting - 1.0), 1.0)
+    if sizes:
+        edges, most = np.cumsum([0, *sizes]), len(sizes) - 1
+        return [
+            Stage(
+                start,
+                stop,
+                float(i == 0),
+                float(i == most),
+                micro_batches(1.0 * (most - i)),
+                losses if i == most else 1.0,
+            )
+            for i, (start, stop) in enumerate(pairwise(edges))
+        ]
+    each, left = layers // pp, layers % pp
+    uneven = bool(left.any())
+    zero = np.zeros_like(pp)
+    on_first = each + (left > np.maximum(pp - 2, 0)) if uneven else each
+    stages = [Stage(zero, on_first, 1.0, alone, micro_batches(depth - 1.0))]
+    if pp.max() > 2 and (kinds > 1 or uneven):
+        start, stop = (np.where(pp > 2, x, zero) for x in (on_first, on_first + each + (left > 0)))
+        stages.append(Stage(start, stop, 0.0, 0.0, micro_batches(np.maximum(depth - 2.0, 0.0))))
+    stages.append(Stage(layers - each, zero + layers, alone, 1.0, 1.0 if plain else micro_batches(0.0 * depth), losses))
+    return stages
+
+
+class StageMemory:
+    """One question about a column of layouts: what all stages share, computed once."""
+
+    def __init__(self, table: MemoryTable, layout: Layout) -> None:
+        """Look up the sums that the candidates need."""
+        self.table, self.layout, self.recipe = table, layout, table.recipe
+        self.row, self.optimizer = table.software, table.recipe.optimizer
+        self.sums, self.index = table.sums(layout)
+        self.width = trained_widths(table.recipe, table)
+        if table.lora is not None:
+            self.width = adapter_widths(table.recipe, table, _DTYPE_BYTES[table.lora.adapter_dtype])
+        zero, replicas = np.asarray(layout.zero), np.asarray(layout.dp) * 1.0
+        self.context_share = 1.0 / np.asarray(layout.cp)
+        self.micro_batch = np.asarray(layout.micro_batch) * 1.0
+        of_group, whole = self.context_share / replicas, copies(layout.schedule, layout.pp)
+        if np.any(layout.shard):
+            of_group = np.where(
+                np.asarray(layout.shard) > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group
+            )
+        at_least = [zero >= z for z in (1, 2, 3)]
+        self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
+        self.shares = [np.where(chosen, of_group, whole) for chosen in at_least]
+        self.expert_shares: list[Floats] = [0.0, 0.0, 0.0]
+        if self.sums.has_experts:
+            of_experts = np.minimum(of_group * layout.ep, 1.0)
+            self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
+        self.lasting: Floats = 1.0
+        if not self.row.lasting_gradients:
+            self.lasting = (np.asarray(self.recipe.global_batch) > replicas * self.micro_batch) * 1.0
+        self.many = len(self.sums.before)
+        self._of_mode = self.sums.activations.shape[1] * self.many
+        modes = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
+        self.mode = modes * self._of_mode
+        self._known: dict[str, Floats] = {}
+        self._stages: dict[Stage, tuple[Array, Array | None]] = {}
+
+    def _at(self, name: str) -> Floats:
+        """The sum `name` that has one entry a distinct (tp, ep, cp), for every candidate; looked up once."""
+        if name not in self._known:
+            self._known[name] = getattr(self.sums, name)[self.index]
+        return self._known[name]
+
+    @property
+    def _working(self) -> Floats:
+        """Gradients between operations, and what recompute makes anew: the same on all stages."""
+        if "working" not in self._known:
+            recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
+            self._known["working"] = (self._at("gradient_peak") + recomputed) * self.micro_batch
+        return self._known["working"]
+
+    def _ends(self, stage: Stage, before: str, after: str) -> Floats:
+        """What a stage holds before and after the layers."""
+        return plus(_where(stage.first, self._at(before)), _where(stage.last, self._at(after)), 1.0)
+
+    def _sum(self, prefix: Array, stage: Stage) -> Floats:
+        """Sum of a running sum over the stage's layers: (L + 1) x n at (stop, index) less (start, index)."""
+        upper, lower = self._places(stage)
+        flat = prefix.ravel()
+        total: Floats = np.take(flat, upper)
+        return total if lower is None else total - np.take(flat, lower)
+
+    def _places(self, stage: Stage) -> tuple[Array, Array | None]:
+        """Where a stage's end and start stand in flattened running sums; None: it starts with the first layer."""
+        if stage not in self._stages:
+            start = stage.start * self.many + self.index if stage.start.any() else None
+            self._stages[stage] = stage.stop * self.many + self.index, start
+        return self._stages[stage]
+
+    def parts(self, stage: Stage) -> StageBytes:
+        """Everything that one stage holds."""
+        s, lora = self.sums, self.recipe.lora
+        dense, expert = self._sum(s.dense, stage), self._sum(s.expert, stage) if s.has_experts else 0.0
+        ends = self._ends(stage, "before", "after")
+        if s.has_copy and np.any(np.asarray(stage.first) < 1.0):
+            ends = ends + (1.0 - stage.first) * self._at("copied")
+        fixed: dict[str, Floats] = {"weights": 0.0, "master weights": 0.0, "optimizer states": 0.0}
+        gradients: Floats = 0.0
+        step: Floats = 0.0
+        others = self._others(stage, ends)
+        groups: list[tuple[Floats, Floats, Floats, Widths]] = [(dense + ends, expert, others, self.width)]
+        if lora is not None:
+            fixed["weights"] = (
+                self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
+            ) * self.shares[2]
+            groups = [(dense, expert, 0.0, self.width)]
+            groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
+        if self.recipe.frozen is not None:
+            fixed["weights"] = self._frozen(stage) * self.width.weights
+        for whole, of_experts, with_more_states, w in groups:
+            held = self._rank_parameters(whole, of_experts)
+            kept = zip(fixed, (2, 0, 0), (w.weights, w.master, w.states), strict=True)
+            fixed |= {name: plus(fixed[name], held[share], width) for name, share, width in kept}
+            if w.others:
+                more = with_more_states * self.shares[0]
+                fixed["optimizer states"] = plus(fixed["optimizer states"], more, w.others)
+            gradients, step = plus(gradients, held[1], w.gradients), plus(step, held[0], w.step)
+        if self.recipe.optimizer_in_backward:
+            gradients, step = gradients / stage.layers, step / stage.layers
+        host, gradients = self._move_to_host(fixed, gradients)
+        cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
+        if self.row.buffer_bytes:
+            fixed["communication buffers"] = self.row.buffer_bytes * (np.asarray(self.layout.dp) * self.layout.tp > 1)
+        activations, copied = self._activations(stage)
+        moments = self._moments(stage, gradients, step, cast, fixed, activations)
+        return StageBytes(fixed, moments, host + copied if self.layout.offload_activations else host)
+
+    def _others(self, stage: Stage, ends: Floats) -> Floats:
+        """Trained parameters outside the hidden matrices, of which there are `ends` before and after the layers."""
+        if not self.width.others:
+            return 0.0
+        return ends - _where(stage.first, self._at("tower_matrices")) + self._sum(self.sums.others, stage)
+
+    def _frozen(self, stage: Stage) -> Floats:
+        """Parameters without gradients of which a rank holds the weights."""
+        s = self.sums
+        whole = self._sum(s.frozen, stage) + self._ends(stage, "before_frozen", "after_frozen")
+        held = whole * self.shares[2]
+        return held + self._sum(s.frozen_expert, stage) * self.expert_shares[2] if s.has_experts else held
+
+    def _rank_parameters(self, whole: Floats, of_experts: Floats) -> list[Floats]:
+        """Parameters of which a rank holds states, gradients and weights."""
+        if not self.sums.has_experts:
+            return [whole * share for share in self.shares]
+        return [whole * a + of_experts * b for a, b in zip(self.shares, self.expert_shares, strict=True)]
+
+    def _move_to_host(self, fixed: dict[str, Floats], gradients: Floats) -> tuple[Floats, Floats]:
+        """What moves to the host, taken out of `fixed`; and the gradients that stay."""
+        host: Floats = 0.0
+        names: list[str] = []
+        if self.layout.offload_parameters:
+            names.append("weights")
+            host, gradients = gradients, gradients * 0.0
+        if self.layout.offload_optimizer or self.optimizer.paged:
+            names += ["master weights", "optimizer states"]
+        for name in names:
+            host = host + fixed[name]
+            fixed[name] = 0.0
+        return host, gradients
+
+    def _cast(self, stage: Stage, trained: Floats) -> Floats:
+        """16-bit copies of fp32 weights where they are not gathered as such: what autocast keeps."""
+        compute = self.table.elem_bytes
+        lora = self.recipe.lora
+        if lora is not None and lora.base.name == "fp32" and compute < 4:
+            return self._sum(self.sums.gathered, stage) * compute * (1.0 - self.sharded)
+        return trained * compute * (1.0 - self.sharded) if self.width.weights > compute else 0.0
+
+    def _layers_keep(self, stage: Stage) -> Floats:
+        """Bytes that the layers of a stage keep for the backward pass of one micro-batch, wherever they are."""
+        flat, (upper, lower) = self.sums.activations.ravel(), self._places(stage)
+        kept: Floats = np.take(flat, self.mode + upper)
+        if lower is not None:
+            kept = kept - np.take(flat, self.mode + lower)
+        if self.layout.recompute_first:  # what follows the first blocks is kept
+            first = self.layout.recompute_first * np.asarray(self.layout.interleave)
+            middle = np.minimum(stage.start + first, stage.stop) * self.many + self.index
+            rest, none = self._of_mode * FULL, np.take(flat, upper) - np.take(flat, middle)
+            less = np.take(flat, rest + upper) - np.take(flat, rest + middle)
+            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept - less + none, kept)
+        if self.sums.has_towers:
+            kept = kept + stage.first * self._at("tower_activations")
+        return kept * self.micro_batch
+
+    def moved_bytes(self, stage: Stage) -> Floats:
+        """Bytes of one micro-batch that go to host memory where activations do: all but those of the last layers.
+
+        Source: Transformer Engine, CPU offloading: while one layer computes, a neighbour's activations are copied.
+        Assumes: `_LAYERS_HERE` layers stay, as buffers of copies under way and for the turn to the backward pass.
+        """
+        return self._layers_keep(stage) * (1.0 - np.minimum(1.0, _LAYERS_HERE / stage.layers))
+
+    def _activations(self, stage: Stage) -> tuple[Floats, Floats]:
+        """Bytes kept for the backward pass on a stage, all micro-batches in flight: on the device, and on the host."""
+        kept, host = self._layers_keep(stage), 0.0 * self.micro_batch
+        every = kept if _is_one(stage.in_flight) else kept * stage.in_flight
+        if self.layout.offload_activations:
+            host = np.maximum(every - (kept - self.moved_bytes(stage)), 0.0)
+            every = every - host
+        ends = _where(stage.last, self._at("end_activations") * self.micro_batch)
+        return plus(every, ends if _is_one(stage.losses) else ends * stage.losses, 1.0), host
+
+    def _loss(self, stage: Stage) -> Floats:
+        """Logits, their fp32 copies and gradients, at the fullest moment of the loss."""
+        if isinstance(stage.last, float) and not stage.last:
+            return 0.0
+        if "loss" not in self._known:
+            chunks, per_entry = self.recipe.loss_chunks or self.row.loss_chunks, self.row.loss_bytes
+            if chunks > 1:
+                per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
+            tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
+            self._known["loss"] = tokens * self._at("vocabulary")
+            if self.row.sharded_loss_bytes:
+                parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
+                self._known["loss"] = self._known["loss"] * (1.0 + parts)
+        return _where(stage.last, self._known["loss"])
+
+    def _moments(
+        self,
+        stage: Stage,
+        gradients: Floats,
+        step: Floats,
+        cast: Floats,
+        fixed: dict[str, Floats],
+        activations: Floats,
+    ) -> tuple[dict[str, Floats], ...]:
+        """What each of MOMENTS adds to what stands."""
+        compute, working = self.table.elem_bytes, self._working
+        loss = self._loss(stage)
+        others: Floats = 0.0 if _is_one(stage.losses) else loss * (0.5 * (stage.losses - 1.0))  # without gradients
+        early = gradients if self.row.lasting_gradients else gradients * self.lasting
+        gathered: Floats = 0.0
+        undone: Floats = 0.0
+        at_end: Floats = 0.0
+        loading: Floats = 0.0
+        if self.gathers:
+            whole = self._sum(self.sums.gathered, stage)
+            root = self._at("root") * np.maximum(stage.first, stage.last)
+            kept = root * self.row.root_gathered
+            unit = whole / stage.layers
+            cut = self.sharded * compute
+            gathered = cut * (self.row.gathered_units * unit + kept)
+            undone = at_end = gathered
+            if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
+                head = self._at("head") * self.row.root_gathered * stage.last
+                undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
+            elif self.row.loads_whole:
+                # FSDP 1: frozen weights, once gathered, stay through the backward pass (PyTorch issue 95805, mended by
+                # pull request 101982); where a unit mixes both, gradients span frozen weights (litgpt issue 1417)
+                at_end = cut * (whole + 2.0 * root + _FLAT_GRADIENTS * unit)
+            if self.row.loads_whole:
+                states = fixed["optimizer states"] + fixed["master weights"]
+                loading = self.sharded * np.maximum((whole + root) * compute - states, 0.0)
+        if self.row.quantise_bytes and self.table.quantised:
+            states = fixed["optimizer states"] + fixed["master weights"]
+            loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
+        copies = "16-bit copies of weights"
+        return (
+            {"activations": activations, "logits and loss": loss + others, "gradients": early,
+             "gathered layers": gathered, copies: cast},
+            {"activations": activations, "logits and loss": others, "working set of one layer": working,
+             "gradients": early, "gathered layers": undone, copies: cast},
+            {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast},
+            {"gradients": gradients, "optimizer step": step},
+            {"weights while loading": loading},
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Machines that a service needs: by hand, and against counting replicas one by one."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise.fleet.assess import assess
+from flopwise.fleet.forecast import _grown_usd
+from flopwise.fleet.read import fleet_from
+from flopwise.fleet.replica_scaling import ReplicaLoad, filled_frac, machines_needed, replica_machines
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import TODAY, answer, catalog
+
+ENCODE: dict[str, Any] = {
+    "name": "classifier", "task": "encode", "model": "bert-base-uncased", "targets": {"latency": {"p95": "1s"}},
+    "traffic": {"requests_per_s": 100, "input_tokens": 256}, "constraints": {"gpus": ["L4"], "max_gpus": 4},
+}  # fmt: skip
+
+
+def candidate(replicas: int, machines: int, gpus: int, tp: int, busy: float | None) -> Any:
+    layout = {"replicas": replicas, "tp": tp, "pp": 1, "dp": 1}
+    return SimpleNamespace(layout=layout, figures={"busy_frac": busy}, num_gpus=machines * gpus, num_instances=machines)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "machines", "gpus", "tp", "busy", "filled", "unit"),
+    [
+        (3, 3, 1, 1, 0.85, 1.0, 1),
+        (3, 3, 1, 1, 0.68, 0.8, 1),
+        (3, 1, 8, 1, 0.85, 3 / 8, 1),  # five devices hold no replica
+        (2, 4, 8, 16, 0.425, 0.5, 2),  # a replica of two machines
+        (2, 2, 1, 1, None, 1.0, 1),
+        (2, 2, 1, 1, 0.99, 1.0, 1),  # busier than it should be: full, not more
+    ],
+)
+def test_how_full_machines_are(
+    replicas: int, machines: int, gpus: int, tp: int, busy: float | None, filled: float, unit: int
+) -> None:
+    held = candidate(replicas, machines, gpus, tp, busy)
+    assert filled_frac(held) == pytest.approx(filled)
+    assert replica_machines(held) == unit
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(1, 4), st.floats(0.05, 20.0))
+def test_needed_carries_the_load_and_no_replica_is_idle(replicas: int, full: float, unit: int, times: float) -> None:
+    """Replicas are added one by one from one until they hold `times` the load; none planned is lost to more load."""
+    count = replicas * unit
+    found = float(machines_needed(count, full, unit, times))
+    takes = replicas * full * times
+    if times < 1 and math.ceil(round(replicas * full, 6)) < replicas:
+        takes = replicas * times  # the others are there for latency
+    fewest = 1
+    while fewest < takes - 1e-6:
+        fewest += 1
+    expected = max(replicas, fewest) if times >= 1 else min(replicas, fewest)
+    assert found == pytest.approx(unit * expected, abs=unit if abs(takes - round(takes)) < 2e-6 else 1e-9)
+
+
+def test_needed_of_nothing_more_is_what_is_planned_and_never_falls() -> None:
+    times = np.linspace(0.05, 6, 400)
+    for count, filled, unit in ((1, 0.06, 1), (3, 0.9, 1), (8, 0.3, 2), (10, 1.0, 1)):
+        assert float(machines_needed(count, filled, unit, 1.0)) == count
+        assert (np.diff(machines_needed(count, filled, unit, times)) >= 0).all()
+
+
+def test_a_reserved_service_that_may_lack_machines_costs_more_at_the_high_end() -> None:
+    """5 asked; three machines take 5.9 x 0.85 = 5, at the low end 4.3 x 0.85 = 3.66: four and a bit are needed."""
+    load = ReplicaLoad(count=3, usd=300.0, filled=1.0, time_high=5.9 / 4.3, time_low=0.8, paid=True, missing_usd=250.0)
+    assert float(load.usd_at(load.time_high)) == 300 + 2 * 250
+    assert float(load.usd_at(load.time_low)) == 300
+    assert load.interval_usd(1.0) == (0.0, 500.0)
+
+
+def test_an_interval_of_grown_load_counts_its_own_machines() -> None:
+    """Four machines, 0.8 full; 1.5 times the load needs five of 4.8; at 1.3 times the time 7, at 1 / 1.3 still four."""
+    load = ReplicaLoad(count=4, usd=400.0, filled=0.8, time_low=1 / 1.3, time_high=1.3)
+    assert load.interval_usd(1.5) == (-100.0, 200.0)
+    assert load.interval_usd(1.0) == (-100.0, 100.0), "3.2 of 4: three of 2.5, five of 4.2"
+    row = SimpleNamespace(usd_per_month=400.0, usd_low=300.0, usd_high=500.0)
+    assert _grown_usd([(row, load)], 1.5, 5 / 4) == (500.0, 400.0, 700.0)  # type: ignore[list-item]
+    assert _grown_usd([(row, None)], 1.5, 1.5) == (600.0, 450.0, 750.0)  # type: ignore[list-item]
+
+
+def test_spare_capacity_is_no_need() -> None:
+    """An L4 takes over a thousand short requests a second: with 100 asked one is enough at either end."""
+    found = assess(fleet_from({"name": "f", "workloads": [ENCODE]}), catalog(), scenarios=200, today=TODAY)
+    (row,) = found.allocation
+    figures = found.workloads[0].best["figures"]["requests_per_s"]
+    assert row.count == 1
+    assert figures["low"] * 0.85 > 100
+    assert row.usd_low == row.usd_per_month == row.usd_high
+    assert found.scenarios is not None
+    assert found.scenarios.drivers["prediction"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_intervals_of_a_service_are_the_machines_at_either_end() -> None:
+    """Asked requests over what one machine takes at that end, whole machines, by hand from the report's figures."""
+    found = answer().assessment
+    rows = [r for r in found.allocation if r.workload == "chat" and r.role == "primary"]
+    best = next(w.best for w in found.workloads if w.name == "chat")
+    told, count = best["figures"]["requests_per_s"], sum(r.count for r in rows)
+    (row,) = rows
+    assert row.count == count
+    at_low = max(count, math.ceil(20 / (0.85 * told["low"] / count) - 1e-6))
+    offer = next(
+        o for o in catalog().offers if (o.provider, o.region, o.instance) == (row.provider, row.region, row.instance)
+    )
+    each = (offer.on_demand_usd_per_hour or 0.0) * 730 if row.purchase == "reserved_1y" else row.usd_per_month / count
+    assert row.usd_high == pytest.approx(row.usd_per_month + (at_low - count) * each)
+    if row.purchase == "reserved_1y":
+        assert row.usd_low == row.usd_per_month

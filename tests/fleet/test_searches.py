@@ -1,0 +1,40 @@
+"""Work shared between processes gives what one process gives, in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from flopwise.fleet.searches import forked
+
+
+def test_answers_come_in_order_and_from_other_processes() -> None:
+    held = {"base": 7}  # found in place, not sent
+    answers = list(forked(lambda n: (held["base"] + n, os.getpid()), 20, 2))
+    assert [value for value, _ in answers] == [7 + n for n in range(20)]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert os.getpid() not in {pid for _, pid in answers}
+
+
+def test_little_work_and_threads_stay_here() -> None:
+    assert set(forked(lambda _: os.getpid(), 3, 4)) == {os.getpid()}
+    waiting = threading.Event()
+    other = threading.Thread(target=waiting.wait)
+    other.start()
+    try:
+        assert set(forked(lambda _: os.getpid(), 8, 2)) == {os.getpid()}
+    finally:
+        waiting.set()
+        other.join()
+
+
+def test_errors_come_back() -> None:
+    def ask(number: int) -> int:
+        if number == 5:
+            raise ValueError("five")
+        return number
+
+    with pytest.raises(ValueError, match="five"):
+        list(forked(ask, 8, 2))
