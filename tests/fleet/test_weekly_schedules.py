@@ -19,7 +19,7 @@ def test_environments_have_their_usual_hours() -> None:
 
 def test_hours_of_a_workload_s_own() -> None:
     assert schedule(Hours(per_day=10, days=20), "production", "w").hours_per_month == 200
-    assert schedule(Hours(per_day="6"), "production", "w").hours_per_month == 132
+    assert schedule(Hours(per_day=6), "production", "w").hours_per_month == 132
     assert schedule(Hours(always=True), "nowhere", "w").hours_per_month == 730
 
 
