@@ -1,18 +1,15 @@
-"""Every key of a fleet file as a page, from the structs that read it: `python docs/generate.py` writes it.
-
-What a key means stands in the sources as a text below its field; a test refuses a field without one.
-"""
+"""Every key of a fleet file as a page, from the options that read it: `python docs/generate.py` writes it."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from flopwise.facts import defaults
 from flopwise.fleet import spec
-from flopwise.search import workload
+from flopwise.fleet.spec import JOB_FILE
+from flopwise.options import NEEDED, FileFormat, Option, defaults_of, options_of
 
 PAGE = Path(__file__).parent / "fleet-file.md"
 HEAD = """# Every key of a fleet file
@@ -21,77 +18,55 @@ A fleet is YAML (or JSON). Quantities take units (`2TB`, `500ms`, `$20k`, `40%`)
 refused with its line and the nearest one. What it is for: [a whole platform](questions/fleet.md); for editors there is
 the [JSON Schema](fleet.schema.json).
 """
-SECTIONS = (
-    ("Fleet", "The file"), ("Hours", "`environments.NAME`, and `hours` of a workload"), ("Policies", "`policies`"),
-    ("Quota", "`policies.quotas`, each"), ("Backup", "`policies.backup`"), ("Spreads", "`policies.scenarios`"),
-    ("Job", "`workloads`, each"),
-    ("Data", "`data`"), ("Method", "`method`"), ("Routing", "`routing`"), ("Traffic", "`traffic`"),
-    ("Techniques", "`techniques`"),
-    ("Targets", "`targets`"), ("Constraints", "`constraints`"), ("Workstations", "`machines`"),
-    ("Checkpoints", "`checkpoints`"), ("Volumes", "`volumes`"), ("OwnMachines", "`own_machines`, each"),
-    ("SiteFigures", "`own_machines`: `site`"),
+BEFORE, AFTER = (
+    ((spec.Fleet, "The file"), (spec.Hours, "`environments.NAME`, and `hours` of a workload"),
+     (spec.Policies, "`policies`"), (spec.Quota, "`policies.quotas`, each"), (spec.Backup, "`policies.backup`"),
+     (spec.Spreads, "`policies.scenarios`")),
+    ((spec.Workstations, "`machines`"), (spec.Volumes, "`volumes`"), (spec.OwnMachines, "`own_machines`, each"),
+     (spec.SiteFigures, "`own_machines`: `site`")),
 )  # fmt: skip
-KINDS = {
-    "Quantity": "quantity", "Name": "text", "str": "text", "bool": "true or false", "float": "number", "None": "",
-    "Month": "a month", "Kind": " or ".join(spec.Kind.__args__), "Purchase": " or ".join(spec.PURCHASES),
-}  # fmt: skip
+Row = tuple[str, str, str, str]
 
 
 def page() -> str:
     """The whole page."""
-    structs = {c.name: c for module in (spec, workload) for c in _classes(module)}
     parts = [HEAD]
-    for name, title in SECTIONS:
-        if name in structs:
-            parts += [f"## {title}\n", *_section(structs[name])]
+    for title, text, rows in sections():
+        parts += [f"## {title}\n", f"{text}\n", "| key | value | unless given | |", "|---|---|---|---|"]
+        parts += ["| `{}` | {} | {} | {} |".format(*row).replace("  ", " ") for row in rows]
+        parts.append("")
     return "\n".join(parts)
 
 
-def _classes(module: object) -> Iterator[ast.ClassDef]:
-    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]  # a module
-    return (node for node in tree.body if isinstance(node, ast.ClassDef))
+def sections() -> Iterator[tuple[str, str, list[Row]]]:
+    """(title, what it is, keys) of each part of the file."""
+    for one, title in BEFORE:
+        yield title, inspect.getdoc(one) or "", list(_rows(FileFormat((one,)), ""))
+    yield "`workloads`, each", inspect.getdoc(spec.Job) or "", list(_rows(JOB_FILE, ""))
+    for name, text in JOB_FILE.sections.items():
+        yield f"`{name}`", text, list(_rows(JOB_FILE, name))
+    for one, title in AFTER:
+        yield title, inspect.getdoc(one) or "", list(_rows(FileFormat((one,)), ""))
 
 
-def _section(struct: ast.ClassDef) -> Iterator[str]:
-    """What a struct is, and its keys."""
-    yield f"{ast.get_docstring(struct)}\n"
-    yield "| key | value | unless given | |"
-    yield "|---|---|---|---|"
-    for name, kind, default, text in fields(struct):
-        yield f"| `{name}` | {kind} | {default} | {text} |".replace("  ", " ")
-    yield ""
-
-
-def fields(struct: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """(name, kind of value, default, meaning) of each field."""
-    for node, following in zip(struct.body, [*struct.body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+def _rows(form: FileFormat, section: str) -> Iterator[Row]:
+    """The keys of a section, or of the mapping itself."""
+    defaults = {o.key: defaults_of(s)[n] for s in form.specs for n, o in options_of(s).items()}
+    for key in form.keys[section]:
+        if not section and key in form.sections:
+            yield key, "below", "", form.sections[key].replace("|", "\\|")
             continue
-        said = following.value if isinstance(following, ast.Expr) else None
-        text = inspect.cleandoc(said.value) if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
-        default = "needed" if node.value is None else ast.unparse(node.value)
-        if default.startswith("defaults."):
-            default = str(getattr(defaults, default.removeprefix("defaults.")))
-        default = "" if default in {"None", "[]", "{}"} or default.endswith(")") else default.replace("'", "")
-        yield node.target.id, _kind(node.annotation), default.lower(), " ".join(text.split()).replace("|", "\\|")
+        declared = form.options[f"{section}.{key}" if section else key]
+        yield key, _words(declared), _default(defaults[declared.key]), declared.help.replace("|", "\\|")
 
 
-def _kind(node: ast.expr) -> str:  # noqa: PLR0911 - one for each kind of node
-    """A type in words."""
-    match node:
-        case ast.BinOp(left=left, right=right):
-            return " or ".join(dict.fromkeys(word for word in (_kind(left), _kind(right)) if word))
-        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
-            return f"list of {_kind(inner)}"
-        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, value])):
-            return f"{_kind(value)} by {'percentile' if _kind(key) == 'Percentile' else 'name'}"
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=words)):
-            return " or ".join(str(ast.literal_eval(word)) for word in words)
-        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *_])):
-            return _kind(inner)
-        case ast.Constant(value=None):
-            return ""
-        case ast.Name(id=name):
-            titles = dict(SECTIONS)
-            return KINDS.get(name) or ("below" if name in titles else name)
-    return ast.unparse(node)
+def _words(declared: Option) -> str:
+    return declared.words.replace("|", "\\|")
+
+
+def _default(value: Any) -> str:
+    if value is NEEDED:
+        return "needed"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str | int) else ""

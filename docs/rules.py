@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import flopwise
-from flopwise.api.machines import loaded
 from flopwise.facts.catalog import load_facts
 from flopwise.fleet.prices import effective
 from flopwise.ops.activations import model_activation_bytes
@@ -155,7 +154,7 @@ def _rules() -> Iterator[Rule]:
 
 @cache
 def _model(name: str) -> Model:
-    return loaded(name)
+    return load_facts().model(name)
 
 
 def _training_flops() -> Rule:

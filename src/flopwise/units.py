@@ -143,6 +143,29 @@ def parse_usd(value: object, what: str = "amount") -> float:
     return parse_count(value, what)
 
 
+def parse_share(value: object, what: str = "share") -> float:
+    """A share: `0.4` or `40%`.
+
+    Raises:
+        SpecError: not a finite number, with or without a percent sign.
+    """
+    text = str(value).strip()
+    return parse_count(text[:-1], what) / 100 if text.endswith("%") else parse_count(value, what)
+
+
+def parse_flops(value: object, what: str = "operations") -> float:
+    """Floating-point operations, or as many a second: `35T`, `35TFLOP/s`, `247Gi` (base 2).
+
+    Raises:
+        SpecError: not a finite number with a known suffix.
+    """
+    if not isinstance(value, str):
+        return parse_count(value, what)
+    text = re.sub(r"\s*flops?(/s)?$", "", value.strip(), flags=re.IGNORECASE)
+    scale = _BINARY.get(text[-2:].lower(), 1.0)
+    return parse_count(text if scale == 1.0 else text[:-2], what) * scale
+
+
 def _three_digits(value: float) -> str:
     """`value` to about three significant digits, without an exponent."""
     size = abs(value)

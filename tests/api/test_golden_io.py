@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import flopwise
-from flopwise.api.machines import Machines
 from flopwise.cost import storage
+from flopwise.cost.spec import MachineSpec
 from flopwise.storage.bandwidth import StorageAnswer
 
 PARAMETERS = 8_030_261_248
 """Of Llama-3.1-8B, as its checkpoint has them."""
-V100 = Machines(gpu="v100")
+V100 = MachineSpec(gpu="v100")
 
 
 def kinds() -> dict[str, dict[str, str]]:

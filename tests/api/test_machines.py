@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 import flopwise
-from flopwise.api.machines import Machines
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
 
 
 @pytest.mark.parametrize(("gpus", "per_node", "rest"), [(64, 7, 1), (12, 8, 4), (64, 8, 0), (7, 8, 0), (1, 1, 0)])
 def test_a_node_that_is_not_full_is_told(gpus: int, per_node: int, rest: int) -> None:
-    built = Machines(gpu="h100-sxm", gpus_per_node=per_node).cluster(gpus)
+    built = MachineSpec(gpu="h100-sxm", gpus_per_node=per_node).cluster(gpus, load_facts())
     told = [one for one in built.assumptions if "do not fill nodes" in one]
     assert bool(told) == bool(rest)
     assert all(f"nodes of {per_node}: the last has {rest} at work" in one for one in told)
@@ -21,13 +22,15 @@ def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:
     (tmp_path / "accelerators.csv").write_text("name,tdp_w,source,date\nH100-SXM-80,500,our cluster,2026-10-01\n")
     asked = {"gpu": "H100-SXM-80", "gpus": 8, "fsdp": True, "tokens": 1e9}
     plain = flopwise.train("Llama-3.1-8B", **asked)
-    limited = flopwise.train("Llama-3.1-8B", **asked, power_limit_w=500.0)
+    limited = flopwise.train("Llama-3.1-8B", **asked, power_limit=500.0)
     own = flopwise.train("Llama-3.1-8B", **asked, facts=tmp_path)
-    whole = flopwise.train("Llama-3.1-8B", **asked, power_limit_w=700.0)
+    whole = flopwise.train("Llama-3.1-8B", **asked, power_limit=700.0)
     assert limited.estimate.step_s == own.estimate.step_s > plain.estimate.step_s == whole.estimate.step_s
     runs = [found.estimate.run for found in (limited, plain)]
     assert runs[0].energy_joules < runs[1].energy_joules
     assert any("power limit of 500 W" in told for told in limited.assumptions)
-    for watts in (10.0, 701.0, float("nan")):
+    for watts in (10.0, 701.0, "0.8kW"):
         with pytest.raises(SpecError, match="allowed: 175 to 700 W"):
-            flopwise.train("Llama-3.1-8B", **asked, power_limit_w=watts)
+            flopwise.train("Llama-3.1-8B", **asked, power_limit=watts)
+    with pytest.raises(SpecError, match="power limit: nan is out of range"):
+        flopwise.train("Llama-3.1-8B", **asked, power_limit=float("nan"))

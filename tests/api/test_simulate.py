@@ -18,7 +18,7 @@ MODEL = "Llama-3.1-8B"
 
 
 def test_a_closed_loop_is_what_the_analytical_model_says() -> None:
-    run = simulate(MODEL, users=32, requests=1600, gpu="h100", inputs="512", outputs="64:192").summary
+    run = simulate(MODEL, users=32, requests=1600, gpu="h100", input_tokens="512", output_tokens="64:192").summary
     same = serve(MODEL, gpu="h100", input_tokens=512, output_tokens=128, concurrency=32).estimate
     assert same.tpot_s is not None
     assert run.tpot_s.p50 == pytest.approx(same.tpot_s.value, rel=0.25)
@@ -79,13 +79,13 @@ def test_prompts_on_replicas_of_their_own_keep_steps_of_answers_short() -> None:
 
 
 def test_what_could_never_run_is_dropped_and_counted() -> None:
-    run = simulate(MODEL, gpu="h100", rate=5.0, requests=50, inputs="1000:200000", outputs="10").summary
+    run = simulate(MODEL, gpu="h100", rate=5.0, requests=50, input_tokens="1000:200000", output_tokens="10").summary
     assert run.dropped == run.drop_reasons["longer than the context window"] > 0
     assert run.completed + run.dropped == 50
 
 
 def test_cost_is_hours_times_price() -> None:
-    run = simulate(MODEL, rate=10.0, requests=100, replicas=3, usd_per_gpu_hour=2.0, **HOW)
+    run = simulate(MODEL, rate=10.0, requests=100, replicas=3, price=2.0, **HOW)
     assert run.usd_per_hour == 6.0
     assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
     assert run.summary.replica_hours == pytest.approx(3 * run.simulated.end_ps / 1e12 / 3600, rel=0.05)
@@ -130,7 +130,7 @@ def test_encoders_are_not_simulated() -> None:
 
 def test_traffic_says_where_it_comes_from() -> None:
     with pytest.raises(SpecError, match="leave --input"):
-        Traffic(trace=Path("x"), inputs="5").check()
+        Traffic(trace=Path("x"), input_tokens="5").check()
 
 
 def test_the_command_answers_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +162,7 @@ def test_bad_input_is_exit_2_and_one_message(more: list[str], code: int, capsys:
 
 def test_the_way_to_the_scheduler_is_no_queue() -> None:
     """Replicas that are idle half of the time keep up, however many requests are on their way to the scheduler."""
-    run = simulate(MODEL, gpu="h100", rate=60.0, requests=500, inputs="100", outputs="1")
+    run = simulate(MODEL, gpu="h100", rate=60.0, requests=500, input_tokens="100", output_tokens="1")
     before_s = run.simulated.request_ps / 1e12
     assert before_s > 0
     assert (run.simulated.outcome.start_ps - run.simulated.outcome.arrival_ps).min() / 1e12 >= before_s
@@ -174,7 +174,9 @@ def test_intervals_end_at_the_floor_and_are_those_of_the_traffic(tmp_path: Path)
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},100,50\n" for i in range(20)))
     traced = simulate(MODEL, gpu="h100", trace=path)
-    paced = simulate(MODEL, gpu="h100", rate=1.0, arrivals="uniform", requests=20, inputs="100", outputs="50")
+    paced = simulate(
+        MODEL, gpu="h100", rate=1.0, arrivals="uniform", requests=20, input_tokens="100", output_tokens="50"
+    )
     low, high = traced.intervals["tpot_s"]
     weights_s = 2 * 7.5e9 / 3.35e12  # what all but the embedding takes at datasheet bandwidth
     assert low >= weights_s
@@ -196,10 +198,11 @@ def test_options_that_would_say_nothing_are_refused(said: dict[str, Any], says: 
 
 
 def test_replicas_are_paid_until_the_last_answer() -> None:
-    run = simulate(MODEL, rate=2.0, requests=20, replicas=3, usd_per_gpu_hour=2.0, **HOW)
+    run = simulate(MODEL, rate=2.0, requests=20, replicas=3, price=2.0, **HOW)
     assert run.summary.replica_hours == pytest.approx(3 * run.simulated.outcome.finish_ps.max() / 3.6e15, rel=1e-12)
     assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
-    same = vertical(MODEL, replicas=3, traffic=Traffic(rate=2.0, requests=20, inputs="512", outputs="64"), gpu="h100")
+    traffic = Traffic(rate=2.0, requests=20, input_tokens="512", output_tokens="64")
+    same = vertical(MODEL, replicas=3, traffic=traffic, gpu="h100")
     assert same[0].provision is not None
     assert same[0].provision.replica_hours == run.summary.replica_hours
 

@@ -36,7 +36,7 @@ def test_serve_and_simulate_agree(name: str, share: float) -> None:
     rate = share * limit_per_s(how)
     load = serve("Llama-3.1-70B", input_tokens=1000, output_tokens=250, rate=rate, **SHAPE, **how).under_load
     run = simulate(
-        "Llama-3.1-70B", inputs="1000", outputs="250", rate=rate, requests=1200, seed=1, **SHAPE, **how
+        "Llama-3.1-70B", input_tokens="1000", output_tokens="250", rate=rate, requests=1200, seed=1, **SHAPE, **how
     ).summary
     assert load is not None
     assert load.tpot_s["p50"] == pytest.approx(run.tpot_s.p50, rel=0.05 if share < 0.2 else 0.15)

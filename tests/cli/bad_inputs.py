@@ -16,7 +16,8 @@ import click
 from bad_fleets import fleets
 
 from flopwise.cli.app import COMMANDS, app
-from flopwise.cli.options import Name, Quantity, Whole
+from flopwise.cli.options import Value
+from flopwise.options import FILE
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -354,18 +355,14 @@ def _options(name: str) -> Iterator[Case]:
 
 def _wrong(param: click.Option) -> tuple[str, ...]:
     """Values that a parameter of this type cannot have."""
-    kind = param.type
-    if isinstance(kind, Whole):
-        return WHOLES
-    if isinstance(kind, Quantity):
-        return NUMBERS
-    if isinstance(kind, click.Choice):
+    if not isinstance(param.type, Value):
+        return ()
+    kind = param.type.kind
+    if kind.choices:
         return ("", "toaster", "-1", "💥")
-    if isinstance(kind, Name):
-        return NAMES
-    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
-        return ("", "abc", "-1", "nan", "1e400")
-    return ()
+    if kind.words == "quantity":
+        return WHOLES if kind.metavar == "n" else NUMBERS
+    return () if kind is FILE else NAMES
 
 
 def _model_files() -> Iterator[Case]:

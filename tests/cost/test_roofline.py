@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import flopwise
-from flopwise.api.machines import Machines
 from flopwise.cost.rates import rates
+from flopwise.cost.spec import MachineSpec
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 
@@ -41,7 +41,7 @@ def test_calibrated_fractions_are_those_of_large_kernels() -> None:
 def test_cost_and_energy_of_whole_nodes(work: dict[str, float], share: float) -> None:
     """Two nodes of eight for ten devices; a device draws 95 % of its limit in compute, 65 % in memory (Latif et al.
     2024, Patel et al. 2023), its host half of the limit, and the site 1.2 times that."""
-    place = Machines(gpu="h100", gpus_per_node=8, usd_per_gpu_hour=3.0)
+    place = MachineSpec(gpu="h100", gpus_per_node=8, price=3.0)
     found = flopwise.roofline(**work, gpus=10, machines=place)
     hours = found.seconds / 3600
     assert found.cost_usd == pytest.approx(16 * 3.0 * hours)

@@ -19,10 +19,11 @@ from flopwise.fleet.allocate import allocate
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.hosted import monthly_tokens
-from flopwise.fleet.model import InstanceQuota, MonthSpreads, PlannedWorkload
+from flopwise.fleet.model import InstanceQuota, PlannedWorkload
 from flopwise.fleet.planned import planned_workloads, scaled
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.scenarios import Z90
+from flopwise.fleet.spec import MonthSpreads
 from named import FACTS
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -49,7 +49,7 @@ def answered(**more: object) -> Plan:
 
 
 def options(workload: Resolved) -> list[ServingOption]:
-    model = load_model(workload.source.model)
+    model = load_model(workload.model)
     found = []
     for node in node_kinds(workload, FACTS, RejectionLog()):
         made = deployments(model, workload, node, BF16, BF16_CACHE)

@@ -18,7 +18,8 @@ from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.plan_draft import RejectionLog
-from flopwise.search.workload_file import merged_onto, workload_from
+from flopwise.search.workload import merged_onto
+from flopwise.search.workload_file import workload_from
 from named import recipe_with
 
 TRAIN: dict[str, Any] = {

@@ -47,14 +47,14 @@ def node(workload: Resolved) -> NodeKind:
 
 
 def rows(workload: Resolved) -> Deployments:
-    found = deployments(load_model(workload.source.model), workload, node(workload), BF16, BF16_CACHE)
+    found = deployments(load_model(workload.model), workload, node(workload), BF16, BF16_CACHE)
     assert found is not None
     assert found.batch.size > 10
     return found
 
 
 def option_of(workload: Resolved, kind: NodeKind, found: Deployments) -> ServingOption:
-    model = load_model(workload.source.model)
+    model = load_model(workload.model)
     return serving_options(workload, model, kind, found, BF16_CACHE, kind.priced[:1])[0]
 
 

@@ -42,10 +42,10 @@ def test_every_combination_is_a_workload() -> None:
     found = points(VARIED)
     assert found is not None
     assert len(found) == 8
-    assert [p.workload.source.model for p in found] == ["gpt2"] * 4 + ["Llama-3.2-1B"] * 4
+    assert [p.workload.model for p in found] == ["gpt2"] * 4 + ["Llama-3.2-1B"] * 4
     assert found[1].varied == {"model": "gpt2", "gpus": "a100-80gb", "budget": "$1k"}
     assert found[1].workload.budget_usd == 1000
-    assert found[1].workload.source.constraints.gpus == ["a100-80gb"]
+    assert found[1].workload.limits.gpus == ("a100-80gb",)
     assert found[1].workload.max_gpus == 16
     assert found[1].name == "model gpt2, gpus a100-80gb, budget $1k"
 

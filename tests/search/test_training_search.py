@@ -34,7 +34,8 @@ from flopwise.search.offloading import OFFLOADS, Offloads, copying_is_quicker, w
 from flopwise.search.plan_training import floor_flops, floor_gpu_s
 from flopwise.search.space import EVERY, LayoutLimits, inner_combinations, layouts
 from flopwise.search.training_option import candidate_job
-from flopwise.search.workload_file import merged_onto, workload_from
+from flopwise.search.workload import merged_onto
+from flopwise.search.workload_file import workload_from
 from flopwise.training.documents import lognormal
 from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.frozen import Frozen

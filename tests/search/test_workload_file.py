@@ -6,7 +6,7 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.search.workload import schema
 from flopwise.search.workload_file import load_workload, parse_workload, workload_from
-from flopwise.training.spec import batch_of_tokens
+from flopwise.training.spec import divisible_batch
 
 GOOD = """\
 name: chat
@@ -49,8 +49,8 @@ def test_batch_from_tokens() -> None:
     resolved = workload_from(
         {"model": "7B", "task": "pretrain", "data": {"tokens": "1T", "seq_len": 4096, "global_batch_tokens": "4M"}}
     )
-    assert (resolved.global_batch, resolved.global_batch_tokens) == (None, 4e6)
-    assert batch_of_tokens(4e6, 4096) == 1024  # 977 would leave ranks nothing to share
+    assert (resolved.data.global_batch, resolved.data.global_batch_tokens) == (None, 4e6)
+    assert divisible_batch(4e6 / 4096) == 1024  # 977 would leave ranks nothing to share
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_batch_from_tokens() -> None:
     [
         ("model: a\ntask: serve\ntrafic:\n  requests_per_s: 1\n", 3, "unknown key 'trafic'"),
         ("model: a\ntask: serve\ntraffic:\n  requests_per_s: fast\n", 4, "not a quantity"),
-        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "more than zero"),
+        ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "allowed: above 0"),
         ("model: a\ntask: sing\n", 2, "not one of"),
         ("model: a\ntask: serve\ntraffic: 5\n", 3, "expected a mapping"),
         ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  ttft: {p77: 1s}\n", 6, "p77"),
@@ -69,8 +69,8 @@ def test_batch_from_tokens() -> None:
         ),
         ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\n  samples: 5\n", 5, "not both"),
         ("model: a\ntask: pretrain\ndata:\n  tokens: .nan\n", 4, "not finite"),
-        ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\nrouting:\n  expert_skew: 0.5\n", 6, "1 (balanced) or more"),
-        ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: packed\n", 5, "needs data.mean_length"),
+        ("model: a\ntask: pretrain\ndata:\n  tokens: 1T\nrouting:\n  expert_skew: 0.5\n", 6, "allowed: 1 or more"),
+        ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: packed\n", 5, "needs mean_length"),
         ("model: a\ntask: finetune\ndata:\n  tokens: 1M\n  packing: up\n", 5, "not one of"),
         ("model: a\ntask: pretrain\ndata: {tokens: 1T}\nrouting:\n  capacity_factor: 0\n", 5, "above 0"),
         ("model: a\ntask: serve\ntraffic: {concurrency: 2}\nrouting: {expert_skew: 2}\n", 4, "no meaning"),
@@ -78,7 +78,7 @@ def test_batch_from_tokens() -> None:
         ("a: &x 1\nb: *x\n", 2, "aliases"),
         ("- 1\n- 2\n", 1, "mapping"),
         ("model: a\ntask: serve\nmodel: b\n", 3, "given twice"),
-        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  confidence: 7\n", 6, "probability"),
+        ("model: a\ntask: serve\ntraffic:\n  concurrency: 2\ntargets:\n  confidence: 7\n", 6, "up to 0.99"),
         (
             "model: a\ntask: serve\ntraffic:\n  concurrency: 2\nconstraints:\n  min_gpus: 8\n  max_gpus: 4\n",
             6,
@@ -139,7 +139,7 @@ def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
     resolved = load_workload(file, {"traffic": {"requests_per_s": "5"}, "objective": "time"})
     assert resolved.requests_per_s == 5
     assert resolved.input_tokens == 1000
-    assert resolved.source.objective == "time"
+    assert resolved.objective == "time"
 
 
 def test_the_published_schema_is_the_one_that_validates() -> None:

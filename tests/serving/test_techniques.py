@@ -217,7 +217,7 @@ def test_prompts_elsewhere_leave_decoding_alone_and_more_of_them_shorten_the_wai
 def test_a_slow_network_delays_first_tokens_by_the_transfer() -> None:
     def ttft(network: float) -> float:
         how = {"gpu": "h100", "tp": 8, "prefill_gpus": 8, "gpus_per_node": 8, "concurrency": 1, "input_tokens": 8000}
-        return float(flopwise.serve("Llama-3.1-8B", network_bytes_per_s_per_gpu=network, **how).estimate.ttft_s.value)
+        return float(flopwise.serve("Llama-3.1-8B", network=network, **how).estimate.ttft_s.value)
 
     nbytes = float(transfer_bytes(LLAMA, 8000, "bf16", 8))
     assert nbytes / 1e9 <= ttft(1e9) - ttft(100e9) <= 1.6 * nbytes / 1e9

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.machines import Machines
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError, UnknownNameError
 from flopwise.provenance import walk
 from flopwise.storage.figures import storage_figure
 from formulas import is_arithmetic, recomputed
 
-V100 = Machines(gpu="v100")
+V100 = MachineSpec(gpu="v100")
 GOLDEN: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
     # Ibrahim et al., PMBS 2021 (IEEE 9652793): 35 to 50 TFLOP/s achieved on a V100, nodes of 8
     ("cosmoflow", {"achieved_flops_per_s": 1e15}, {"gpu": 65e9}, 0.03),
@@ -24,7 +24,7 @@ GOLDEN: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
     # Kurth et al., SC18 (arXiv:1810.01993): Tiramisu on 1,024 nodes of 6 V100
     (
         "tiramisu",
-        {"gpus": 6144, "machines": Machines(gpu="v100", gpus_per_node=6)},
+        {"gpus": 6144, "machines": MachineSpec(gpu="v100", gpus_per_node=6)},
         {"gpu": 189e6, "node": 1.14e9, "total": 1.16e12},
         0.01,
     ),
@@ -115,7 +115,7 @@ def test_storage_sets_the_pace_when_it_delivers_less() -> None:
 
 
 def test_an_instance_s_network_bounds_what_crosses_it() -> None:
-    place = Machines(instance="g4dn.xlarge")
+    place = MachineSpec(instance="g4dn.xlarge")
     found = flopwise.io("resnet50", machines=place, gpus=1, storage=["nfs-rdma-400g", "page-cache"])
     network = found.cluster.offer.network_bytes_per_s if found.cluster.offer else None
     by_name = {d.name: d.read_bytes_per_s for d in found.deliveries}

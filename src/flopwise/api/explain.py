@@ -76,7 +76,8 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
         return tuple(sorted(found, key=lambda sensitivity: -sensitivity.size))
     if isinstance(answer, TrainAnswer):
         return training_sensitivities(answer.estimate, answer.memory.facts)
-    return serving_sensitivities(answer.estimate, answer.memory.facts, answer.machines.cluster)
+    facts = answer.memory.facts
+    return serving_sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
 def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:

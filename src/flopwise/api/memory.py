@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-from flopwise.api.recipes import Method, check_length
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts import defaults
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import take
+from flopwise.serving.spec import ServingSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Remedy
@@ -17,14 +19,9 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.facts.formats import CacheFormat, WeightFormat
-    from flopwise.facts.software import Engine
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
-
-DEFAULT_SEQ = 4096
-"""Tokens of a sequence where none are given, or what the model is made for if that is less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +49,7 @@ class MemoryAnswer:
     assumptions: tuple[str, ...]
     training: tuple[Recipe, Layout, Memory] | None = None
     serving: tuple[ServingLayout, ServingMemory] | None = None
-    deployment: Deployment | None = None
+    deployment: ServingSpec | None = None
     concurrency: int = 1  # serving: sequences of one attention replica, and tokens of each
     context: int = 0
     moments: tuple[tuple[str, float], ...] = ()  # training: bytes at each moment of a step, the fullest first
@@ -66,145 +63,69 @@ class MemoryAnswer:
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
 
-class ServingSoftware(TypedDict):
-    """With what a model is served: keywords of `ServeJob` and `serving_memory`."""
-
-    weights: WeightFormat
-    kv_dtype: CacheFormat
-    engine: Engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """How a model is served, as people say it."""
-
-    weights: str | None = None  # None: as the checkpoint is published
-    kv_dtype: str | None = None
-    concurrency: int | None = None
-    context: int | None = None
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1  # attention replicas that share the experts
-    engine: str = defaults.ENGINE
-    memory_frac: float | None = None
-
-    def layout(self) -> ServingLayout:
-        """How a replica is spread."""
-        from flopwise.serving.memory import ServingLayout
-
-        return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
-
-    def software(self, facts: Facts) -> ServingSoftware:
-        """Formats and engine, looked up.
-
-        Raises:
-            UnknownNameError, SpecError: there is no such format or engine.
-        """
-        return ServingSoftware(
-            weights=facts.weight_format(self.weights or defaults.WEIGHTS),
-            kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),
-            engine=facts.engine(self.engine),
-        )
-
-    @property
-    def layout_text(self) -> str:
-        """The same on one line."""
-        further = [f"{name} {value}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
-        return ", ".join([f"tp {self.tp}", f"pp {self.pp}", *further])
-
-
 def memory(
     model: Model | str,
     *,
     task: Literal["train", "serve"] = "train",
     gpu: str | None = None,
-    seq: int | None = None,
     grad_accum: int = 1,
-    how: Method | None = None,
-    deployment: Deployment | None = None,
-    facts: Path | str | None = None,
+    concurrency: int | None = None,
+    context: int | None = None,
+    data: DataSpec | None = None,
+    spec: TrainingSpec | None = None,
+    deployment: ServingSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    **said: Any,
+    **keywords: Any,
 ) -> MemoryAnswer:
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
-    Further keywords are the fields of `Method` (training) or `Deployment` (serving): `tp=8, zero=3, lora=16 ...`.
+    Further keywords are options: of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
+    `ServingSpec` in serving (`weights="fp8", tp=8 ...`).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: only published figures of the model are known.
     """
-    from flopwise.api.machines import described, loaded
-    from flopwise.facts.catalog import load_facts
-
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=facts))
-    known = load_facts(facts)
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found, known = source.layered(model), source.known
     resolution = None if gpu is None else known.resolve(gpu)
     chip = None if resolution is None else resolution.accelerator
     notes = (resolution.note,) if resolution is not None and resolution.note else ()
     if task == "train":
-        method = overridden(how or Method(), said)
-        answer = training_memory(found, method, chip, known, seq=seq, grad_accum=grad_accum)
+        read, method = take(keywords, data or DataSpec(), spec or TrainingSpec())
+        answer = _training(found, read, method, chip, known, grad_accum)
     elif task == "serve":
-        answer = serving_memory_answer(found, overridden(deployment or Deployment(), said), chip, known)
+        (served,) = take(keywords, deployment or ServingSpec())
+        answer = _serving(found, served, chip, known, concurrency or 1, context)
     else:
         raise SpecError(f"unknown task {task!r}; allowed: train, serve")
     return replace(answer, assumptions=(*answer.assumptions, *notes))
 
 
-def overridden(given: Any, said: dict[str, Any]) -> Any:
-    """`given` with the fields of `said` replaced.
-
-    Raises:
-        SpecError: no such field; names the nearest.
-    """
-    from dataclasses import fields
-
-    from flopwise.errors import nearest_names
-
-    known = [f.name for f in fields(given)]
-    for name in said:
-        if name not in known:
-            near = nearest_names(name, known)
-            raise SpecError(
-                f"unknown argument {name!r}; {f'nearest: {near[0]}; ' if near else ''}there are {', '.join(known)}"
-            )
-    return replace(given, **said)
-
-
-def default_seq(model: Model, seq: int | None) -> int:
-    """Tokens of a sequence: as given, as the model has it fixed, or the default."""
-    fixed = model.stacks[0].tokens_per_sample
-    if fixed is not None:
-        return fixed
-    if seq is not None:
-        check_length(model, seq)
-        return seq
-    return min(DEFAULT_SEQ, model.max_position or DEFAULT_SEQ)
-
-
-def training_memory(
-    model: Model, how: Method, chip: Accelerator | None, facts: Facts, *, seq: int | None, grad_accum: int
+def _training(
+    model: Model, data: DataSpec, spec: TrainingSpec, chip: Accelerator | None, facts: Facts, grad_accum: int
 ) -> MemoryAnswer:
-    """Memory of a training step of `how`, `grad_accum` micro-batches a step."""
+    """Memory of a training step, `grad_accum` micro-batches a step."""
     from flopwise.training.routing import check_routing
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len = default_seq(model, seq)
-    layout = how.layout(model, seq_len)
+    seq_len = data.seq_len(model)
+    layout = spec.layout(model, seq_len)
     in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
-    recipe = (how if chip is None else how.on(chip, facts)).recipe(seq_len, in_a_step, facts)
+    spec = spec if chip is None else spec.on(chip, facts)
+    recipe = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     check_routing(model, recipe, layout)
-    return of_training(model, recipe, layout, chip, facts, seq_given=seq is not None)
+    return of_training(model, recipe, layout, chip, facts, seq_given=data.seq is not None)
 
 
 def of_training(
     model: Model, recipe: Recipe, layout: Layout, chip: Accelerator | None, facts: Facts, *, seq_given: bool = True
 ) -> MemoryAnswer:
     """The answer for one layout of one recipe."""
+    from flopwise.facts.models.positions import check_length
     from flopwise.training.memory import step_memory
     from flopwise.training.rules_of_thumb import memory_rules
 
@@ -308,38 +229,31 @@ def _band_notes(band: ErrorBand) -> tuple[str, ...]:
     return () if band.rows else (f"the interval is provisional: no measurements stand behind {band.name} yet",)
 
 
-def in_its_format(model: Model, asked: Deployment) -> tuple[Deployment, tuple[str, ...]]:
-    """`asked` with the checkpoint's own weight format where none was given, and the sentence that says so."""
-    if asked.weights is not None:
-        return asked, ()
-    own = model.checkpoint_format
-    told = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
-    return replace(asked, weights=own or defaults.WEIGHTS), told
-
-
-def serving_memory_answer(model: Model, asked: Deployment, chip: Accelerator | None, facts: Facts) -> MemoryAnswer:
-    """Memory of serving as `asked`."""
+def _serving(
+    model: Model, spec: ServingSpec, chip: Accelerator | None, facts: Facts, concurrency: int, context: int | None
+) -> MemoryAnswer:
+    """Memory of serving `concurrency` sequences of `context` tokens."""
+    from flopwise.facts.models.positions import check_length
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import serving_memory
 
-    asked, native = in_its_format(model, asked)
-    software = asked.software(facts)
-    check_layout(model, asked.layout())
-    context = asked.context or default_seq(model, None)
-    stretched = check_length(model, context, what="a context") if asked.context else ()
-    layout = asked.layout()
-    concurrency = -(-(asked.concurrency or 1) // asked.dp)
+    spec, native = spec.in_its_format(model)
+    software = spec.software(facts)
+    check_layout(model, spec.layout())
+    tokens = context or DataSpec().seq_len(model)
+    stretched = check_length(model, tokens, what="a context") if context else ()
+    layout, each = spec.layout(), -(-concurrency // spec.dp)
     held = serving_memory(
         model,
         layout,
-        concurrency=concurrency,
-        context=context,
+        concurrency=each,
+        context=tokens,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
         **software,
-        memory_frac=asked.memory_frac,
+        memory_frac=spec.memory_fraction,
         device_kind="gpu" if chip is None else chip.kind,
     )
-    answer = of_serving(model, asked, layout, held, chip, facts, context=context, concurrency=concurrency)
+    answer = of_serving(model, spec, layout, held, chip, facts, context=tokens, concurrency=each)
     return replace(answer, assumptions=(*native, *stretched, *answer.assumptions))
 
 
@@ -362,7 +276,7 @@ def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
         concurrency=answer.concurrency,
         context=answer.context,
         **answer.deployment.software(answer.facts),
-        memory_frac=answer.deployment.memory_frac,
+        memory_frac=answer.deployment.memory_fraction,
     )
 
 
@@ -373,7 +287,7 @@ def _with_remedies(answer: MemoryAnswer) -> MemoryAnswer:
 
 def of_serving(
     model: Model,
-    asked: Deployment,
+    spec: ServingSpec,
     layout: ServingLayout,
     held: ServingMemory,
     chip: Accelerator | None,
@@ -408,17 +322,17 @@ def of_serving(
             fits_probability=None if usable is None else float(band.probability_at_most(total, usable)),
             remedies=(),
             band=band,
-            quick=capacity_rules(model, chip, context, memory_frac=asked.memory_frac, **asked.software(facts)),
+            quick=capacity_rules(model, chip, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
             settings=(
-                ("layout", asked.layout_text),
-                ("weights", f"{asked.weights}; KV cache {asked.kv_dtype or 'bf16'}" if caches else f"{asked.weights}"),
+                ("layout", layout.text),
+                ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
                 ("load", f"{concurrency:,} x {context:,} tokens"),
-                ("engine", asked.engine),
+                ("engine", spec.engine),
             ),
             assumptions=(*model.notes, *held.assumptions, *_band_notes(band)),
             serving=(layout, held),
             facts=facts,
-            deployment=asked,
+            deployment=spec,
             concurrency=concurrency,
             context=context,
             kv_capacity_tokens=None if chip is None or not caches else float(held.kv_capacity_tokens),

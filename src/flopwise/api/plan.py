@@ -94,7 +94,7 @@ def explain_candidate(answer: Plan, chosen: Candidate, *, facts: str | Path | No
     offer = next((o for o in known.offers if _same(o, chosen)), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
-    model = known.model(wanted.source.model)
+    model = known.model(wanted.model)
     if answer.task in {"pretrain", "finetune"}:
         from flopwise.search.training_option import candidate_job
         from flopwise.training.estimate import estimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,24 +131,23 @@ def own_prices(
     gpu: str | None = None,
     *,
     utilisation: float = 0.6,
-    colocation: bool = False,
-    usd_per_kwh: float | None = None,
-    pue: float | None = None,
-    years: float | None = None,
     facts: str | Path | None = None,
+    **keywords: Any,
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
-    `colocation`: in rented rooms, else in a building of one's own; the other figures replace those of the site.
+    Further keywords are options of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as
+    usual of a building of one's own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
         InfeasibleError: nobody's purchase price of it is known.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.onprem import COLOCATED, Site
     from flopwise.fleet.own_hour import hourly_prices
+    from flopwise.fleet.own_machines import site
+    from flopwise.fleet.spec import SiteFigures
+    from flopwise.options import take
 
-    figures: dict[str, Any] = {"usd_per_kwh": usd_per_kwh, "pue": pue, "years": years}
-    changes = {name: value for name, value in figures.items() if value is not None}
-    return hourly_prices(load_facts(facts), replace(COLOCATED if colocation else Site(), **changes), utilisation, gpu)
+    (figures,) = take(keywords, SiteFigures())
+    return hourly_prices(load_facts(facts), site(figures, "site"), utilisation, gpu)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flopwise.api.machines import Machines, loaded
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import take
 
 if TYPE_CHECKING:
     from flopwise.cost.roofline import RooflineAnswer
@@ -18,30 +20,32 @@ def roofline(
     *,
     flops: float | None = None,
     bytes: float | None = None,  # noqa: A002 - the word of the command line
-    gpu: str | None = None,
     dtype: str = "bf16",
     efficiency: float | None = None,
     gpus: int = 1,
     batch: int = 1,
     seq: int | None = None,
     training: bool = False,
-    machines: Machines | None = None,
-    facts: Path | str | None = None,
+    machines: MachineSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
+    **keywords: Any,
 ) -> RooflineAnswer:
     """Time of `flops` operations that move `bytes`, or of one pass of `model` over `batch` samples, on `gpus` devices.
 
     `efficiency` is the achieved fraction of the datasheet's rates, for both; without it the calibrated fractions hold.
+    Further keywords are options of `MachineSpec`.
 
     Raises:
         SpecError: neither work nor model is given, or both, or a value cannot be.
         MissingFactError: the accelerator has no such rate, or nobody published the model's figures.
     """
-    from flopwise.api.memory import default_seq
     from flopwise.cost.roofline import RooflineWork, roofline_answer
+    from flopwise.training.spec import DataSpec
 
-    place = machines or Machines(gpu=gpu, facts=facts)
+    (machines,) = take(keywords, machines or MachineSpec())
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
     if model is not None and (flops is not None or bytes is not None):
         raise SpecError("a model and its own FLOP or bytes are both given; give one of them")
     if efficiency is not None and not 0 < efficiency <= 1:
@@ -49,11 +53,11 @@ def roofline(
     if batch < 1:
         raise SpecError(f"batch {batch}; give 1 or more")
     if model is not None:
-        found = loaded(model, assume_family=assume_family, offline=offline, facts=place.facts)
-        tokens = default_seq(found, seq) if found.stacks else 0
+        found = source.model(model)
+        tokens = DataSpec(seq=seq).seq_len(found) if found.stacks else 0
         work = RooflineWork.of_pass(found, batch, tokens, training=training)
     elif flops is None and bytes is None:
         raise SpecError("nothing to do is given; give --flops and --bytes, or a MODEL")
     else:
         work = RooflineWork(flops=flops or 0.0, nbytes=bytes or 0.0)
-    return roofline_answer(work, place.cluster(gpus), gpus, dtype, efficiency)
+    return roofline_answer(work, machines.cluster(gpus, source.known), gpus, dtype, efficiency)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.features import Features
-from flopwise.api.machines import Machines, described, loaded
-from flopwise.api.memory import Deployment, MemoryAnswer, in_its_format, of_serving, overridden
+from flopwise.api.memory import MemoryAnswer, of_serving
 from flopwise.api.serve_techniques import Drafted, drafted, started, unsupported
-from flopwise.api.train import price_text
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError, take
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
+from flopwise.serving.technique_request import TechniqueContext, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from flopwise.serving.job import ServeEstimate, ServeJob
     from flopwise.serving.startup import ColdStart
 
-DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
-"""Tokens of a prompt and an answer where none are given."""
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -43,7 +43,8 @@ class ServeAnswer:
     """The estimate of one replica, and of all `replicas` together."""
 
     estimate: ServeEstimate
-    machines: Machines
+    machines: MachineSpec
+    facts: Facts
     replicas: int
     memory: MemoryAnswer
     fits: bool
@@ -69,95 +70,108 @@ class ServeAnswer:
 def serve(
     model: Model | str,
     *,
-    gpu: str | None = None,
     gpus: int | None = None,
-    input_tokens: int | None = None,
-    output_tokens: int | None = None,
-    concurrency: int | None = None,
-    rate: float | None = None,
     static: bool = False,
-    machines: Machines | None = None,
-    deployment: Deployment | None = None,
-    features: Features | None = None,
-    facts: Path | str | None = None,
+    request: RequestSpec | None = None,
+    machines: MachineSpec | None = None,
+    deployment: ServingSpec | None = None,
+    techniques: TechniqueRequest | None = None,
+    start: StartSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    **said: Any,
+    **keywords: Any,
 ) -> ServeAnswer:
     """Serving `model`: `concurrency` requests in flight over all replicas (None: as many as memory holds).
 
     `gpus` accelerators hold gpus / (tp x pp x dp) replicas. With `rate` (requests per second) the latencies under that
     load, too. Tokens that are not given are `DEFAULT_INPUT` and `DEFAULT_OUTPUT`, or what the model's context holds.
-    Further keywords are fields of `Deployment` (`tp=8, weights="fp8" ...`), `Machines` (`provider="aws" ...`) or
-    `Features` (`prefix_hit=0.5, draft="Llama-3.2-1B" ...`).
+    Further keywords are options: of `RequestSpec` (`rate="5/s" ...`), `MachineSpec` (`gpu="h100", provider="aws" ...`),
+    `ServingSpec` (`tp=8, weights="fp8" ...`), `TechniqueRequest` (`draft="Llama-3.2-1B" ...`) and `StartSpec`.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked.
     """
-    from flopwise.serving.job import ServeJob
-
-    of_place, of_features, rest = _told_apart(said)
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), of_place)
-    more, asked = overridden(features or Features(), of_features), overridden(deployment or Deployment(), rest)
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    asked, native = in_its_format(found, asked)
-    inputs, outputs, shaped = request_shape(found, input_tokens, output_tokens)
-    _check(found, asked, place.known_facts)
-    replica = asked.tp * asked.pp * asked.dp + (more.prefill_gpus or 0)
-    replicas = _replicas(asked, replica, gpus)
-    cluster = place.cluster(replica)
-    names: dict[str, Any] = {"assume_family": assume_family, "offline": offline}
-    job = ServeJob(
-        model=found,
-        cluster=cluster,
-        layout=asked.layout(),
-        **asked.software(place.known_facts),
-        input_tokens=inputs,
-        output_tokens=outputs,
-        concurrency=_each(concurrency, rate, replicas, static=static),
-        arrivals_per_s=None if rate is None else rate / replicas,
-        static=static,
-        memory_frac=asked.memory_frac,
-        techniques=more.techniques(found, asked, cluster.accelerator, place.known_facts, **names),
-    )
-    answer = answered(job, asked, place, replicas=replicas, rate=rate, concurrency=concurrency, features=more)
-    return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
-
-
-def _told_apart(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Keywords of the machines, of the features, and the rest."""
-    place = {k: v for k, v in said.items() if k in Machines.__dataclass_fields__}
-    more = {k: v for k, v in said.items() if k in Features.__dataclass_fields__}
-    return place, more, {k: v for k, v in said.items() if k not in place and k not in more}
-
-
-def _each(concurrency: int | None, rate: float | None, replicas: int, *, static: bool) -> int | None:
-    """Requests in flight of one replica; None: as many as fit, or as arrive."""
+    request, machines, deployment, techniques, start = take(
+        keywords, request or RequestSpec(), machines or MachineSpec(), deployment or ServingSpec(),
+        techniques or TechniqueRequest(), start or StartSpec(),
+    )  # fmt: skip
+    start.check()
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found = source.layered(model)
+    inputs, outputs, shaped = request_shape(found, request)
+    job, native = replica_job(found, deployment, machines, techniques, source)
+    total = job.num_gpus if gpus is None else gpus
+    if total % job.num_gpus:
+        raise SpecError(f"{total} GPUs do not hold whole replicas of {job.layout.text}: {job.num_gpus} each")
+    replicas = total // job.num_gpus
+    rate, in_flight = request.rate, request.concurrency
     if static and rate is not None:
         raise SpecError(
             "a fixed batch starts together, so that nothing arrives in between: give --static with --concurrency, or "
             "--rate without --static"
         )
-    if concurrency is not None and rate is not None:
-        raise SpecError("concurrency and rate are both given: fix the requests in flight or the arrivals, not both")
-    return None if concurrency is None else max(1, -(-concurrency // replicas))
+    if in_flight is not None and rate is not None:
+        raise OptionError("concurrency", "a rate is given, too: fix the requests in flight or the arrivals, not both")
+    job = replace(
+        job,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
+        arrivals_per_s=None if rate is None else rate / replicas,
+        static=static,
+    )
+    answer = _answered(job, deployment, machines, source.known, start, replicas=replicas, request=request)
+    return replace(answer, assumptions=tuple(dict.fromkeys((*native, *shaped, *answer.assumptions))))
 
 
-def _replicas(asked: Deployment, replica: int, gpus: int | None) -> int:
-    """How many replicas of `replica` accelerators `gpus` hold; one where nothing is said."""
-    total = replica if gpus is None else gpus
-    if total % replica:
-        raise SpecError(f"{total} GPUs do not hold whole replicas of {asked.layout_text}: {replica} each")
-    return total // replica
+def replica_job(
+    model: Model,
+    deployment: ServingSpec,
+    machines: MachineSpec,
+    techniques: TechniqueRequest,
+    source: SourceSpec,
+) -> tuple[ServeJob, tuple[str, ...]]:
+    """One replica of a deployment, without its load, and what was assumed of its format.
+
+    Raises:
+        SpecError: a degree that the model does not allow, or a technique that does not go with it.
+        UnknownNameError: no such format, engine, draft or processor.
+    """
+    from flopwise.serving.estimate import check_layout
+    from flopwise.serving.job import ServeJob
+
+    spec, native = deployment.in_its_format(model)
+    software = spec.software(source.known)
+    check_layout(model, spec.layout())
+    cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
+    place = TechniqueContext(
+        tp=spec.tp, weights=software["weights"], engine=software["engine"], chip=cluster.accelerator, facts=source.known
+    )
+    job = ServeJob(
+        model=model,
+        cluster=cluster,
+        layout=spec.layout(),
+        **software,
+        memory_frac=spec.memory_fraction,
+        techniques=techniques.resolve(model, place, source.model),
+    )
+    return job, native
 
 
-def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tuple[int, int, tuple[str, ...]]:
+def request_shape(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:
     """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
     from flopwise.serving.iteration import prompt
     from flopwise.serving.memory import generates
 
+    drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
+    mean = (f"requests of mean length, not drawn ({' and '.join(drawn)}): `flopwise simulate` draws them",)
+    inputs, outputs = (
+        None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
+    )
+    notes = mean if drawn else ()
     own, made = model.stacks[0].tokens_per_sample, model.max_position
     if own is not None:
         same = inputs in (None, own)
@@ -171,55 +185,43 @@ def request_shape(model: Model, inputs: int | None, outputs: int | None) -> tupl
         answer = max(1, min(answer, most if apart else most - asked)) if decodes else 0
     plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
     if (asked, answer) == plain or (not decodes and asked == plain[0]):
-        return asked, answer, ()
+        return asked, answer, notes
     said = f"a request of {asked:,} tokens in" + (f" and {answer:,} out" if decodes else "")
-    return asked, answer, (f"{said}, as {model.name} is made for {most:,}",)
+    return asked, answer, (f"{said}, as {model.name} is made for {most:,}", *notes)
 
 
-def _check(model: Model, asked: Deployment, facts: Facts) -> None:
-    from flopwise.serving.estimate import check_layout
-
-    asked.software(facts)
-    check_layout(model, asked.layout())
-
-
-def answered(
+def _answered(
     job: ServeJob,
-    asked: Deployment,
-    place: Machines,
+    deployment: ServingSpec,
+    machines: MachineSpec,
+    facts: Facts,
+    start: StartSpec,
     *,
     replicas: int,
-    rate: float | None,
-    concurrency: int | None,
-    features: Features | None = None,
+    request: RequestSpec,
 ) -> ServeAnswer:
     """The answer for `replicas` of one job."""
     from flopwise.serving.estimate import estimate, job_memory
     from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
     from flopwise.serving.technique_runner import host_bytes
+    from flopwise.units import format_price
 
-    found = estimate(job)
+    found, rate, concurrency = estimate(job), request.rate, request.concurrency
+    deployment = replace(deployment, weights=job.weights.name)
     under = None if rate is None else _under_load(job, found, rate)
     context, ranks = job.context, int(job.layout.dp)
     at_once = max(1, min(job.concurrency or found.max_concurrency, found.max_concurrency) // ranks)
     used = job_memory(replace(job, concurrency=at_once * ranks))
-    held = of_serving(
-        job.model,
-        asked,
-        job.layout,
-        used,
-        job.cluster.accelerator,
-        place.known_facts,
-        context=context,
-        concurrency=at_once,
-    )
+    chip = job.cluster.accelerator
+    held = of_serving(job.model, deployment, job.layout, used, chip, facts, context=context, concurrency=at_once)
     load = (
         f"{concurrency:,} in flight" if concurrency else f"{rate:g} requests/s" if rate else "as many as memory holds"
     )
     return ServeAnswer(
         estimate=found,
-        machines=place,
+        machines=machines,
+        facts=facts,
         replicas=replicas,
         memory=held,
         fits=found.max_concurrency >= 1,
@@ -227,14 +229,14 @@ def answered(
         quick=(*token_rules(found), *held.quick),
         settings=(
             ("replicas", f"{replicas:,} x {found.num_gpus} {job.cluster.accelerator.name}"),
-            ("layout", asked.layout_text),
+            ("layout", job.layout.text),
             ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
             ("engine", job.engine.name + (", fixed batch" if job.static else "")),
             *technique_settings(job),
             ("requests", f"{_request_text(job)}; {load}"),
-            ("price", price_text(job.cluster)),
+            ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),
         ),
-        cold_start=started(job, features or Features(), place),
+        cold_start=started(job, start, facts),
         speculation=drafted(job, found),
         host_bytes=host_bytes(job),
         assumptions=tuple(dict.fromkeys((*found.assumptions, *held.assumptions, *unsupported(job)))),

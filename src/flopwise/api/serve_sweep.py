@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.machines import described, loaded
 from flopwise.api.serve import ServeAnswer, serve
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.spec import SourceSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class ServeSweep:
 
 
 def serve_sweep(
-    model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, facts: Path | str | None = None, **how: Any
+    model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, facts: Path | None = None, **how: Any
 ) -> ServeSweep:
     """Estimates along `axis`: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
 
@@ -53,7 +53,7 @@ def serve_sweep(
         raise SpecError(f"--sweep {axis} sets the requests in flight itself; leave the concurrency out")
     how["static"] = axis == "batch" or bool(how.get("static"))
     family, offline = how.get("assume_family"), bool(how.get("offline"))
-    found = described(loaded(model, assume_family=family, offline=offline, facts=facts))
+    found = SourceSpec(facts=facts, assume_family=family, offline=offline).layered(model)
     first = serve(found, facts=facts, **how)
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:

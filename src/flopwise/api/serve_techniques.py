@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flopwise.api.features import Features
-    from flopwise.api.machines import Machines
+    from flopwise.facts.catalog import Facts
     from flopwise.serving.job import ServeEstimate, ServeJob
+    from flopwise.serving.spec import StartSpec
     from flopwise.serving.startup import ColdStart
 
 LARGEST_BATCH = 4096
@@ -57,13 +57,12 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
     )
 
 
-def started(job: ServeJob, features: Features, place: Machines) -> ColdStart:
+def started(job: ServeJob, start: StartSpec, facts: Facts) -> ColdStart:
     """How long a replica takes to start."""
     from flopwise.serving.startup import cold_start
 
-    kind = features.kind_of_storage(place.known_facts)
-    image = {"image_bytes": features.image_bytes or 0.0, "image_bytes_per_s": features.image_bytes_per_s or 0.0}
-    return cold_start(job, kind, **image)
+    storage = start.kind_of_storage(facts)
+    return cold_start(job, storage, image_bytes=start.image_size or 0.0, image_bytes_per_s=start.image_bandwidth or 0.0)
 
 
 def unsupported(job: ServeJob) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from flopwise.api.machines import Machines, described, loaded
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -32,8 +34,8 @@ def advise(
     weights: str | None = None,
     kv_dtype: str | None = None,
     engine: str | None = None,
-    machines: Machines | None = None,
-    facts: Path | str | None = None,
+    machines: MachineSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
 ) -> ShapeAnswer:
@@ -46,39 +48,43 @@ def advise(
         SpecError: a value cannot be, or does not go with the task.
         MissingFactError: only published figures of the model are known, or the device lacks a rate.
     """
-    from flopwise.api.memory import default_seq
-    from flopwise.api.recipes import Method
     from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
     from flopwise.shapes.decoding import DecodeClock
     from flopwise.shapes.training import COMPARED, TrainingClock
+    from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:
         raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(DEFAULT_BATCH)}")
     of_training = {"precision": precision, "stack": stack, "attention": attention, "ep": ep, "offload": offload or None}
-    of_serving = {"weights": weights, "kv-dtype": kv_dtype, "engine": engine}
+    of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
     for name, value in (of_serving if task == "train" else of_training).items():
         if value is not None:
-            raise SpecError(f"--{name} does not go with --task {task}")
+            raise OptionError(name, f"does not go with --task {task}")
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
-    place = machines or Machines(gpu=gpu, facts=facts)
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    known = place.known_facts
-    cluster, sequences = place.cluster(tp), DEFAULT_BATCH[task] if batch is None else batch
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found, known, data = source.layered(model), source.known, DataSpec(seq=seq)
+    cluster = (machines or MachineSpec(gpu=gpu)).cluster(tp, known)
+    sequences = DEFAULT_BATCH[task] if batch is None else batch
     if task == "train":
-        tokens = default_seq(found, seq)
         check_expert_parallel(found, ep or 1)
-        how = Method(precision=precision or "bf16", stack=stack, attention=attention or "flash", ep=ep or 1)
-        recipe = how.recipe(tokens, sequences, known)
+        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention or "flash")
+        recipe = spec.recipe(data.seq_len(found), sequences, known)
         return shape_answer(
             TrainingClock(
-                model=found, recipe=recipe, cluster=cluster, tp=tp, ep=ep or 1, batch=sequences, offload=offload,
+                model=found,
+                recipe=recipe,
+                cluster=cluster,
+                tp=tp,
+                ep=ep or 1,
+                batch=sequences,
+                offload=offload,
                 compared=tuple(map(known.stack, COMPARED)),
             )
-        )  # fmt: skip
+        )
     if found.kind not in ("decoder", "encoder-decoder", "vision-text"):
         raise MissingFactError(
             f"{found.name} does not generate tokens: there is no decoding to advise on; --task train"
@@ -87,6 +93,6 @@ def advise(
         DecodeClock(
             model=found, cluster=cluster, weights=known.weight_format(weights or defaults.WEIGHTS),
             kv_dtype=known.cache_format(kv_dtype or defaults.CACHE), engine=known.engine(engine or defaults.ENGINE),
-            tp=tp, batch=sequences, seq=default_seq(found, seq),
+            tp=tp, batch=sequences, seq=data.seq_len(found),
         )
     )  # fmt: skip

@@ -5,52 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from flopwise.api.features import Features
-from flopwise.api.machines import Machines, described, loaded
-from flopwise.api.memory import Deployment, in_its_format, overridden
-from flopwise.serving.estimate import check_layout
-from flopwise.serving.job import ServeJob
+from flopwise.api.serve import replica_job
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import take
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec
+from flopwise.serving.technique_request import TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.batch_queue import BatchAnswer, BatchRequest
+    from flopwise.serving.sim.batch_queue import BatchAnswer
     from flopwise.serving.sim.caching import ResponseCache
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-    from flopwise.serving.sim.request import Scheduling, SimulationRequest
+    from flopwise.serving.sim.request import SimulationRequest
     from flopwise.serving.sim.result import Slo
-    from flopwise.serving.sim.source import Traffic
-
-Spec = TypeVar("Spec")
 
 
 def simulate(
     model: Any,
     *,
-    traffic: Traffic | None = None,
-    scheduling: Scheduling | None = None,
-    gpu: str | None = None,
     replicas: int = 1,
     slo: Slo | None = None,
     cache: ResponseCache | None = None,
     attain: float = 0.99,
-    machines: Machines | None = None,
-    deployment: Deployment | None = None,
-    features: Features | None = None,
-    facts: Path | str | None = None,
-    assume_family: str | None = None,
-    offline: bool = False,
     on_compile: Callable[[], None] | None = None,
-    **said: Any,
+    **keywords: Any,
 ) -> SimulateAnswer:
     """Run requests through `replicas` of a deployment, step by step, and say what their users see.
 
-    Further keywords are fields of `Traffic` (`rate=5, trace=... `), `Scheduling`, `Deployment` (`tp=8 ...`),
-    `Features` (`draft="eagle", acceptance=0.7 ...`) or `Machines`. `slo`: what a request must hold to count into the
-    goodput. `cache`: answers that are given again; the replicas that it saves are those that `attain` of the requests
-    need to hold the objective.
+    Further keywords are those of `resolve`. `slo`: what a request must hold to count into the goodput. `cache`: answers
+    that are given again; the replicas that it saves are those that `attain` of the requests need to hold the objective.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -60,10 +49,7 @@ def simulate(
     from flopwise.serving.sim.answer import cache_report, simulation_answer
     from flopwise.serving.sim.result import Slo
 
-    request = resolve(
-        model, traffic=traffic, scheduling=scheduling, gpu=gpu, machines=machines, deployment=deployment,
-        features=features, facts=facts, assume_family=assume_family, offline=offline, **said,
-    ).with_cache(cache)  # fmt: skip
+    request = resolve(model, **keywords).with_cache(cache)
     total = replicas + request.prefill_pool(replicas)
     run = request.run_fixed(replicas, on_compile)
     answer = simulation_answer(request, run, replicas=total, slo=slo or Slo())
@@ -80,7 +66,7 @@ def autoscale(
     cache: ResponseCache | None = None,
     on_compile: Callable[[], None] | None = None,
     report: Callable[[float, float], None] | None = None,
-    **question: Any,
+    **keywords: Any,
 ) -> AutoscaleAnswer:
     """Run requests through replicas that an autoscaler starts and drains; further keywords as `simulate`.
 
@@ -96,10 +82,9 @@ def autoscale(
     from flopwise.serving.sim.result import Slo
     from flopwise.serving.startup import DEFAULT_STORAGE
 
-    place = question.get("machines") or Machines(facts=question.get("facts"))
-    drive = place.known_facts.storage(DEFAULT_STORAGE)
+    drive = SourceSpec(facts=keywords.get("facts")).known.storage(DEFAULT_STORAGE)
     return autoscaling_report(
-        resolve(model, **question), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
+        resolve(model, **keywords), rule or Autoscaling(), slo or Slo(), drive, attain=attain, compare=compare,
         cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
 
@@ -110,9 +95,9 @@ def vertical(
     replicas: int = 1,
     rule: Autoscaling | None = None,
     slo: Slo | None = None,
-    deployment: Deployment | None = None,
+    deployment: ServingSpec | None = None,
     on_compile: Callable[[], None] | None = None,
-    **question: Any,
+    **keywords: Any,
 ) -> tuple[Size, ...]:
     """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.
 
@@ -125,60 +110,65 @@ def vertical(
     from flopwise.serving.sim.elasticity import replica_sizes
     from flopwise.serving.sim.result import Slo
 
-    base = overridden(deployment or Deployment(), _fields(Deployment, question))
+    base = deployment or ServingSpec()
+    tp = keywords.pop("tp", None) or base.tp
 
     def request_at(tp: int) -> SimulationRequest:
-        return resolve(model, deployment=replace(base, tp=tp), **question)
+        return resolve(model, deployment=replace(base, tp=tp), **keywords)
 
-    return replica_sizes(request_at, base.tp, replicas, rule, slo or Slo(), on_compile)
+    return replica_sizes(request_at, tp, replicas, rule, slo or Slo(), on_compile)
 
 
 def batch(
     model: Any,
-    requests: int,
+    requests: int | None = None,
     *,
     queue: BatchRequest | None = None,
-    gpu: str | None = None,
-    machines: Machines | None = None,
-    deployment: Deployment | None = None,
-    features: Features | None = None,
-    facts: Path | str | None = None,
+    machines: MachineSpec | None = None,
+    deployment: ServingSpec | None = None,
+    techniques: TechniqueRequest | None = None,
+    concurrency: int | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
     report: Callable[[int, int], None] | None = None,
-    **said: Any,
+    **keywords: Any,
 ) -> BatchAnswer:
-    """Work off `requests` on spot workers; further keywords: of `BatchRequest`, `Deployment`, `Machines`, `Features`.
+    """Work off `requests` on spot workers.
+
+    Further keywords are options of `BatchRequest`, `ServingSpec`, `MachineSpec` and `TechniqueRequest`.
 
     Raises:
         SpecError: a value or a name that cannot be; InfeasibleError: the model does not fit, or interruptions undo
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
-    from flopwise.errors import SpecError
     from flopwise.serving.memory import generates
-    from flopwise.serving.sim.batch_queue import BatchRequest, WorkerMachines, queue_answer
+    from flopwise.serving.sim.batch_queue import WorkerMachines, queue_answer
     from flopwise.serving.technique_rules import technique_assumptions
 
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), _fields(Machines, said))
-    request = overridden(queue or BatchRequest(requests=requests), _fields(BatchRequest, said) | {"requests": requests})
+    request, machines, deployment, techniques = take(
+        keywords, queue or BatchRequest(queue=requests), machines or MachineSpec(), deployment or ServingSpec(),
+        techniques or TechniqueRequest(),
+    )  # fmt: skip
     request.check()
-    techniques = overridden(features or Features(), _fields(Features, said))
-    base = overridden(deployment or Deployment(), said)
-    job, notes = _replica_job(model, base, place, techniques, assume_family, offline=offline)
-    if not generates(job.model):
-        raise SpecError(f"{job.model.name} answers in one pass; a queue is worked off by models that generate")
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found = source.layered(model)
+    job, native = replica_job(found, deployment, machines, techniques, source)
+    if not generates(found):
+        raise SpecError(f"{found.name} answers in one pass; a queue is worked off by models that generate")
     inputs, outputs = (max(1, round(mean)) for mean in request.mean_lengths())
-    job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=base.concurrency)
+    job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
     def machines_of(gpus: int) -> WorkerMachines:
         return WorkerMachines(
-            spot=replace(place, purchase="spot", usd_per_gpu_hour=request.spot_price).cluster(gpus),
-            on_demand=replace(place, purchase="on_demand").cluster(gpus),
-            provider=place.provider,
-            facts=place.known_facts,
+            spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, source.known),
+            on_demand=replace(machines, purchase="on_demand").cluster(gpus, source.known),
+            provider=machines.provider,
+            facts=source.known,
         )
 
-    return queue_answer(request, job, machines_of, (*notes, *technique_assumptions(job)), report)
+    notes = (*native, *found.notes, *technique_assumptions(job))
+    return queue_answer(request, job, machines_of, notes, report)
 
 
 def resolve(
@@ -186,52 +176,26 @@ def resolve(
     *,
     traffic: Traffic | None = None,
     scheduling: Scheduling | None = None,
-    gpu: str | None = None,
-    machines: Machines | None = None,
-    deployment: Deployment | None = None,
-    features: Features | None = None,
-    facts: Path | str | None = None,
+    machines: MachineSpec | None = None,
+    deployment: ServingSpec | None = None,
+    techniques: TechniqueRequest | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    **said: Any,
+    **keywords: Any,
 ) -> SimulationRequest:
-    """The requests, one replica and how replicas work; keywords and errors as `simulate`."""
-    from flopwise.serving.sim.request import Scheduling, simulation_request
-    from flopwise.serving.sim.source import Traffic
+    """The requests, one replica and how replicas work; errors as `simulate`.
 
-    flow = overridden(traffic or Traffic(), _fields(Traffic, said))
-    techniques = overridden(features or Features(), _fields(Features, said))
-    work = overridden(scheduling or Scheduling(), _fields(Scheduling, said))
-    work = replace(work, prefill_gpus=techniques.prefill_gpus or work.prefill_gpus)
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), _fields(Machines, said))
-    base = overridden(deployment or Deployment(), said)
-    plain = replace(techniques, prefill_gpus=None)
-    job, notes = _replica_job(model, base, place, plain, assume_family, offline=offline)
-    return simulation_request(job, flow, work, (*notes, *job.cluster.assumptions))
+    Further keywords are options of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
+    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`) or `MachineSpec`.
+    """
+    from flopwise.serving.sim.request import simulation_request
 
-
-def _fields(kind: type, said: dict[str, Any]) -> dict[str, Any]:
-    """Those keywords that are fields of `kind`, taken out of `said`."""
-    return {name: said.pop(name) for name in list(said) if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-
-
-def _replica_job(
-    model: Any, base: Deployment, place: Machines, features: Features, assume_family: str | None, *, offline: bool
-) -> tuple[ServeJob, tuple[str, ...]]:
-    """One replica of a deployment, without its load, and what was assumed of the model and its format."""
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    base, native = in_its_format(found, base)
-    check_layout(found, base.layout())
-    cluster = place.cluster(base.tp * base.pp * base.dp + (features.prefill_gpus or 0))
-    techniques = features.techniques(
-        found, base, cluster.accelerator, place.known_facts, assume_family=assume_family, offline=offline
-    )
-    job = ServeJob(
-        model=found,
-        cluster=cluster,
-        layout=base.layout(),
-        **base.software(place.known_facts),
-        memory_frac=base.memory_frac,
-        techniques=techniques,
-    )
-    return job, (*native, *found.notes)
+    flow, work, place, base, asked = take(
+        keywords, traffic or Traffic(), scheduling or Scheduling(), machines or MachineSpec(),
+        deployment or ServingSpec(), techniques or TechniqueRequest(),
+    )  # fmt: skip
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    work = replace(work, prefill_gpus=asked.prefill_gpus or work.prefill_gpus)
+    job, native = replica_job(source.layered(model), base, place, replace(asked, prefill_gpus=None), source)
+    return simulation_request(job, flow, work, (*native, *job.model.notes, *job.cluster.assumptions))

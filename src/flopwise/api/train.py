@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.api.machines import Machines, described, loaded
-from flopwise.api.memory import MemoryAnswer, default_seq, layout_text, of_training, overridden, recipe_text
-from flopwise.api.recipes import Method
-from flopwise.api.runs import Surroundings, run_tokens
+from flopwise.api.memory import MemoryAnswer, layout_text, of_training, recipe_text
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.training.spec import batch_of_tokens
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import said, take
+from flopwise.training.spec import DataSpec, ReadsSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.storage import Reads
     from flopwise.training.token_rules import TokenRules
-
-BATCH_TOKENS = 2**22
-"""Tokens of a step that large runs seldom exceed."""
-SEQUENCES_PER_GPU = 16
-"""Sequences of a step for each GPU where none are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,31 +42,23 @@ class TrainAnswer:
 def train(
     model: Model | str,
     *,
-    gpu: str | None = None,
     gpus: int = 1,
-    seq: int | None = None,
-    global_batch: int | None = None,
-    global_batch_tokens: float | None = None,
-    tokens: float | None = None,
-    samples: float | None = None,
-    epochs: float | None = None,
-    machines: Machines | None = None,
-    how: Method | None = None,
-    around: Surroundings | None = None,
-    storage: str | None = None,
-    storage_bytes_per_s: float | None = None,
-    token_bytes: float | None = None,
-    facts: Path | str | None = None,
+    data: DataSpec | None = None,
+    spec: TrainingSpec | None = None,
+    machines: MachineSpec | None = None,
+    conditions: RunConditionsSpec | None = None,
+    reads: ReadsSpec | None = None,
+    facts: Path | None = None,
     assume_family: str | None = None,
     offline: bool = False,
-    **said: Any,
+    **keywords: Any,
 ) -> TrainAnswer:
     """Training `model` on `gpus` accelerators: sequences of `seq` tokens, `global_batch` a step.
 
-    The run is `tokens` long, or `samples` sequences, each `epochs` times. Further keywords are fields of `Method`
-    (`tp=8, zero=1, recompute="full" ...`), `Machines` (`provider="aws" ...`) or `Surroundings` (`spares=2 ...`).
-    Without any degree the best layout that fits is looked for. A layout that doesn't fit is estimated all the same:
-    `fits` says so.
+    The run is `tokens` long, or `samples` sequences, each `epochs` times. Further keywords are options: of `DataSpec`
+    (`seq="8k", tokens="1T" ...`), `TrainingSpec` (`tp=8, zero=1, recompute="full" ...`), `MachineSpec` (`gpu="h100",
+    provider="aws" ...`), `RunConditionsSpec` (`spares=2 ...`) and `ReadsSpec` (`storage="nfs" ...`). Without any degree
+    the best layout that fits is looked for. A layout that doesn't fit is estimated all the same: `fits` says so.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -80,96 +67,41 @@ def train(
     """
     from flopwise.training.routing import check_skew
 
-    place = overridden(machines or Machines(gpu=gpu, facts=facts), fields_of(Machines, said))
-    run = overridden(around or Surroundings(), fields_of(Surroundings, said))
-    others = fields_of(Machines, said) | fields_of(Surroundings, said)
-    method = overridden(how or Method(), {k: v for k, v in said.items() if k not in others})
-    found = described(loaded(model, assume_family=assume_family, offline=offline, facts=place.facts))
-    cluster, known = place.cluster(gpus), place.known_facts
-    seq_len = default_seq(found, seq)
-    batch, batch_note = step_batch(global_batch, global_batch_tokens, seq_len, gpus, method)
-    recipe = method.on(cluster.accelerator, known).recipe(seq_len, batch, known)
+    data, spec, machines, conditions, reads = take(
+        keywords, data or DataSpec(), spec or TrainingSpec(), machines or MachineSpec(),
+        conditions or RunConditionsSpec(), reads or ReadsSpec(),
+    )  # fmt: skip
+    source = SourceSpec(facts=facts, assume_family=assume_family, offline=offline)
+    found, known = source.layered(model), source.known
+    cluster = machines.cluster(gpus, known)
+    seq_len = data.seq_len(found)
+    batch, batch_note = data.batch(seq_len, gpus, spec.micro_batch)
+    recipe = spec.on(cluster.accelerator, known).recipe(seq_len, batch, known, data.documents(seq_len))
     check_skew(found, recipe)
-    layout, laid_out = _layout(found, recipe, cluster, method, gpus)
-    reads = reads_of(found, storage, storage_bytes_per_s, token_bytes, place)
-    of_sample = seq_len if recipe.documents is None else recipe.documents.mean
-    length = run_tokens(tokens, samples, epochs, of_sample, run)
-    if length is not None and length < batch * of_sample:
-        one = f"{batch * of_sample:,.0f} of one step (global batch {batch:,} x {of_sample:,.0f})"
-        raise SpecError(f"a run of {length:,.0f} tokens is shorter than the {one}; give a smaller global batch")
-    conditions, told = run.conditions(cluster, known)
-    told = (*told, *(run.writes_assumed if length is not None else ()))
-    notes = (*batch_note, *told, *(() if seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)))
+    layout, laid_out = _layout(found, recipe, cluster, spec, gpus)
+    storage = reads.reads(found, known)
+    sample_tokens = seq_len if recipe.documents is None else recipe.documents.mean
+    tokens = data.run_tokens(sample_tokens)
+    if tokens is None and (named := said(conditions)):
+        names = ", ".join(name.replace("_", " ") for name in named)
+        raise SpecError(f"{names}: of a whole run; give its length, too (--tokens or --samples)")
+    if tokens is not None and tokens < batch * sample_tokens:
+        one = f"{batch * sample_tokens:,.0f} of one step (global batch {batch:,} x {sample_tokens:,.0f})"
+        raise SpecError(f"a run of {tokens:,.0f} tokens is shorter than the {one}; give a smaller global batch")
+    met, notes = conditions.conditions(cluster, known)
+    notes = (*batch_note, *notes, *(conditions.write_assumptions if tokens is not None else ()))
+    notes += () if data.seq is not None else (f"sequences of {seq_len:,} tokens: none were given",)
     return answered(
-        found,
-        recipe,
-        layout,
-        cluster,
-        known,
-        length,
-        laid_out=laid_out,
-        notes=notes,
-        reads=reads,
-        conditions=conditions,
+        found, recipe, layout, cluster, known, tokens, laid_out=laid_out, notes=notes, reads=storage, conditions=met
     )
 
 
-def fields_of(kind: type, said: dict[str, Any]) -> dict[str, Any]:
-    """Those keywords that are fields of `kind`."""
-    known = {field.name for field in fields(kind)}
-    return {name: value for name, value in said.items() if name in known}
-
-
-def step_batch(
-    sequences: int | None, tokens: float | None, seq_len: int, gpus: int, how: Method
-) -> tuple[int, tuple[str, ...]]:
-    """Sequences a step, and what was assumed."""
-    if sequences is not None and tokens is not None:
-        raise SpecError("the global batch is given in sequences and in tokens; give one of them")
-    if tokens is not None:
-        rounded = batch_of_tokens(tokens, seq_len)
-        near = () if rounded * seq_len == tokens else (f"global batch rounded to {rounded:,} sequences",)
-        return rounded, near
-    if sequences is not None:
-        return sequences, ()
-    unit = gpus * (how.micro_batch or 1)
-    each = max(1, min(SEQUENCES_PER_GPU, BATCH_TOKENS // (seq_len * unit)))
-    return unit * each, (f"global batch of {unit * each:,} sequences: none was given",)
-
-
-def _layout(model: Model, recipe: Recipe, cluster: Cluster, how: Method, gpus: int) -> tuple[Layout, str]:
+def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
     """The layout as said, or the best one, and who chose it."""
-    if how.laid_out:
-        return how.layout(model, int(recipe.seq_len), gpus), "given"
-    how.layout(model, int(recipe.seq_len))  # refuses what cannot be
-    return best_layout(model, recipe, cluster, gpus, recompute=how.recompute, micro_batch=how.micro_batch)
-
-
-def reads_of(
-    model: Model, kind: str | None, bytes_per_s: float | None, token_bytes: float | None, place: Machines
-) -> Reads | None:
-    """Where training reads from; None where nothing is said of it.
-
-    Raises:
-        UnknownNameError: there is no such kind of storage.
-        SpecError: a figure is not above 0, or two say the same.
-    """
-    if kind is None and bytes_per_s is None:
-        if token_bytes is not None:
-            raise SpecError("the bytes of a token are given, but no storage that they are read from")
-        return None
-    from flopwise.training.storage import Reads, stored_token_bytes
-
-    for what, value in (("storage bandwidth", bytes_per_s), ("bytes of a token", token_bytes)):
-        if value is not None and not 0 < value < float("inf"):
-            raise SpecError(f"{what} {value}; give a finite number above 0")
-    if kind is not None and bytes_per_s is not None:
-        raise SpecError("a kind of storage and its bandwidth are both given; give one of them")
-    each = token_bytes or stored_token_bytes(model)
-    if bytes_per_s is not None:
-        return Reads(storage="given", bytes_per_s=bytes_per_s, token_bytes=each)
-    row = place.known_facts.storage(kind or "")
-    return Reads(storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date)
+    if spec.says_layout:
+        return spec.layout(model, int(recipe.seq_len), gpus), "given"
+    spec.layout(model, int(recipe.seq_len))  # refuses what cannot be
+    return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute, micro_batch=spec.micro_batch)
 
 
 def best_layout(
@@ -202,9 +134,8 @@ def best_layout(
     capacity = float(cluster.accelerator.hbm_bytes)
     if float(memory.total_bytes) > capacity:
         return layout, f"least memory of {tried:,} layouts, none of which fits"
-    odds = float(
-        memory_band(recipe, cluster.accelerator.calibration).probability_at_most(float(memory.total_bytes), capacity)
-    )
+    band = memory_band(recipe, cluster.accelerator.calibration)
+    odds = float(band.probability_at_most(float(memory.total_bytes), capacity))
     least = f"none of which fits with a probability of {format_percent(FITS_WITH, 0)}"
     return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, {least}"
 
@@ -227,7 +158,7 @@ def answered(
     from flopwise.training.job import DEFAULT_CONDITIONS, TrainJob
     from flopwise.training.rules_of_thumb import step_rules
     from flopwise.training.token_rules import token_rules
-    from flopwise.units import format_percent
+    from flopwise.units import format_percent, format_price
 
     job = TrainJob(
         model=model,
@@ -257,7 +188,7 @@ def answered(
             ("stack", recipe.stack.name),
             *((("tokens dropped", format_percent(found.dropped_frac)),) if found.dropped_frac is not None else ()),
             *((("storage", reads.text),) if reads is not None else ()),
-            ("price", price_text(cluster)),
+            ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
         ),
         assumptions=tuple(
             dict.fromkeys(
@@ -265,12 +196,3 @@ def answered(
             )
         ),
     )
-
-
-def price_text(cluster: Cluster) -> str:
-    """The price for one accelerator and hour with its origin and date."""
-    from flopwise.units import format_usd
-
-    if cluster.usd_per_gpu_hour is None:
-        return "unknown"
-    return f"{format_usd(cluster.usd_per_gpu_hour)} per accelerator and hour ({cluster.price_source})"

@@ -17,9 +17,9 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import check_layout, estimate
+from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.precision import product_path
-from flopwise.serving.result import ServeEstimate
 
 WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
 CACHES = ("bf16", "fp8", "q4_0")

@@ -10,7 +10,8 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
-from flopwise.training.estimate import TrainEstimate, TrainJob, estimate
+from flopwise.training.estimate import TrainEstimate, estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Precision, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL

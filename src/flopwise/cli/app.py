@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -105,8 +105,3 @@ def app(ctx: click.Context) -> None:
     """Plan the compute of AI workloads: memory, GPUs, layout, speed, cost and energy."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-def usage_error(message: str) -> NoReturn:
-    """End the running command: its options do not go together."""
-    raise click.UsageError(message, click.get_current_context(silent=True))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON types: dataclasses become objects, arrays lists, NaN and infinities null, paths text."""
+    """`value` as JSON types: records become objects, arrays lists, NaN and infinities null, paths text."""
     if hasattr(value, "tolist"):  # arrays and their scalars
         value = value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value) if not field.metadata.get("inner")}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     match value:
         case Enum():
             return plain(value.value)
@@ -30,6 +32,26 @@ def plain(value: Any) -> Any:
             return [plain(held) for held in value]
         case _:
             return str(value)
+
+
+def picked(record: Any, names: str) -> dict[str, Any]:
+    """The attributes of a record by their `names`, a blank between them."""
+    return {name: getattr(record, name) for name in names.split()}
+
+
+def named(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:
+    """(name, figure) pairs as objects with `name` and `what`."""
+    return [{"name": name, what: figure} for name, figure in pairs]
+
+
+def interval(band: Any) -> dict[str, Any] | None:
+    """The class of measurements that an interval comes from; None where nothing was measured."""
+    return None if band is None else {"class": band.name, "rows": band.rows, "source": band.source}
+
+
+def notes(answer: Any) -> dict[str, Any]:
+    """What was asked and what was assumed, the last keys of a document."""
+    return {"settings": dict(answer.settings), "assumptions": list(answer.assumptions)}
 
 
 def write_json(value: Any) -> None:

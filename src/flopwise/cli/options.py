@@ -1,107 +1,61 @@
-"""Arguments and options that several commands share, and the types of what people write there."""
+"""Commands, and their flags made from declared options; how an answer is given."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flopwise import units
+from flopwise import options
 from flopwise.cli.render import Screen, screen, write
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise.errors import SpecError
+from flopwise.options import FLAG, Kind, Option, OptionError, name
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]  # generic in the types only
-    _Choice = click.Choice[str]
 else:
-    _ParamType, _Choice = click.ParamType, click.Choice
+    _ParamType = click.ParamType
 
-Parse = Callable[[object, str], float]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Quantity(_ParamType):
-    """A number above `low` and up to `high`, written with a unit as `parse` of `flopwise.units` reads it."""
+class Value(_ParamType):
+    """What people write behind a flag, read as its declared kind."""
 
-    def __init__(self, name: str, parse: Parse, *, low: float = 0.0, high: float = 1e24, zero: bool = False) -> None:
-        """`zero` allows `low` itself; `name` stands in the help."""
-        self.name, self._parse, self._low, self._high, self._zero = name, parse, low, high, zero
+    def __init__(self, kind: Kind) -> None:
+        """`kind.metavar` stands in the help."""
+        self.kind, self.name = kind, kind.metavar
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number in base units; SpecError says what is allowed."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the value; SpecError says what is allowed."""
         del ctx
-        what = spelling(param)
-        number = self._parse(value, what)
-        fits = self._low < number <= self._high or (self._zero and number == self._low)
-        if not (math.isfinite(number) and fits):
-            above = f"{self._low:g} or more" if self._zero else f"above {self._low:g}"
-            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {self._high:g}")
-        return number
+        return self.kind.parse(value, spelling(param))
 
 
-class Change(_ParamType):
-    """A share that something grows by, `5%` or `-0.02`; what takes it says which are allowed."""
+class Written(Value):
+    """A value that goes into a file: it is checked, and quantities with units stay as people write them."""
 
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number and its sign; SpecError where it is none."""
-        del ctx
-        return _fraction(value, spelling(param))
-
-
-class Whole(_ParamType):
-    """A whole number within [low, high]; `8k` and `1e6` are fine."""
-
-    name = "n"
-
-    def __init__(self, low: int = 1, high: int = 10**9) -> None:
-        """The range is part of the message when a value is outside it."""
-        self._low, self._high = low, high
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the number; SpecError says what is allowed."""
-        del ctx
-        return units.parse_whole(value, spelling(param), low=self._low, high=self._high)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check the value; SpecError says what is allowed."""
+        parsed = super().convert(value, param, ctx)
+        if self.kind.words != "quantity" and not self.kind.words.startswith("quantity or"):
+            return str(parsed) if isinstance(parsed, Path) else parsed
+        if self.kind.metavar in ("n", "share", "x"):
+            return parsed
+        percentile, equals, time = str(value).partition("=")
+        return {percentile.strip(): time.strip()} if equals and self.kind.metavar == "time" else str(value).strip()
 
 
-class Wholes(_ParamType):
-    """Whole numbers above 0, separated by commas."""
+class Flag(click.Option):
+    """A flag of the command line, with the option that it was made from."""
 
-    name = "n,n,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the numbers; SpecError says what is allowed."""
-        del ctx
-        return tuple(units.parse_whole(part.strip(), spelling(param), high=10**6) for part in str(value).split(","))
-
-
-class Name(_ParamType):
-    """A name of something known; it is looked up by the function that uses it."""
-
-    def __init__(self, name: str) -> None:
-        """`name` stands in the help."""
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take any text that is not blank; SpecError otherwise."""
-        del ctx
-        text = str(value).strip()
-        if not text or "\0" in text:
-            raise SpecError(f"{spelling(param)}: {str(value)[:60]!r} is no name")
-        return text
-
-
-class Choice(_Choice):
-    """One of a few names; another one is answered with the nearest, as unknown names are everywhere."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name itself; UnknownNameError says what is allowed."""
-        if value not in self.choices:
-            raise UnknownNameError(spelling(param), str(value), self.choices, f"allowed: {', '.join(self.choices)}")
-        return super().convert(value, param, ctx)
+    def __init__(self, *args: Any, declared: Option, **kwargs: Any) -> None:
+        """As click has it."""
+        super().__init__(*args, **kwargs)
+        self.declared = declared
 
 
 def spelling(param: click.Parameter | None) -> str:
@@ -111,45 +65,65 @@ def spelling(param: click.Parameter | None) -> str:
     return max(param.opts, key=len) if isinstance(param, click.Option) else (param.name or "argument").upper()
 
 
-def _fraction(value: object, what: str) -> float:
-    """A share: `0.4` or `40%`."""
-    text = str(value).strip()
-    return units.parse_count(text[:-1], what) / 100 if text.endswith("%") else units.parse_count(value, what)
+def flag(
+    field: str, declared: Option, default: Any = None, *, required: bool = False, written: bool = False
+) -> Callable[[Function], Function]:
+    """The flag of an option, whose value is the parameter `field` of the command; `written`: as a file would say it."""
+    kind = declared.kind
+    value = Written(kind) if written else Value(kind)
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)  # as the help shows it
+    given: dict[str, Any] = {"is_flag": True} if kind.is_flag else {"type": value, "multiple": declared.repeated}
+    return click.option(
+        *declared.flags,
+        field,
+        cls=Flag,
+        declared=declared,
+        default=None if default is options.NEEDED or default == () else default,
+        show_default=not isinstance(default, bool) and default not in (None, (), options.NEEDED),
+        required=required,
+        metavar=declared.metavar or (f"[{kind.metavar}]" if kind.choices else None),
+        help=declared.help + (" May be given several times." if declared.repeated else ""),
+        **given,
+    )
 
 
-COUNT = Quantity("count", units.parse_count)
-COUNT_OR_ZERO = Quantity("count", units.parse_count, zero=True)
-HOUR = Quantity("hour", units.parse_count, high=24.0, zero=True)
-FLOPS = Quantity("flop", units.parse_count, high=1e36)
-BYTES = Quantity("bytes", units.parse_bytes, high=1e21)
-SECONDS = Quantity("time", units.parse_seconds, high=1e12)
-SECONDS_OR_ZERO = Quantity("time", units.parse_seconds, high=1e12, zero=True)
-RATE = Quantity("rate", units.parse_rate, high=1e12)
-RATE_OR_ZERO = Quantity("rate", units.parse_rate, high=1e12, zero=True)
-BANDWIDTH = Quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
-WATTS = Quantity("power", units.parse_watts, high=1e6)
-USD = Quantity("usd", units.parse_usd, high=1e15)
-USD_OR_ZERO = Quantity("usd", units.parse_usd, high=1e15, zero=True)
-FRACTION = Quantity("share", _fraction, high=1.0)
-FRACTION_OR_ZERO = Quantity("share", _fraction, high=1.0, zero=True)
-CHANGE = Change()
-WHOLE = Whole()
-WHOLE_OR_ZERO = Whole(low=0)
-BATCH = Whole(high=10**7)
-TOKENS = Whole(high=10**8)
-DEGREE = Whole(high=10**6)
-
-PURCHASE = Choice(["on_demand", "spot", "reserved_1y", "reserved_3y"])
-ACCELERATOR_KIND = Choice(["gpu", "tpu", "npu", "soc", "cpu"])
+def add(
+    flags: str,
+    kind: Kind,
+    text: str,
+    *,
+    field: str = "",
+    default: Any = None,
+    section: str = "",
+    metavar: str = "",
+    repeated: bool = False,
+    required: bool = False,
+) -> Callable[[Function], Function]:
+    """A flag that only one command has."""
+    declared = Option(
+        flags=tuple(flags.split()), kind=kind, help=text, section=section, metavar=metavar, repeated=repeated
+    )
+    longest = max(declared.flags, key=len).partition("/")[0]
+    return flag(field or longest.lstrip("-").replace("-", "_"), declared, default, required=required)
 
 
-SECTION = "flopwise_section"
-"""The attribute of an option that holds its heading in the help."""
+def declared(
+    spec: type, names: str = "", *, without: str = "", written: bool = False, **changes: Any
+) -> Callable[[Function], Function]:
+    """The flags of a spec, in the order of its fields: those of `names`, or all but those `without`.
 
+    `written`: with values as a file would say them. `changes` are of the declarations: another section ...
+    """
+    found, defaults = options.options_of(spec), options.defaults_of(spec)
+    chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
 
-def put_under(option: click.Option, section: str) -> None:
-    """Give an option its heading in the help."""
-    setattr(option, SECTION, section)
+    def decorate(function: Function) -> Function:
+        for one in reversed(chosen):
+            function = flag(one, replace(found[one], **changes), defaults[one], written=written)(function)
+        return function
+
+    return decorate
 
 
 def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
@@ -157,7 +131,7 @@ def by_section(params: Sequence[click.Parameter]) -> dict[str, list[click.Option
     found: dict[str, list[click.Option]] = {"": []}
     for param in params:
         if isinstance(param, click.Option):
-            found.setdefault(getattr(param, SECTION, ""), []).append(param)
+            found.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
     return found
 
 
@@ -186,6 +160,14 @@ class Command(click.Command):
                 args[place + 1 : place + 1] = ["--lora"]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; options that do not go together are named as they are spelled."""
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            named = next((spelling(p) for p in self.params if p.name == error.name), error.name)
+            raise SpecError(f"{named}: {error.reason}") from None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a heading first, then those of each heading."""
         for section, found in by_section(self.get_params(ctx)).items():
@@ -211,31 +193,49 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["flopwise.json"] = value
 
 
-def command(name: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
-    """Make a function the command `name`, with `examples` of whole command lines in its help."""
-    return click.command(name, cls=Command, examples=examples)
+def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+    """Make a function the command `title`, with `examples` of whole command lines in its help."""
+    return click.command(title, cls=Command, examples=examples)
 
 
-model_argument = click.argument("model", type=Name("model"))
-gpu_option = click.option(
-    "--gpu", type=Name("gpu"), required=True, help="Accelerator, in any common spelling: h100, A100-80GB, mi300x."
-)
-gpus_option = click.option("--gpus", type=DEGREE, default=1, show_default=True, help="Number of accelerators.")
-batch_option = click.option("--batch", type=BATCH, default=1, show_default=True, help="Sequences.")
-seq_option = click.option("--seq", type=TOKENS, help="Tokens of a sequence.")
-purchase_option = click.option(
-    "--purchase", type=PURCHASE, default="on_demand", show_default=True, help="Price to use."
-)
-facts_option = click.option(
-    "--facts",
-    type=click.Path(path_type=Path),
-    help="Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
-)
-family_option = click.option(
-    "--assume-family", type=Name("family"), help="Read an unknown model_type as this known family."
-)
-offline_option = click.option("--offline", is_flag=True, help="Take configurations from the local cache only.")
-explain_option = click.option("--explain", is_flag=True, help="Show where each figure comes from, as a tree.")
+def argument(
+    title: str, kind: Kind | None = None, *, required: bool = True, **changes: Any
+) -> Callable[[Function], Function]:
+    """An argument, a name where no other kind is given; `changes` are of click's."""
+    return click.argument(title, type=Value(kind or name(title, 4096)), required=required, **changes)
+
+
+explained = add("--explain", FLAG, "Show where each figure comes from, as a tree.", default=False)
+
+
+def given(context: click.Context) -> dict[str, str]:
+    """The options that the command line says, with their spellings, by the names of their parameters."""
+    source = click.core.ParameterSource.COMMANDLINE
+    params = [p for p in context.command.params if isinstance(p, Flag)]
+    return {p.name: max(p.opts, key=len) for p in params if p.name and context.get_parameter_source(p.name) == source}
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Refuse options, by the names of their parameters, that the command line says.
+
+    Raises:
+        SpecError: names them, and says `why`.
+    """
+    said = given(click.get_current_context())
+    if strays := sorted(said[name] for name in names if name in said):
+        raise usage_error(f"{', '.join(strays)}: {why}")
+
+
+def values(parameters: Mapping[str, Any], *specs: type) -> dict[str, Any]:
+    """The parameters that have a value; with `specs` those of their fields alone."""
+    wanted = {field for spec in specs for field in options.defaults_of(spec)} if specs else parameters
+    return {name: parameters[name] for name in parameters if name in wanted and parameters[name] is not None}
+
+
+def usage_error(message: str) -> SpecError:
+    """What is raised where a command's options do not go together."""
+    context = click.get_current_context()
+    return SpecError(f"{message.rstrip('.')}. See `{context.command_path} --help`")
 
 
 def answer(document: Callable[[], Any], text: Callable[[Screen], Iterable[str]]) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from flopwise.errors import InfeasibleError
 from flopwise.fleet.allocate import AllocationProblem, allocation_problem
 from flopwise.fleet.assessment import Allotment, Assessment
@@ -105,7 +103,7 @@ def assess_with_plans(
         scenarios=drawn, roadmap=roadmap(chosen, cost), monitoring=alerts(fleet), optimality_gap=allocation.gap,
         budget_per_month=platform.rules.budget_per_month, assumptions=assumptions(fleet, drawn is not None, today),
         price_notes=price_notes(fleet, ages) + notes + _own_notes(tables["own_machines"]),
-        elapsed_s=time.perf_counter() - started, fleet=msgspec.to_builtins(platform.fleet), forecast=months,
+        elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))

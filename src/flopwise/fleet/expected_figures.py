@@ -62,7 +62,7 @@ def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
     """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
     if item.workload is None or option.purchase == API:
         return None
-    model = facts.model(item.workload.source.model)
+    model = facts.model(item.workload.model)
     if item.job.trains:
         return _training_figures(item, option, facts, model)
     return _serving_figures(item, option, facts, model)

@@ -170,7 +170,7 @@ def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list
     month = monthly_tokens(job)
     if month is None:
         return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
-    name = facts.model(workload.source.model).name
+    name = facts.model(workload.model).name
     prices, offers, refused = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
     for price in prices:
         offer = ApiOffer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.fleet.spec import API, OWNED, RUNS
+from flopwise.fleet.spec import API, OWNED, RUNS, MonthSpreads
 from flopwise.search.workload_file import place
 from flopwise.units import HOURS_PER_MONTH
 
@@ -106,20 +106,6 @@ class Budget:
 
 
 Policy = ProviderShare | InstanceQuota | SpotLimit | SecondProvider | OwnMachineCount | Budget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonthSpreads:
-    """How far drawn months stray: standard deviations of logarithms, and hours that an interruption costs.
-
-    The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
-    do; half an hour is lost since the last checkpoint, restart included.
-    """
-
-    demand: float = 0.15
-    spot_price: float = 0.20
-    list_price: float = 0.02
-    rework_hours: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +222,7 @@ class Platform:
     jobs: tuple[ResolvedJob, ...]
     machines: tuple[OwnMachineKind, ...] = ()
     source: FileSource = field(default=FileSource(), compare=False, repr=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 # Machines for a month

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from flopwise import options
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError
 from flopwise.facts.offers import OWNED, Offer
 from flopwise.facts.price_book import HardwarePrice
@@ -17,24 +16,15 @@ from flopwise.units import (
     HOURS_PER_MONTH,
     format_bytes,
     format_rate,
-    parse_bytes,
-    parse_bytes_per_s,
-    parse_count,
-    parse_usd,
-    parse_whole,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.spec import OwnMachines, SiteFigures
 
-MOST_MACHINES = 100_000
 GIVEN = "the fleet file"
-_MONEY = frozenset(
-    {"host_usd_per_card", "usd_per_kwh", "facility_usd_per_kw", "colocation_usd_per_kw_month", "staff_usd_per_year"}
-)
 
 
 def own_machine_kinds(entries: Sequence[OwnMachines]) -> tuple[OwnMachineKind, ...]:
@@ -53,53 +43,31 @@ def own_machine_kinds(entries: Sequence[OwnMachines]) -> tuple[OwnMachineKind, .
 
 
 def _machine_kind(entry: OwnMachines, where: str) -> OwnMachineKind:
-    count = parse_whole(entry.count, f"{where}.count", low=0, high=MOST_MACHINES)
-    more = parse_whole(entry.buy_up_to, f"{where}.buy_up_to", low=0, high=MOST_MACHINES)
-    if not count + more:
+    if not entry.count + entry.buy_up_to:
         raise SpecError(f"{where}: none is there and none may be bought; give `count`, `buy_up_to` or both")
-    usd = None if entry.price is None else parse_usd(entry.price, f"{where}.price")
-    if usd is not None and not 0 < usd < 1e9:
-        raise SpecError(f"{where}.price: {usd:g} is out of range; allowed: above 0, below 1e9")
-    carbon = None if entry.kg_per_kwh is None else parse_count(entry.kg_per_kwh, f"{where}.kg_per_kwh")
-    if carbon is not None and not 0 <= carbon <= 3:
-        raise SpecError(f"{where}.kg_per_kwh: {carbon:g} is out of range; allowed: 0 to 3")
-    if entry.region.strip().lower() in {"", "any"} or set(entry.region) & set("*?[/"):
+    if entry.region.lower() == "any" or set(entry.region) & set("*?[/"):
         raise SpecError(f"{where}.region: {entry.region[:60]!r} is no place; own machines stand in one: eu-cellar")
     return OwnMachineKind(
-        name=entry.name, gpu=entry.gpu, gpus=parse_whole(entry.gpus, f"{where}.gpus", high=128), count=count,
-        buy_up_to=more, sunk=entry.sunk, kept=entry.kept, usd=usd, provider=entry.provider, region=entry.region,
-        tags=frozenset(tag.strip().lower() for tag in entry.tags),
-        ram_bytes=_positive(entry.memory, parse_bytes, f"{where}.memory"),
-        network_bytes_per_s=_positive(entry.network, parse_bytes_per_s, f"{where}.network"), kg_per_kwh=carbon,
-        site=_site(entry.site, f"{where}.site"), where=where,
+        name=entry.name, gpu=entry.gpu, gpus=entry.gpus, count=entry.count, buy_up_to=entry.buy_up_to, sunk=entry.sunk,
+        kept=entry.kept, usd=entry.price, provider=entry.provider, region=entry.region,
+        tags=frozenset(tag.lower() for tag in entry.tags), ram_bytes=entry.memory, network_bytes_per_s=entry.network,
+        kg_per_kwh=entry.kg_per_kwh, site=site(entry.site, f"{where}.site"), where=where,
     )  # fmt: skip
 
 
-def _positive(given: object, parse: Callable[[object, str], float], what: str) -> float | None:
-    value = None if given is None else parse(given, what)
-    if value is not None and value <= 0:
-        raise SpecError(f"{what}: must be more than zero, not {value:g}")
-    return value
+def site(given: SiteFigures, where: str) -> Site:
+    """The usual site, or the usual colocation, with the figures that are given.
 
-
-def _site(given: SiteFigures, where: str) -> Site:
-    """The usual site, or the usual colocation, with the figures that are given."""
-    start = COLOCATED if given.colocation else Site()
+    Raises:
+        SpecError: a figure that cannot be; starts with `where`.
+    """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
-    own = {n: v for n, v in msgspec.structs.asdict(given).items() if v is not None and n != "colocation"}
-    figures: dict[str, Any] = {name: _figure(name, value, f"{where}.{name}") for name, value in own.items()}
+    figures = {name: getattr(given, name) for name in options.said(given) if name != "colocation"}
     try:
-        return replace(start, **figures)
+        return replace(COLOCATED if given.colocation else Site(), **figures)
     except SpecError as error:
         raise SpecError(f"{where}.{error}") from None
-
-
-def _figure(name: str, value: object, what: str) -> float:
-    if name in _MONEY:
-        return parse_usd(value, what)
-    text = str(value).strip()
-    return parse_count(text[:-1], what) / 100 if text.endswith("%") else parse_count(value, what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,7 @@ from flopwise.fleet.spec import API, OWNED
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -76,9 +76,8 @@ def _check_workloads(platform: Platform, facts: Facts) -> None:
     for number, job in enumerate(platform.jobs):
         if job.workload is None:
             continue
-        nameless = msgspec.structs.replace(job.workload.source, name=None)
-        workload = msgspec.structs.replace(job.workload, source=nameless)
-        key = msgspec.json.encode(workload)
+        workload = job.workload.nameless
+        key = msgspec.json.encode(workload, enc_hook=str)
         if key in seen:
             continue
         try:
@@ -121,7 +120,7 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
         if workload is None or not offers:
             continue
         mine = offers[0].instance if purchases == [OWNED] else ""
-        key = msgspec.json.encode([workload, _tags(job), mine])
+        key = msgspec.json.encode([workload, _tags(job), mine], enc_hook=str)
         searches.setdefault(key, Search(workload=workload, facts=some, where=_place(number, platform)))
         keys.append(key)
     return keys
@@ -130,7 +129,7 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
 def window_s(job: ResolvedJob, platform: Platform) -> float:
     """Longest that one run may take: its share of the hours that the schedule has machines on, or of the month."""
     described = job.spec.hours is not None or job.spec.environment is not None
-    described = described or job.environment in platform.fleet.environments
+    described = described or job.environment in (platform.fleet.environments or {})
     hours = job.hours_per_month if described else HOURS_PER_MONTH
     return hours / (job.runs_per_month or 1.0) * HOUR_S
 
@@ -139,14 +138,13 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     """The workload that is searched: bought as the fleet allows, each run within its window."""
     assert job.workload is not None
     workload = job.workload
-    allowed = workload.source.constraints.purchase
-    purchases = [p for p in purchases if not allowed or p == OWNED or p in allowed]
-    limits = msgspec.structs.replace(workload.source.constraints, purchase=purchases)
-    changes: dict[str, Any] = {"source": msgspec.structs.replace(workload.source, constraints=limits, name=None)}
-    if job.ends:
-        longest = window_s(job, platform)
-        changes["deadline_s"] = longest if workload.deadline_s is None else min(longest, workload.deadline_s)
-    return msgspec.structs.replace(workload, **changes)
+    limits = workload.limits.purchase
+    allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
+    bought = workload.nameless.limited(purchase=allowed or ("on_demand",))
+    if not job.ends:
+        return bought
+    longest = window_s(job, platform)
+    return replace(bought, deadline_s=longest if workload.deadline_s is None else min(longest, workload.deadline_s))
 
 
 def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Resolved | None:
@@ -155,22 +153,21 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
     A constraint may name own machines and rented ones alike. What is carried `whole` has no more own machines than
     there are; others may have some of them.
     """
-    limits, offers = workload.source.constraints, facts.offers
+    limits, offers = workload.limits, facts.offers
     have: dict[str, Callable[[str], bool]] = {
         "providers": lambda name: any(o.provider.lower() == name.lower() for o in offers),
         "regions": lambda name: any(o.serves(name) for o in offers),
         "instances": lambda name: any(o.instance.lower() == name.lower() for o in offers),
         "gpus": lambda name: any(o.accelerator == facts.accelerator(name).name for o in offers),
     }
-    kept = {field: [name for name in getattr(limits, field) if known(name)] for field, known in have.items()}
+    kept = {field: tuple(name for name in getattr(limits, field) if known(name)) for field, known in have.items()}
     if any(getattr(limits, field) and not names for field, names in kept.items()):
         return None
     own = [o.pool.most * o.count for o in offers if whole and isinstance(o, OwnOffer)]
     most = min([workload.max_gpus, *own])
     if most < workload.min_gpus:
         return None
-    source = msgspec.structs.replace(workload.source, constraints=msgspec.structs.replace(limits, **kept))
-    return msgspec.structs.replace(workload, source=source, max_gpus=most)
+    return replace(workload.limited(**kept), max_gpus=most)
 
 
 def rented_purchases(job: ResolvedJob) -> list[str]:
@@ -331,7 +328,7 @@ def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
     needed = f"{job.gpus_each} accelerator{'s' if job.gpus_each > 1 else ''}"
     machines = job.spec.machines
     if machines is not None and machines.memory is not None:
-        needed += f" of {machines.memory!s:.40}"
+        needed += f" of {format_rate(machines.memory, 'B')}"
     if machines is not None and machines.gpus:
         needed += f" ({' or '.join(machines.gpus)})"
     return [f"no machine on offer has {needed} and a known price; the largest accelerator has {format_bytes(most)}"]

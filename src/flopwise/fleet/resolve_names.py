@@ -12,7 +12,7 @@ from flopwise.fleet.own_machines import OwnOffer, with_own
 from flopwise.fleet.spec import API
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.model import Platform, ResolvedJob
@@ -114,7 +114,7 @@ class _KnownNames:
         """Everything that one workload names."""
         limits, spec, facts = job.spec.constraints, job.spec, self.facts
         apis = self.apis if API in job.purchase else frozenset[str]()
-        checks: tuple[tuple[str, list[str], Callable[[str, str], object]], ...] = (
+        checks: tuple[tuple[str, Sequence[str], Callable[[str, str], object]], ...] = (
             ("residency", spec.residency, self.check_region),
             ("constraints.regions", limits.regions, self.check_region),
             ("constraints.providers", limits.providers, lambda at, name: self.check_provider(at, name, apis)),
@@ -126,7 +126,7 @@ class _KnownNames:
             ("constraints.gpus", limits.gpus, self.look_up("accelerator", facts.accelerator)),
             (
                 "machines.gpus",
-                spec.machines.gpus if spec.machines else [],
+                spec.machines.gpus if spec.machines else (),
                 self.look_up("accelerator", facts.accelerator),
             ),
             ("tags", spec.tags, self.look_up("tag", self.check_tag)),

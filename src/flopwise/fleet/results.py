@@ -69,7 +69,7 @@ def _kind(chosen: ChosenWorkload, facts: Facts) -> tuple[str, str, int | None]:
         return size_of(figures.parameters), figures.pattern, figures.parameters
     if workload is None:
         return "machines", "machines to work on", None
-    count = int(parameters(facts.model(workload.source.model)))
+    count = int(parameters(facts.model(workload.model)))
     return size_of(count), "answered by an API", count
 
 

@@ -8,6 +8,7 @@ Quantisation is against the cheapest way in 16 bits on demand, and takes the pla
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -199,13 +200,9 @@ def _options_in(
     """The workload in a weight format on some machines; none where they do not hold it."""
     item, workload = chosen.planned, chosen.planned.workload
     assert workload is not None
-    limits = msgspec.structs.replace(workload.source.constraints, weight_formats=[weights], purchase=[purchase])
     own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not splittable(item.job)]
-    narrowed = msgspec.structs.replace(
-        workload,
-        source=msgspec.structs.replace(workload.source, constraints=limits),
-        max_gpus=min([workload.max_gpus, *own]),
-    )
+    narrowed = workload.limited(weight_formats=(weights,), purchase=(purchase,))
+    narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:
         answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)
     except FlopwiseError:

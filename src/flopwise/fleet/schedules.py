@@ -169,7 +169,7 @@ def _span(hours: Hours, named: bool, where: str) -> tuple[int | None, float]:
         if named and not _is_number(hours.days):
             return 0, 24.0
         raise SpecError(f"{where}: needs `always: true`, start and stop, or per_day (and days, 22 where not given)")
-    return None, _at_most(parse_count(hours.per_day, f"{where}.per_day"), f"{where}.per_day", 24.0)
+    return None, hours.per_day
 
 
 def _at_most(value: float, what: str, most: float) -> float:

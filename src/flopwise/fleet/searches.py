@@ -86,7 +86,7 @@ def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchA
     """One search: of only `kinds` of machines first, and of all where nothing on those carries the workload."""
     try:
         if kinds is not None:
-            purchases = search.workload.source.constraints.purchase or ["on_demand"]
+            purchases = search.workload.purchase
             some = promising(search.facts, kinds, purchases, shares)
             answer = _planned(search.workload, search.facts.replaced(offers=some))
             if answer.plan is not None and answer.plan.plans:

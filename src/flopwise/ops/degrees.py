@@ -58,3 +58,13 @@ def divisor_list(number: int) -> str:
     """
     found = [d for d in range(1, min(number, 256) + 1) if number % d == 0]
     return ", ".join(map(str, found if found[-1] == number else [*found, number]))
+
+
+def check_expert_ranks(ep: int, ranks: int, named: str) -> None:
+    """Refuse expert-parallel degrees that do not divide the `ranks` that experts are spread over (`named` dp x cp ...).
+
+    Source: how frameworks form groups of experts. Assumes: groups are alike.
+    Raises: SpecError: says what the degree has to divide.
+    """
+    if ranks % ep:
+        raise SpecError(f"ep {ep} does not divide {named} = {ranks}: experts are spread over these ranks")

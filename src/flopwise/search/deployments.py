@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -110,7 +109,7 @@ def with_facts(workload: Resolved, facts: Facts) -> Resolved:
     """
     name = workload.techniques.draft_name
     drafter = None if name is None else facts.model(name)
-    return msgspec.structs.replace(workload, drafter=drafter, facts=facts)
+    return replace(workload, drafter=drafter, facts=facts)
 
 
 def replica_job(
@@ -144,7 +143,7 @@ def computed_prompt_tokens(workload: Resolved) -> int:
 
 def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
     """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
-    return workload.source.task == "encode" or not generates(model)
+    return workload.task == "encode" or not generates(model)
 
 
 def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = True) -> ServingLayout:

@@ -16,7 +16,7 @@ from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.search.plan import plan
 from flopwise.search.sweep import Planned, SweptWorkload
-from flopwise.search.workload import Workload, resolve
+from flopwise.search.workload import resolve
 
 Task = Callable[["SentWorkload"], Planned]
 ENGINES = ("inline", "processes", "ray")
@@ -34,7 +34,7 @@ class SentWorkload(NamedTuple):
 def plan_workload(point: SentWorkload, facts: Facts, assume_family: str | None) -> Planned:
     """Plan one workload of a sweep; errors become its reasons."""
     try:
-        workload = resolve(msgspec.json.decode(point.source, type=Workload))
+        workload = resolve(msgspec.json.decode(point.source))
         answer = plan(workload, facts, assume_family=assume_family)
     except InfeasibleError as error:
         return Planned(name=point.name, varied=point.varied, plan=None, reasons=[str(error), *error.reasons])
@@ -64,7 +64,7 @@ def run(
     task = partial(plan_workload, **how)
     if address is not None and engine != "ray":
         raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
-    sent = [SentWorkload(p.name, p.varied, msgspec.json.encode(p.workload.source)) for p in points]
+    sent = [SentWorkload(p.name, p.varied, msgspec.json.encode(p.workload.written)) for p in points]
     if engine == "inline":
         return enumerate(map(task, sent))
     if engine == "processes":

@@ -14,7 +14,8 @@ from flopwise.search.plan_draft import RejectionLog
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
-    from flopwise.search.workload import Constraints, Resolved
+    from flopwise.search.spec import ConstraintsSpec
+    from flopwise.search.workload import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ def node_kinds(workload: Resolved, facts: Facts, ruled_out: RejectionLog, *, alo
         InfeasibleError: nothing is left.
     """
     _check_names(workload, facts, alone=alone)
-    limits = workload.source.constraints
-    purchases = limits.purchase or ["on_demand"]
+    limits = workload.limits
+    purchases = workload.purchase
     gpus = {facts.accelerator(name).name for name in limits.gpus}
     groups: dict[tuple[object, ...], list[Priced]] = defaultdict(list)
     for offer in facts.offers:
@@ -137,12 +138,11 @@ def offer_cluster(workload: Resolved, facts: Facts, offer: Offer, purchase: str)
 
 def network_of(workload: Resolved, offer: Offer) -> float | None:
     """Network of each accelerator of an offer, in bytes/s, as the constraints set it; None: as the offer has it."""
-    if workload.inter_node_bytes_per_s is not None:
-        return workload.inter_node_bytes_per_s / max(1, offer.count)
-    return workload.network_bytes_per_s_per_gpu
+    limits = workload.limits
+    return limits.network if limits.inter_node_bandwidth is None else limits.inter_node_bandwidth / max(1, offer.count)
 
 
-def forbidding_constraint(offer: Offer, limits: Constraints, gpus: set[str], max_gpus: float) -> str | None:
+def forbidding_constraint(offer: Offer, limits: ConstraintsSpec, gpus: set[str], max_gpus: float) -> str | None:
     """The constraint that forbids an offer, a key of `FORBIDS`; None if it is allowed. Names are blind to case.
 
     `gpus`: canonical names of those that `limits` name. `max_gpus`: accelerators of one instance at most.
@@ -170,7 +170,7 @@ FORBIDS = {
 
 def _check_names(workload: Resolved, facts: Facts, *, alone: bool) -> None:
     """Misspelt constraints are errors, not empty answers."""
-    limits = workload.source.constraints
+    limits = workload.limits
     for provider in limits.providers:
         facts.offers_for(provider=provider)
     for region in limits.regions if alone else ():

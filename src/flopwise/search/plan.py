@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from flopwise.errors import SpecError
 from flopwise.ops.columns import keep_freed_memory
 from flopwise.search.answer import Plan
@@ -32,7 +30,7 @@ def check(workload: Resolved, facts: Facts) -> None:
         SpecError, UnknownNameError: as `plan`, but for what the machines and constraints have to do with.
     """
     model = _model(workload, facts)
-    if workload.source.task in TRAINING:
+    if workload.task in TRAINING:
         from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half of the code is enough for each
 
         check_training(workload, model, facts)
@@ -43,7 +41,7 @@ def check(workload: Resolved, facts: Facts) -> None:
 
 
 def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
-    model = facts.model(workload.source.model, assume_family=assume_family)
+    model = facts.model(workload.model, assume_family=assume_family)
     if not model.stacks:
         raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
     return model
@@ -72,7 +70,7 @@ def plan(
     keep_freed_memory()
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
-    if workload.source.task in TRAINING:
+    if workload.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half of the code is enough for each
 
         draft = plan_training(workload, model, facts, advance, alone=alone)
@@ -89,9 +87,9 @@ def plan(
         ],
     }
     return Plan(
-        workload=msgspec.to_builtins(workload.source),
-        task=workload.source.task,
-        objective=workload.source.objective,
+        workload=dict(workload.written),
+        task=workload.task,
+        objective=workload.objective,
         elapsed_s=time.perf_counter() - started,
         **parts,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,9 +44,7 @@ SIXTEEN = 12.0
 
 def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
     """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too."""
-    asked = workload.source.constraints.weight_formats or (
-        [workload.source.precision] if workload.source.precision else []
-    )
+    asked = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if asked:
         return [workload.facts.weight_format(name) for name in asked]
     if model.checkpoint_format is not None:
@@ -59,7 +58,7 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
     Source: the cache types that engines take with fp8 checkpoints (vLLM and SGLang, quantised KV cache).
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
-    wanted, asked = formats(workload, model), workload.source.constraints.kv_dtype
+    wanted, asked = formats(workload, model), workload.limits.kv_dtype
     plain, eight = (workload.facts.cache_format(name) for name in (asked or defaults.CACHE, "fp8"))
     found = [(weights, plain) for weights in wanted]
     if asked is not None or answers_in_one_pass(model, workload):
@@ -112,7 +111,7 @@ def plan_serving(
         *draft.assumptions,
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
     ]
-    simulates = alone and workload.source.simulate and not one_pass
+    simulates = alone and workload.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
@@ -132,7 +131,7 @@ def plan_serving(
     draft.front = _cost_front(options)
     if not one_pass:
         draft.target_costs = target_costs(options, workload)
-        if workload.source.task == "serve":
+        if workload.task == "serve":
             draft.fronts = _latency_fronts(options, workload)
     if plans:
         best, _ = plans[0]
@@ -167,7 +166,7 @@ def _front_nodes(options: Sequence[ServingOption], workload: Resolved) -> set[in
 
 def _other_targets(workload: Resolved) -> dict[str, Resolved]:
     """For each latency with a front, the workload without its own target."""
-    return {name: msgspec.structs.replace(workload, **{name: None}) for name in ("ttft", "tpot")}
+    return {"ttft": replace(workload, ttft=None), "tpot": replace(workload, tpot=None)}
 
 
 def _front(
@@ -209,7 +208,7 @@ def _picks(
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
     """What is assumed where the workload says nothing."""
-    limits, flow, texts = workload.source.constraints, workload.arriving, list[str]()
+    limits, flow, texts = workload.limits, workload.arriving, list[str]()
     if limits.engine is None:
         texts.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
@@ -256,7 +255,7 @@ def _technique_assumptions(
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What was simulated, and what follows from it."""
-    kind = "a batch all there at the start" if workload.source.task == "batch" else "requests as they arrive"
+    kind = "a batch all there at the start" if workload.task == "batch" else "requests as they arrive"
     ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in their order)"
     return [f"{ran}; `meets` is from its percentiles and the measured errors, for the others from the estimate"]
 
@@ -287,7 +286,7 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
         cost = float(option.cost_usd[rows].min(initial=np.inf))
         least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
-    if workload.source.objective != "cost":
+    if workload.objective != "cost":
         return list(nodes.values())
     on_front = _front_nodes(options, workload)
     limit = 2 * min(least.values(), default=np.inf)
@@ -347,7 +346,7 @@ def _node_deployments(
     workload: Resolved, model: Model, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
 ) -> Deployments | None:
     """Deployments on one node, a 16-bit format as what the device has; None, and counted, without a rate for it."""
-    if kv_dtype.name == "fp8" and workload.source.constraints.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
+    if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:
         return deployments(model, workload, node, format_on(weights, node.cluster, workload.facts), kv_dtype)

@@ -20,7 +20,7 @@ from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
 from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.training_option import TrainingOption, reliability, run_tokens, training_options
+from flopwise.search.training_option import TrainingOption, reliability, training_options
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
@@ -49,10 +49,10 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
     Raises:
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
-    limits = workload.source.constraints
-    found, _ = recipes(workload, model, facts.stack(limits.stack or STACKS[workload.source.task][0]), facts)
-    if limits.schedule is not None:
-        schedule_code(limits.schedule)
+    spec = workload.training
+    found, _ = recipes(workload, model, facts.stack(spec.stack or STACKS[workload.task][0]), facts)
+    if spec.schedule is not None:
+        schedule_code(spec.schedule)
     first = found[0]
     split_model(model, first.frozen)
     if first.lora is not None:
@@ -123,7 +123,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     Raises:
         InfeasibleError: nothing is left.
     """
-    asked, groups = workload.source.constraints.stack, dict[str, list[NodeKind]]()
+    asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
         software = stack_on(workload, device, facts)
@@ -139,7 +139,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if asked is None:
-        groups = {name: groups[name] for name in STACKS[workload.source.task] if name in groups}  # the usual one first
+        groups = {name: groups[name] for name in STACKS[workload.task] if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
         draft.assumptions.append(f"the training stack {first}{else_}, as none was given (constraints.stack)")
@@ -156,8 +156,7 @@ def _options(
 ) -> list[TrainingOption]:
     """Every recipe on every kind of node and way to buy it."""
     options: list[TrainingOption] = []
-    tokens = run_tokens(workload)
-    limits = workload.source.constraints
+    tokens = workload.tokens or 0.0
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, told in work for text in told)
     pairs = [(recipe, groups[software]) for software, found, _ in work for recipe in found]
@@ -169,8 +168,8 @@ def _options(
             recipe,
             most=workload.max_gpus,
             least=workload.min_gpus,
-            schedule=limits.schedule,
-            shard=workload.shard,
+            schedule=workload.training.schedule,
+            shard=workload.training.shard,
         )
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
@@ -281,7 +280,7 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
     chosen, base = draft.plans[0], best.option.job(best.row)
     before = _outcome(base, chosen)
     found: list[Lever] = []
-    finetuned = best.option.workload.source.task == "finetune" or base.recipe.lora is not None
+    finetuned = best.option.workload.task == "finetune" or base.recipe.lora is not None
     setup = TrainingSetup(base.model, base.recipe, base.layout, facts)
     for change, recipe, layout in training_changes(setup, (*CHANGED, *(("adapters",) if finetuned else ()))):
         try:

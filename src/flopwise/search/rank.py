@@ -71,7 +71,7 @@ class Option(ABC):
     def score(self) -> Floats:
         """What the objective minimises."""
         columns = {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}
-        return columns[self.workload.source.objective]
+        return columns[self.workload.objective]
 
     @cached_property
     def shortfalls(self) -> ByTarget:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.search.nodes import NodeKind
-    from flopwise.search.workload import Latency, Resolved
+    from flopwise.search.spec import Latency
+    from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from flopwise.changes.serving import serving_changes
@@ -60,10 +59,10 @@ def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> 
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
             plain = replace(workload.techniques, **dict.fromkeys(names))
-            yield _lever(change, best, chosen, workload=msgspec.structs.replace(workload, techniques=plain))
+            yield _lever(change, best, chosen, workload=replace(workload, techniques=plain))
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
-            asked = msgspec.structs.replace(workload, requests_per_s=workload.requests_per_s * factor)
+            asked = replace(workload, requests_per_s=workload.requests_per_s * factor)
             yield _lever(change, best, chosen, workload=asked)
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
     from flopwise.search.answer import Candidate
     from flopwise.search.nodes import NodeKind, Priced
-    from flopwise.search.workload import Latency, Resolved
+    from flopwise.search.spec import Latency
+    from flopwise.search.workload import Resolved
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
@@ -127,7 +128,7 @@ class ServingOption(Option):
             "max_batch": int(self.found.batch[row]),
             "weights": self.found.weights.name,
             "kv_dtype": self.kv_dtype.name,
-            "engine": self.workload.source.constraints.engine or defaults.ENGINE,
+            "engine": self.workload.limits.engine or defaults.ENGINE,
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
@@ -154,7 +155,7 @@ def serving_options(
     bought: Sequence[Priced],
 ) -> list[ServingOption]:
     """Deployments on a kind of node, bought in each of these ways."""
-    each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.source.task == "batch"
+    each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.task == "batch"
     packed = node.count // each  # replicas of an instance; 0: a replica takes several instances
     shared = np.ceil(found.replicas / np.maximum(packed, 1))
     instances = np.where(packed > 0, shared, found.replicas * each / node.count)

@@ -87,7 +87,7 @@ def batch_requests(flow: Arriving, count: int, seed: int = SEED) -> RequestTrace
 
 
 def _lengths(flow: Arriving) -> dict[str, Any]:
-    return {"inputs": flow.inputs or str(flow.input_tokens), "outputs": flow.outputs or str(flow.output_tokens)}
+    return {"input_tokens": flow.inputs or flow.input_tokens, "output_tokens": flow.outputs or flow.output_tokens}
 
 
 def _busiest_stretch(path: str, flow: Arriving, rate: float, seed: int) -> RequestTrace:
@@ -139,7 +139,7 @@ class Simulator:
         """
         key = (machine_key(option, row), float(option.found.replicas[row]))
         if key not in self._figures:
-            job = self.workload.source.task == "batch"
+            job = self.workload.task == "batch"
             self._figures[key] = self._run_batch(option, row) if job else self._run_service(option, row)
             self.runs += 1
         return self._figures[key]

@@ -5,35 +5,27 @@ from __future__ import annotations
 import math
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.search.answer import Plan
-from flopwise.search.workload import Name, Quantity, Resolved, Workload
-from flopwise.search.workload_file import document, merged_onto, read_text, resolved
+from flopwise.search.spec import WORKLOAD_FILE
+from flopwise.search.workload import Resolved, merged_onto
+from flopwise.search.workload_file import document, read_text, resolved
 
 MAX_WORKLOADS = 10_000
-Values = Annotated[list[Quantity], msgspec.Meta(min_length=1, max_length=1000)]
-PATHS = {
-    **{name: (name,) for name in ("model", "optimizer", "objective")},
-    **{name: ("data", name) for name in ("tokens", "seq_len", "global_batch")},
-    **{name: ("traffic", name) for name in ("requests_per_s", "concurrency")},
-    **{name: ("targets", name) for name in ("deadline", "budget")},
-    **{name: ("constraints", name) for name in ("gpus", "providers", "precision", "purchase", "stack", "max_gpus")},
-}
-"""Where a varied value stands in a workload."""
-LISTS = frozenset({"gpus", "providers", "precision", "purchase"})
-"""Constraints that are lists: one value of a sweep is a list of one there."""
-NAMES = LISTS | {"model", "optimizer", "objective", "stack"}
-"""What is varied by name; the others by quantity."""
-Axes = msgspec.defstruct(
-    "Axes",
-    [(name, (list[Name] if name in NAMES else Values) | None, None) for name in PATHS],
-    namespace={"__doc__": "What varies: every combination of the values is a workload."},
-    forbid_unknown_fields=True, omit_defaults=True, kw_only=True, frozen=True,
-)  # fmt: skip
+MOST_VALUES = 1000
+AXES = {
+    key.rpartition(".")[2]: key
+    for key in (
+        "model", "optimizer", "objective", "data.tokens", "data.seq_len", "data.global_batch", "traffic.requests_per_s",
+        "traffic.concurrency", "targets.deadline", "targets.budget", "constraints.gpus", "constraints.providers",
+        "constraints.precision", "constraints.purchase", "constraints.stack", "constraints.max_gpus",
+    )
+}  # fmt: skip
+"""What may vary, and where it stands in a workload."""
 
 
 class SweptWorkload(msgspec.Struct, frozen=True):
@@ -68,17 +60,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a sweep file."""
-    (workload, axes), parts = msgspec.json.schema_components([Workload, Axes], ref_template="#/$defs/{name}")
-    one = parts["Workload"]
-    varied = {**one, "properties": {**one["properties"], "sweep": axes}}
-    varied["required"] = [*(n for n in one["required"] if n != "model"), "sweep"]
-    listed = {"type": "array", "minItems": 1, "items": workload}
+    workload = WORKLOAD_FILE.schema()
+    axes = {
+        name: {
+            "type": "array",
+            "items": dict(WORKLOAD_FILE.options[key].kind.schema),
+            "minItems": 1,
+            "maxItems": MOST_VALUES,
+        }
+        for name, key in AXES.items()
+    }
+    varied = {**workload, "properties": {**workload["properties"], "sweep": {"type": "object", "properties": axes}}}
+    varied["required"] = [*(n for n in workload["required"] if n != "model"), "sweep"]
+    listed = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Workload"}}
     whole = {"type": "object", "properties": {"workloads": listed}, "required": ["workloads"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "flopwise sweep",
         "anyOf": [varied, whole | {"additionalProperties": False}, listed],
-        "$defs": parts,
+        "$defs": {"Workload": workload},
     }
 
 
@@ -125,7 +125,7 @@ def points(
                 f"{where}: workload {number} is a mapping with `model` and `task`, not {type(one).__name__}"
             )
         workload = resolved(merged_onto(one, changes or {}), None, f"{where}: workload {number}")
-        found.append(SweptWorkload(workload.source.name or workload.source.model, {}, workload))
+        found.append(SweptWorkload(workload.name or workload.model, {}, workload))
     return found
 
 
@@ -138,30 +138,25 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
     """A workload for every combination of the varied values."""
     axes = data["sweep"]
     if not isinstance(axes, dict) or not axes:
-        raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(PATHS)}")
-    unknown = next((key for key in axes if key not in PATHS), None)
+        raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
+    unknown = next((key for key in axes if key not in AXES), None)
     if unknown is not None:
-        near = nearest_names(str(unknown), PATHS)
+        near = nearest_names(str(unknown), AXES)
         hint = f"; nearest: {near[0]}" if near else ""
-        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(PATHS)}{hint}")
-    try:
-        msgspec.convert(axes, Axes)
-    except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: sweep: {error}; each is a list of values") from None
-    if not all(axes.values()):
-        raise SpecError(f"{where}: sweep: an empty list leaves no workload; leave the key out")
+        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
+    for key, values in axes.items():
+        if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
+            raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
     _check_count(math.prod(map(len, axes.values())), where)
     base = {key: value for key, value in data.items() if key != "sweep"}
     found = []
     for values in product(*axes.values()):
         varied, one = dict(zip(axes, values, strict=True)), base
         for key, value in varied.items():
-            *section, name = PATHS[key]
-            change = {name: [value] if key in LISTS else value}
-            one = merged_onto(one, {section[0]: change} if section else change)
+            section, dot, name = AXES[key].rpartition(".")
+            change = {name: [value] if WORKLOAD_FILE.options[AXES[key]].repeated else value}
+            one = merged_onto(one, {section: change} if dot else change)
         workload = resolved(merged_onto(one, changes), node, where)
         text = ", ".join(f"{key} {value}" for key, value in varied.items())
-        found.append(
-            SweptWorkload(f"{workload.source.name}: {text}" if workload.source.name else text, varied, workload)
-        )
+        found.append(SweptWorkload(f"{workload.name}: {text}" if workload.name else text, varied, workload))
     return found

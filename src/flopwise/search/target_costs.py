@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from flopwise.errors import MissingFactError
 from flopwise.search.answer import TargetCost
 from flopwise.search.deployments import deployments
 from flopwise.search.serving_option import latency_targets
-from flopwise.search.workload import Latency
+from flopwise.search.spec import Latency
 
 if TYPE_CHECKING:
     from flopwise.search.serving_option import ServingOption
@@ -58,7 +58,8 @@ def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[T
     now = _cheapest(options, workload)
     costs = []
     for name, target, moved in _moved_targets(workload):
-        wanted = msgspec.structs.replace(workload, **{name: moved})
+        changed: dict[str, Any] = {name: moved}
+        wanted = replace(workload, **changed)
         percentile = target.percentile if moved is None else moved.percentile
         if percentile == target.percentile:
             best = _cheapest(options, wanted)

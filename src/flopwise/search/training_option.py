@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.options import said
 from flopwise.search.defaults import recipes
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import offer_cluster
@@ -75,7 +76,7 @@ class TrainingOption(Option):
             recipe=self.search.recipe,
             layout=self.search.space.layout(int(self.layouts.rows[row])),
             cluster=self.node.cluster,
-            tokens=run_tokens(self.workload),
+            tokens=self.workload.tokens,
             conditions=self.conditions,
         )
 
@@ -141,21 +142,11 @@ def training_options(
     return options
 
 
-def run_tokens(workload: Resolved) -> float:
-    """Tokens of the whole run, padding included."""
-    return (workload.tokens or 0.0) / workload.useful_frac
-
-
 def reliability(workload: Resolved) -> Reliability:
     """How often a run is saved and how fast, as the workload says; the default where it says nothing."""
-    saving = workload.saving
-    fields = {
-        "interval_s": saving.every_s,
-        "write_bytes_per_s_per_gpu": saving.write_bytes_per_s_per_gpu,
-        "asynchronous": saving.asynchronous or None,
-    }
-    changes: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    return replace(DEFAULT_RELIABILITY, **changes) if changes else DEFAULT_RELIABILITY
+    if not said(workload.conditions):
+        return DEFAULT_RELIABILITY
+    return workload.conditions.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
 
 
 def conditions(
@@ -189,7 +180,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
         layout=Layout(**degrees),
         cluster=offer_cluster(workload, facts, offer, chosen.purchase),
-        tokens=run_tokens(workload),
+        tokens=workload.tokens,
         conditions=conditions(
             chosen.purchase,
             chosen.provider,

@@ -101,7 +101,7 @@ def verified_plans(
 
 def verified(pick: ServingPick, simulator: Simulator) -> Trial:
     """A pick as the simulator sees it, with as many replicas as it takes to hold its targets."""
-    run = _batch_trial if simulator.workload.source.task == "batch" else _service_trial
+    run = _batch_trial if simulator.workload.task == "batch" else _service_trial
     try:
         trial = run(pick, simulator)
     except (SpecError, MissingFactError) as error:

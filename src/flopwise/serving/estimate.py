@@ -12,7 +12,7 @@ from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
-from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
+from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.serving.disaggregated import disaggregated_percentile, disaggregated_steady, sustained_per_s
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
@@ -63,9 +63,7 @@ def check_layout(model: Model, layout: ServingLayout) -> None:
     check_tensor_parallel(model, int(layout.tp))
     check_expert_parallel(model, int(layout.ep))
     check_pipeline(model, int(layout.pp))
-    ranks = int(layout.tp) * int(layout.dp)
-    if ranks % int(layout.ep):
-        raise SpecError(f"ep {layout.ep} does not divide tp x dp = {ranks}, the ranks that hold the experts")
+    check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 
 
 def check_context(job: ServeJob) -> tuple[str, ...]:

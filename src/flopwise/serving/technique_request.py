@@ -1,12 +1,16 @@
-"""Techniques of serving as a user requests them, and their draft models, host processors and engines looked up."""
+"""Techniques as people say them, and looked up: models of drafts, processors of hosts, habits of engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from flopwise import options
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import OptionError, Spec, option, same
 
 if TYPE_CHECKING:
     from flopwise.cost.rates import Rates
@@ -26,6 +30,10 @@ DESKTOP_HOST, SERVER_HOST = "Ryzen 9 7950X", "Xeon Platinum 8480+"
 """Processors that compute offloaded layers where none is named: beside GeForce and Radeon cards, and beside others."""
 
 
+TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
+_technique = partial(option, section=TECHNIQUES)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TechniqueContext:
     """Where techniques run: formats and degrees may be columns of candidates."""
@@ -37,27 +45,59 @@ class TechniqueContext:
     facts: Facts
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TechniqueRequest:
+class TechniqueRequest(Spec):
     """Techniques of serving; None: not used."""
 
-    shared_prefix: int | None = None  # tokens with which all prompts begin
-    prefix_hit: float | None = None  # share of a prompt's tokens found in the cache
-    kv_keep: float | None = None  # share of the cached tokens that eviction keeps
-    draft: str | None = None  # a model, eagle, mtp or ngram
-    draft_tokens: int | None = None
-    acceptance: float | None = None
-    draft_weights: str | None = None
-    prefill_gpus: int | None = None
-    offload_weights: float | None = None  # share of the layers in host memory
-    gpu_layers: int | None = None  # the same, as layers that stay on the accelerator
-    host: str | None = None  # processor that computes offloaded layers
-    expert_skew: float | None = None
+    shared_prefix: int | None = _technique(
+        "--shared-prefix", options.TOKENS, "Tokens with which all prompts begin: computed once, cached once.",
+        key="techniques.shared_prefix",
+    )
+    prefix_hit: float | None = _technique(
+        "--prefix-hit", options.FRACTION_OR_ZERO, "Share of a prompt's tokens found in the cache: 0.6, 60%.",
+        key="techniques.prefix_hit",
+    )
+    kv_keep: float | None = _technique(
+        "--kv-keep", options.FRACTION, "Share of cached tokens that eviction keeps (H2O, SnapKV).",
+        key="techniques.kv_keep",
+    )
+    draft: str | None = _technique(
+        "--draft", options.name("draft"), "Speculate: with a model, eagle, mtp or ngram.", key="techniques.draft",
+    )
+    draft_tokens: int | None = _technique(
+        "--draft-tokens", options.whole(high=64), f"Tokens that the draft proposes (default: {DRAFT_TOKENS}).",
+        key="techniques.draft_tokens",
+    )
+    acceptance: float | None = _technique(
+        "--acceptance", options.FRACTION_OR_ZERO, "Share of proposed tokens that are accepted.",
+        key="techniques.acceptance",
+    )
+    draft_weights: str | None = _technique(
+        "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).",
+        key="techniques.draft_weights",
+    )
+    prefill_gpus: int | None = _technique(
+        "--prefill-gpus", options.DEGREE, "Accelerators of each replica, besides its own, for prompts only.",
+    )
+    offload_weights: float | None = _technique(
+        "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights stand in host memory.",
+        key="techniques.offload_weights",
+    )
+    gpu_layers: int | None = _technique(
+        "--gpu-layers", options.whole(low=0, high=100_000), "The same as layers that stay, as llama.cpp -ngl.",
+        key="techniques.gpu_layers",
+    )
+    host: str | None = _technique(
+        "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).", key="techniques.host",
+    )
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section=TECHNIQUES, key="techniques.expert_skew")
+    # fmt: on
 
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return any(getattr(self, name) is not None for name in TechniqueRequest.__dataclass_fields__)
+        return bool(options.said(self))
 
     @property
     def draft_name(self) -> str | None:
@@ -90,23 +130,16 @@ class TechniqueRequest:
         Raises:
             SpecError: says what is missing.
         """
-        no_draft = "but no draft (--draft MODEL, eagle, mtp or ngram)"
-        for given, what in (
-            (self.draft_tokens, f"draft tokens are given, {no_draft}"),
-            (self.acceptance, f"an acceptance is given, {no_draft}"),
-            (self.draft_weights, "draft weights are given, but no draft (--draft MODEL)"),
-        ):
-            if given is not None and self.draft is None:
-                raise SpecError(what)
-        if self.gpu_layers is not None and self.gpu_layers < 0:
-            raise SpecError(f"{self.gpu_layers} layers on the accelerator; allowed: from 0")
+        for name in ("draft_tokens", "acceptance", "draft_weights"):
+            if getattr(self, name) is not None and self.draft is None:
+                raise OptionError(name, "given, but no draft (--draft MODEL, eagle, mtp or ngram)")
         if self.draft is not None and self.acceptance is None:
-            raise SpecError(
-                "a draft needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
+            raise OptionError(
+                "draft", "needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
                 "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)"
             )
         if self.offload_weights is not None and self.gpu_layers is not None:
-            raise SpecError("give the share of offloaded layers or the layers that stay, not both")
+            raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
 
     def _speculation(self, model: Model, place: TechniqueContext, load: Callable[[str], Model]) -> Speculation | None:
         from flopwise.facts.formats import BF16  # noqa: PLC0415 - as above

@@ -14,57 +14,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.tensors import parameters
 from flopwise.storage.samples import DeviceRate, SampledWorkload
+from flopwise.storage.spec import StorageRequest
 from flopwise.training.goodput import checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
 
-CHOICES = {
-    "records": ("raw", "compressed"), "policy": ("lru", "pinned"), "shuffle": ("global", "shard", "none")
-}  # fmt: skip
-STALL_FRAC = 0.05
-"""Share of the time that writing checkpoints may take where none is given."""
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRequest:
-    """How data are stored and read; bytes on each node, seconds, shares to 1."""
-
-    records: str = "raw"
-    record_bytes: float | None = None  # as stored; overrides
-    dataset_bytes: float | None = None
-    cache_bytes: float | None = None  # of a node: page cache or local drives
-    policy: str = "lru"
-    shuffle: str = "global"
-    storage: Sequence[str] = ()  # kinds to compare with; none: all
-    storage_bytes_per_s: float | None = None  # of a node, measured by the user
-    devices: int = 1  # drives or volumes of a node
-    connections: int = 1  # of a node, to an object store
-    checkpoint_interval_s: float | None = None
-    checkpoint_stall_frac: float = STALL_FRAC
-    restore_within_s: float | None = None
-    load_within_s: float | None = None
-    optimizer: str = defaults.OPTIMIZER
-
-    def check(self) -> None:
-        """Refuse impossible values.
-
-        Raises:
-            SpecError: a choice that does not exist, a figure that is not above 0.
-        """
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                what, given = "cache policy" if name == "policy" else name, str(getattr(self, name))[:40]
-                raise SpecError(f"unknown {what} {given!r}; allowed: {', '.join(allowed)}")
-        for name in sorted(self.__dataclass_fields__.keys() - {*CHOICES, "storage", "optimizer"}):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise SpecError(f"{name} {value}; give a finite number above 0")
-        if self.checkpoint_stall_frac > 1:
-            raise SpecError(f"checkpoint_stall_frac {self.checkpoint_stall_frac}; give a share above 0, up to 1")
-        if self.cache_bytes is not None and self.dataset_bytes is None:
-            raise SpecError("a cache is given, but not the size of the data set (--dataset)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

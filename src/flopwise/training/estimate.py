@@ -18,13 +18,14 @@ from flopwise.training.frozen import training_passes
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
+from flopwise.training.layout_checks import check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.offloaded_activations import moved_bytes
 from flopwise.training.routing import check_routing, dropped_copies_frac
 from flopwise.training.run import Run, whole_run
 from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
-from flopwise.training.stages import check_stages, mode_index, partials_of, uneven_layers
+from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import WAITING, StepTable, balanced_parts, step_table
 from flopwise.training.storage import LINE
 
@@ -74,32 +75,17 @@ def check(job: TrainJob) -> None:
         raise SpecError(
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
-    layers = model.stacks[0].num_layers
     replicas = int(layout.dp) * int(layout.micro_batch)
     if int(recipe.global_batch) % replicas:
         raise SpecError(
             f"global batch {recipe.global_batch} does not divide into dp {layout.dp} x micro-batch "
             f"{layout.micro_batch} = {replicas}; give a multiple of {replicas}"
         )
-    if int(layout.pp) > layers:
-        raise SpecError(f"pp {layout.pp} is more than the {layers} layers of {model.name}")
-    if int(layout.dp) * int(layout.cp) % int(layout.ep):
-        raise SpecError(f"ep {layout.ep} does not divide dp x cp = {int(layout.dp) * int(layout.cp)}")
-    shard = int(layout.shard)
-    if shard and (int(layout.dp) * int(layout.cp) % shard or not int(layout.zero)):
-        raise SpecError(
-            f"shard {layout.shard} has to divide dp x cp = {int(layout.dp) * int(layout.cp)} and needs a ZeRO stage"
-        )
-    if int(layout.interleave) > 1 and layers < int(layout.pp) * int(layout.interleave):
-        raise SpecError(
-            f"interleave {layout.interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}"
-        )
-    check_stages(layout, layers)
+    check_layout(layout, model, int(recipe.seq_len))
     micros = int(recipe.global_batch) // replicas
-    check_schedule(int(layout.schedule), Pipe(int(layout.pp), int(layout.interleave), micros), layers)
+    pipe = Pipe(int(layout.pp), int(layout.interleave), micros)
+    check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
     check_routing(model, recipe, layout)
-    if int(recipe.seq_len) % int(layout.cp):
-        raise SpecError(f"cp {layout.cp} does not divide the sequence of {recipe.seq_len} tokens")
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
         raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
 

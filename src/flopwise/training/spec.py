@@ -1,22 +1,183 @@
-"""What people say of a training job, whichever command or file they say it in."""
+"""What can be said of a training job: its data, recipe and layout, what a run meets, and what it reads from."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from flopwise.errors import SpecError
+from flopwise import options, units
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts import defaults
+from flopwise.facts.spec import StorageSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import OptionError, Spec, option, same
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.training.documents import Documents, Packing
+    from flopwise.training.goodput import Reliability
+    from flopwise.training.job import Conditions
+    from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
+    from flopwise.training.storage import Reads
+
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
+SEQ_LEN = 4096
+"""Tokens of a sequence where none are given, or what the model is made for if that is less."""
+BATCH_TOKENS = 2**22
+"""Tokens of a step that large runs seldom exceed."""
+SEQUENCES_PER_GPU = 16
+"""Sequences of a step for each GPU where none are given."""
+LORA_RANK = 16
+"""LoRA rank where none is given."""
+OTHER_STACKS = ("xla", "hf-trainer")
+"""Where the usual one does not run."""
+
+_data = partial(option, section="Data and batches")
+_recipe = partial(option, section="Recipe")
+_layout = partial(option, section="Layout")
+_run = partial(option, section="The whole run")
 
 
-def batch_of_tokens(tokens: float, seq_len: int) -> int:
-    """Sequences of `seq_len` that make a global batch of `tokens`: exactly, or the nearest batch that ranks can share.
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec(Spec):
+    """What training reads: how much, in which sequences and batches. None: not said."""
 
-    Raises:
-        SpecError: fewer tokens than one sequence has.
-    """
-    if tokens < seq_len:
-        raise SpecError(f"a global batch of {tokens:,.0f} tokens is less than one sequence of {seq_len:,}")
-    sequences = tokens / seq_len
-    return int(sequences) if sequences == int(sequences) else divisible_batch(sequences)
+    tokens: float | None = _data("--tokens", options.COUNT, "Tokens of the whole run: 2T.", key="data.tokens")
+    samples: float | None = _data(
+        "--samples", options.COUNT, "Sequences of the whole run, instead of tokens.", key="data.samples",
+    )
+    epochs: float = _data(
+        "--epochs", options.COUNT, "How often tokens or samples are gone through.", default=1.0, key="data.epochs",
+    )
+    seq: int | None = _data("--seq", options.TOKENS, "Tokens of a sequence: 8k.", key="data.seq_len")
+    global_batch: int | None = _data(
+        "--global-batch", options.BATCH, "Sequences of one optimizer step.", key="data.global_batch",
+    )
+    global_batch_tokens: float | None = _data(
+        "--global-batch-tokens", options.COUNT, "The same in tokens: 4M.", key="data.global_batch_tokens",
+    )
+    padded: float = _data(
+        "--padded", options.quantity("share", units.parse_share, high=0.99, closed=True),
+        "Share of each sequence that is padding, and no token of the run.", default=0.0, key="data.padded_frac",
+    )
+    packing: str | None = _data(
+        "--packing", options.choice("padded", "packed"),
+        "Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).",
+        key="data.packing",
+    )
+    mean_length: float | None = _data(
+        "--mean-length", options.COUNT, "Mean tokens of a document, with --packing; lognormal.",
+        key="data.mean_length",
+    )
+    length_spread: float = _data(
+        "--length-spread", options.quantity("x", units.parse_count, high=100.0, closed=True),
+        "Standard deviation of the lengths over their mean.", default=1.0, key="data.length_spread",
+    )
+    lengths: Path | None = _data(
+        "--lengths", options.FILE, "Lengths of documents instead: a file, `tokens` or `tokens,count` a line.",
+        key="data.lengths",
+    )
+    # fmt: on
+
+    def seq_len(self, model: Model, default: int = SEQ_LEN) -> int:
+        """Tokens of a sequence: as given, as the model has it fixed, or the default as far as the model goes.
+
+        Raises:
+            SpecError: more than the model can be asked about.
+        """
+        from flopwise.facts.models.positions import check_length
+
+        fixed = model.stacks[0].tokens_per_sample
+        if fixed is not None:
+            return fixed
+        if self.seq is None:
+            return min(default, model.max_position or default)
+        check_length(model, self.seq)
+        return self.seq
+
+    def sequences(self, seq_len: int) -> int | None:
+        """Sequences of a step, as given in sequences or in tokens; None where neither is.
+
+        Raises:
+            SpecError: both are, or fewer tokens than one sequence has.
+        """
+        self.check_batch()
+        if self.global_batch_tokens is None:
+            return self.global_batch
+        if self.global_batch_tokens < seq_len:
+            given = f"{self.global_batch_tokens:,.0f} tokens"
+            raise OptionError("global_batch_tokens", f"{given} are less than one sequence of {seq_len:,}")
+        sequences = self.global_batch_tokens / seq_len
+        return int(sequences) if sequences == int(sequences) else divisible_batch(sequences)
+
+    def check_batch(self) -> None:
+        """Refuse a batch in sequences and in tokens.
+
+        Raises:
+            SpecError: both are given.
+        """
+        if self.global_batch is not None and self.global_batch_tokens is not None:
+            raise OptionError("global_batch_tokens", "the global batch is given in sequences, too; give one of them")
+
+    def batch(self, seq_len: int, gpus: int, micro_batch: int | None) -> tuple[int, tuple[str, ...]]:
+        """Sequences of a step on `gpus`, and what was assumed."""
+        sequences = self.sequences(seq_len)
+        if sequences is None:
+            unit = gpus * (micro_batch or 1)
+            each = max(1, min(SEQUENCES_PER_GPU, BATCH_TOKENS // (seq_len * unit)))
+            return unit * each, (f"global batch of {unit * each:,} sequences: none was given",)
+        exact = self.global_batch_tokens in (None, sequences * seq_len)
+        return sequences, () if exact else (f"global batch rounded to {sequences:,} sequences",)
+
+    def run_tokens(self, sample_tokens: float | None) -> float | None:
+        """Tokens that the run goes through, padding included; None where no length is given.
+
+        `sample_tokens`: of each sample.
+
+        Raises:
+            SpecError: two lengths, samples of unknown size, or epochs of nothing.
+        """
+        if self.tokens is not None and self.samples is not None:
+            raise OptionError("samples", "the run's length is given in tokens, too; give one of them, not both")
+        if self.samples is not None and sample_tokens is None:
+            raise OptionError("samples", "needs the tokens of one sample (--seq, data.seq_len)")
+        once = self.tokens if self.samples is None else self.samples * (sample_tokens or 0.0)
+        if once is None and self.epochs != 1:
+            raise OptionError("epochs", "of how many tokens or samples is not given (--tokens, --samples)")
+        return None if once is None else once * self.epochs / (1.0 - self.padded)
+
+    def check_packing(self) -> None:
+        """Refuse lengths of documents without a way of packing them, and the other way round.
+
+        Raises:
+            SpecError: says what is missing.
+        """
+        given = [name for name in ("mean_length", "lengths") if getattr(self, name) is not None]
+        if self.packing is None and given:
+            raise OptionError(given[0], "needs packing, too: how documents make sequences, padded or packed")
+        if self.packing is not None and len(given) != 1:
+            raise OptionError("packing", "needs mean_length, or a file of lengths of documents: one of them")
+        if self.packing is not None and self.padded:
+            raise OptionError("padded", "follows from packing; leave one of them out")
+
+    def documents(self, seq_len: int) -> Documents | None:
+        """The documents that make sequences of `seq_len` tokens; None where every sequence is full."""
+        self.check_packing()
+        if self.packing is None:
+            return None
+        from flopwise.training.documents import from_file, lognormal
+
+        packing = cast("Packing", self.packing)
+        if self.lengths is not None:
+            return from_file(self.lengths, seq_len, packing)
+        return lognormal(self.mean_length or 0.0, self.length_spread, seq_len, packing)
 
 
 def divisible_batch(sequences: float) -> int:
@@ -24,3 +185,459 @@ def divisible_batch(sequences: float) -> int:
     exact = max(1.0, sequences)
     unit = 2 ** max(0, int(math.log2(exact)) - 2)
     return int(max(1, round(exact / unit)) * unit)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec(Spec):
+    """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
+
+    precision: str = _recipe(
+        "--precision", options.choice(*PRECISIONS), "Of the matrix products in training.", default="bf16",
+    )
+    optimizer: str = _recipe(
+        "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
+        default=defaults.OPTIMIZER, key="optimizer",
+    )
+    stack: str | None = _recipe(
+        "--stack", options.name("stack"), "Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...",
+    )
+    attention: str = _recipe(
+        "--attention", options.choice("flash", "sdpa", "eager"), "Attention implementation.", default="flash",
+        key="attention",
+    )
+    grad_dtype: str | None = _recipe(
+        "--grad-dtype", options.choice("fp32", "bf16", "fp16"), "Of the accumulated gradients (default: the stack's).",
+        key="grad_dtype",
+    )
+    master_weights: bool | None = _recipe(
+        "--master-weights/--no-master-weights", options.FLAG,
+        "A separate fp32 copy of the weights (default: the stack's).", key="master_weights",
+    )
+    lora: int | None = _recipe(
+        "--lora", options.whole(high=65536), "Train adapters of this rank on a frozen base.", metavar="RANK",
+    )
+    qlora: bool = _recipe(
+        "--qlora", options.FLAG, f"Adapters on a 4-bit base, of rank {LORA_RANK} unless --lora says another.",
+        default=False,
+    )
+    lora_targets: tuple[str, ...] = _recipe(
+        "--lora-targets", options.NAMES, "all-linear (default), attention, qv, or a list such as q,k,v,o.",
+        default=(), metavar="TARGETS", key="method.targets",
+    )
+    base_format: str | None = _recipe(
+        "--base-format", options.name("format"), "Of the frozen weights under adapters: nf4, int8 ... (default: bf16).",
+        key="method.base_format",
+    )
+    freeze: str | None = _recipe(
+        "--freeze", options.name("parts"),
+        "Not trained: embedding, head, towers, first:N layers, all-but-last:N layers; separated by commas.",
+        key="method.freeze",
+    )
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section="Recipe", key="routing.expert_skew")
+    capacity_factor: float | None = _recipe(
+        "--capacity-factor", options.RATIO,
+        "Experts compute this many times the mean load and drop what is more (default: nothing is dropped).",
+        key="routing.capacity_factor",
+    )
+    micro_batch: int | None = _layout("--micro-batch", options.BATCH, "Sequences of one pass of a replica.")
+    dp: int | None = same(SharedSpec, "dp")
+    tp: int | None = same(SharedSpec, "tp")
+    pp: int | None = same(SharedSpec, "pp")
+    cp: int | None = _layout("--cp", options.DEGREE, "Context-parallel degree.")
+    ep: int | None = same(SharedSpec, "ep")
+    zero: int | None = _layout("--zero", options.whole(low=0, high=3), "ZeRO stage: 0 to 3.")
+    fsdp: bool = _layout(
+        "--fsdp", options.FLAG, "Shard everything over the replicas, as ZeRO 3.", default=False,
+    )
+    shard: int | None = _layout(
+        "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO (3 unless said) shards over, replicated beyond.",
+    )
+    recompute: str | None = _layout(
+        "--recompute", options.choice("none", "selective", "full"), "Activations computed again.",
+    )
+    recompute_every: int | None = _layout(
+        "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N",
+    )
+    recompute_first: int | None = _layout(
+        "--recompute-first", options.DEGREE, "Full recompute of the first N blocks of each (virtual) stage only.",
+        metavar="N",
+    )
+    interleave: int | None = _layout("--interleave", options.DEGREE, "Virtual stages of each pipeline rank.")
+    schedule: str | None = _layout(
+        "--schedule", options.name("name"),
+        "Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.",
+    )
+    stage_layers: tuple[int, ...] = _layout(
+        "--stage-layers", options.WHOLES, "Layers of each pipeline stage or virtual stage: 7,8,8,7.", default=(),
+    )
+    sequence_parallel: bool = _layout(
+        "--sequence-parallel/--no-sequence-parallel", options.FLAG, "Cut norms and residuals inside a tp group.",
+        default=True,
+    )
+    offload: tuple[str, ...] = _layout(
+        "--offload", options.choice("optimizer", "parameters", "activations"),
+        "Keep these in host memory.", repeated=True,
+    )
+    # fmt: on
+
+    @property
+    def recomputes_some(self) -> bool:
+        """Whether some blocks only are computed again."""
+        return (self.recompute_every or 1) > 1 or bool(self.recompute_first)
+
+    @property
+    def says_layout(self) -> bool:
+        """Whether the question says how the model is spread; else the best layout is looked for."""
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard, self.interleave, self.schedule)
+        other = self.fsdp or self.offload or self.stage_layers or self.recomputes_some
+        return bool(other) or any(d is not None for d in degrees)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether adapters are trained, and not the model."""
+        return self.qlora or self.lora is not None
+
+    @property
+    def usual_stack(self) -> str:
+        """The training software where none is named."""
+        return defaults.ADAPTER_STACK if self.adapts else defaults.STACK
+
+    def on(self, accelerator: Accelerator, facts: Facts) -> TrainingSpec:
+        """The spec with a training stack that runs on a device, where none is named and the usual one does not."""
+        if self.stack is not None or facts.stack(self.usual_stack).runs_on(accelerator):
+            return self
+        return replace(self, stack=next((s for s in OTHER_STACKS if facts.stack(s).runs_on(accelerator)), None))
+
+    def recipe(self, seq_len: int, global_batch: int, facts: Facts, documents: Documents | None = None) -> Recipe:
+        """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
+
+        Raises:
+            SpecError, UnknownNameError: a choice that does not exist.
+        """
+        from flopwise.training.frozen import frozen_of
+        from flopwise.training.layout import Recipe
+
+        return Recipe(
+            seq_len=seq_len,
+            global_batch=global_batch,
+            precision=cast("Precision", self.precision),
+            optimizer=facts.optimizer(self.optimizer),
+            stack=facts.stack(self.stack or self.usual_stack),
+            attention=cast("Attention", self.attention),
+            grad_dtype=self.grad_dtype,
+            master_weights=self.master_weights,
+            lora=self.adapters(facts),
+            expert_skew=self.expert_skew or 1.0,
+            capacity_factor=self.capacity_factor,
+            documents=documents,
+            frozen=None if self.freeze is None else frozen_of(self.freeze),
+        )
+
+    def check_adapters(self) -> None:
+        """Refuse what is said of adapters where there are none.
+
+        Raises:
+            SpecError: names it.
+        """
+        for name in ("lora_targets", "base_format"):
+            if getattr(self, name) and not self.adapts:
+                raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
+
+    def adapters(self, facts: Facts) -> Lora | None:
+        """The adapters; None where the model itself is trained.
+
+        Raises:
+            SpecError: what is said of adapters without any.
+        """
+        self.check_adapters()
+        if not self.adapts:
+            return None
+        from flopwise.facts.formats import BF16
+        from flopwise.training.layout import TARGET_SETS, Lora
+
+        targets = tuple(t for name in self.lora_targets or ("all-linear",) for t in TARGET_SETS.get(name, (name,)))
+        named = self.base_format or ("nf4" if self.qlora else None)
+        base = BF16 if named is None else facts.weight_format(named)
+        return Lora(rank=self.lora or LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
+
+    def layout(self, model: Model, seq_len: int, num_gpus: int | None = None) -> Layout:
+        """The layout as said, degrees that are not said being 1; with `num_gpus` replicas fill them.
+
+        Raises:
+            SpecError: a degree does not divide what it has to; says which would.
+        """
+        from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
+        from flopwise.training.layout import RECOMPUTE, Layout
+        from flopwise.training.layout_checks import check_layout
+
+        tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
+        dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
+        check_tensor_parallel(model, tp)
+        check_expert_parallel(model, ep)
+        zero = self._zero()
+        if "parameters" in self.offload and zero != 3:
+            raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
+        layout = Layout(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep,
+            zero=zero,
+            shard=self._shard(dp * cp, zero),
+            micro_batch=self.micro_batch or 1,
+            interleave=self.chunks,
+            schedule=self._schedule(),
+            recompute=RECOMPUTE.index(self.recompute or ("full" if self.recomputes_some else "none")),
+            recompute_every=self.recompute_every or 1,
+            recompute_first=self.recompute_first or 0,
+            stage_layers=self.stage_layers,
+            sequence_parallel=self.sequence_parallel,
+            offload_optimizer="optimizer" in self.offload,
+            offload_parameters="parameters" in self.offload,
+            offload_activations="activations" in self.offload,
+        )
+        check_layout(layout, model, seq_len)
+        return layout
+
+    def _schedule(self) -> int:
+        """The place of the pipeline schedule among `flopwise.training.schedules.SCHEDULES`."""
+        from flopwise.training.schedules import schedule_code
+
+        if self.schedule is None:
+            return 0
+        code = schedule_code(self.schedule)
+        if (self.pp or 1) == 1:
+            raise SpecError(f"schedule {self.schedule} needs pipeline stages; give pp above 1")
+        return code
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages of a rank: as said, or the fewest that make a schedule interleaved."""
+        from flopwise.training.schedules import ALIASES
+
+        name = (self.schedule or "").strip().lower()
+        if name == "1f1b" and (self.interleave or 1) > 1:
+            raise SpecError(f"schedule 1f1b runs one chunk a stage, not {self.interleave}; say interleaved")
+        if name not in ALIASES or not name.startswith("interleaved"):
+            return self.interleave or 1
+        if self.interleave == 1:
+            raise SpecError("schedule interleaved needs at least 2 virtual stages a rank; leave interleave 1 out")
+        return self.interleave or 2
+
+    def _zero(self) -> int:
+        if self.fsdp and self.zero not in (None, 3):
+            raise SpecError(f"FSDP shards fully, as ZeRO 3 does; ZeRO {self.zero} is given, too: give one of them")
+        return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
+
+    def _shard(self, ranks: int, zero: int) -> int:
+        """Ranks of a sharding group; 0 where all of `ranks` are one."""
+        from flopwise.ops.degrees import divisor_list
+
+        shard = self.shard
+        if shard is None:
+            return 0
+        if not zero:
+            raise SpecError(f"shard {shard} needs a ZeRO stage from 1 to 3; with stage 0 every rank holds everything")
+        if ranks % shard:
+            raise SpecError(f"shard {shard} does not divide the {ranks} ranks of dp x cp; use {divisor_list(ranks)}")
+        return 0 if shard == ranks else shard
+
+    def _replicas(self, ranks: int, num_gpus: int) -> int:
+        named = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1}"
+        if num_gpus % ranks:
+            near = max(ranks, round(num_gpus / ranks) * ranks)
+            raise SpecError(f"{num_gpus} GPUs do not divide into {named} = {ranks}; {near} would")
+        if self.dp is not None and self.dp * ranks != num_gpus:
+            raise SpecError(f"dp {self.dp} x {named} is {self.dp * ranks} GPUs, but {num_gpus} are given")
+        return num_gpus // ranks
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConditionsSpec(Spec):
+    """What a run meets; s, bytes/s, fractions. None: not said, so the default of `training.goodput` holds."""
+
+    mtbf: float | None = _run(
+        "--mtbf", options.SECONDS, "Time between failures of one GPU with its share of the node.",
+    )
+    node_mtbf: float | None = _run("--node-mtbf", options.SECONDS, "Time between failures of one node.")
+    failures: str | None = _run(
+        "--failures", options.name("record"),
+        "Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.",
+    )
+    restart: float | None = _run("--restart", options.SECONDS_OR_ZERO, "From a failure to full speed: 10min.")
+    checkpoint_every: float | None = same(
+        SharedSpec, "checkpoint_every", section="The whole run", key="checkpoints.every",
+    )
+    checkpoint_bandwidth: float | None = _run(
+        "--checkpoint-bandwidth", options.BANDWIDTH, "With which the whole cluster writes: 200GB/s.",
+    )
+    checkpoint_per_gpu: float | None = _run(
+        "--checkpoint-per-gpu", options.BANDWIDTH, "With which each accelerator writes its part: 2GB/s.",
+        key="checkpoints.write_per_gpu",
+    )
+    checkpoint_storage: str | None = _run(
+        "--checkpoint-storage", options.name("kind"), "What each node writes to: lustre, nvme ...",
+    )
+    async_checkpoints: bool = _run(
+        "--async-checkpoints", options.FLAG, "Training waits for the copy to host memory only.", default=False,
+        key="checkpoints.asynchronous",
+    )
+    repair: float | None = _run(
+        "--repair", options.SECONDS, "A failed node is away so long (default: replaced at once).",
+    )
+    spares: int | None = _run("--spares", options.whole(high=10_000), "Nodes that stand by, with --repair.")
+    interruptions: float | None = _run(
+        "--interruptions", options.RATE_OR_ZERO, "How often one spot instance is taken back: 0.1/day.",
+    )
+    jitter: float | None = _run(
+        "--jitter", options.FRACTION_OR_ZERO, "Of step times between GPUs: all wait for the slowest.",
+    )
+    validate_every: int | None = _run("--validate-every", options.WHOLE, "Steps between validations.")
+    validate_batches: int | None = _run(
+        "--validate-batches", options.WHOLE, "Global batches of one validation (default: 1).",
+    )
+    loader_rate: float | None = _run(
+        "--loader-rate", options.RATE, "Sequences that the data loader delivers to one GPU: 20/s.",
+    )
+    # fmt: on
+
+    def conditions(self, cluster: Cluster, facts: Facts) -> tuple[Conditions, tuple[str, ...]]:
+        """The conditions of a run on `cluster`, and what was assumed.
+
+        Raises:
+            SpecError: values that do not go together.
+            MissingFactError: the storage's write bandwidth is not known.
+        """
+        from flopwise.training.job import Conditions
+
+        if self.mtbf is not None and self.failures is not None:
+            raise OptionError("failures", "the time between failures is given, too (mtbf); give one of them")
+        if self.spares is not None and self.repair is None:
+            raise OptionError("spares", "count by how long a repair takes: give repair, too, such as 24h")
+        if self.validate_batches is not None and self.validate_every is None:
+            raise OptionError("validate_batches", "every how many steps they come is not given (--validate-every)")
+        reliability, origins = self.reliability(cluster.gpus_per_node, facts)
+        spot, assumptions = self._spot(cluster, facts)
+        if spot is not None:
+            reliability = replace(reliability, interruptions_per_s=spot[0])
+            origins |= {"interruptions_per_s": spot[1]}
+        conditions = Conditions(
+            reliability=reliability,
+            jitter_frac=self.jitter or 0.0,
+            validate_every=self.validate_every,
+            validate_batches=self.validate_batches or 1,
+            loader_samples_per_s=self.loader_rate,
+            origins=tuple(origins.items()),
+        )
+        return conditions, assumptions
+
+    @property
+    def write_assumptions(self) -> tuple[str, ...]:
+        """What is assumed of the storage that checkpoints go to; nothing where it is said."""
+        from flopwise.training.goodput import DEFAULT_RELIABILITY
+        from flopwise.units import format_rate
+
+        said = (self.checkpoint_bandwidth, self.checkpoint_storage, self.checkpoint_per_gpu)
+        if any(value is not None for value in said):
+            return ()
+        usual = DEFAULT_RELIABILITY
+        each, most = format_rate(usual.write_bytes_per_s_per_gpu), format_rate(usual.write_bytes_per_s)
+        other = "--checkpoint-storage or --checkpoint-bandwidth says otherwise"
+        return (f"checkpoints go to a parallel file system: {each} from a GPU, {most} from all at most; {other}",)
+
+    def reliability(self, gpus_per_node: int, facts: Facts) -> tuple[Reliability, dict[str, str]]:
+        """Failures, restarts and checkpoints, and where each value comes from."""
+        from flopwise.training.goodput import DEFAULT_RELIABILITY
+
+        values: dict[str, tuple[Any, str]] = {}
+        if self.node_mtbf is not None:
+            values["mtbf_node_s"] = self.node_mtbf, "given"
+            values["mtbf_gpu_s"] = math.inf, "given"
+        if self.failures is not None:
+            record = facts.failure_record(self.failures)
+            values["mtbf_gpu_s"] = record.mtbf_gpu_s, f"{record.source}, {record.date}, {record.confidence} confidence"
+        if self.mtbf is not None:
+            values["mtbf_gpu_s"] = self.mtbf, "given"
+        if self.restart is not None:
+            values |= {"detect_s": (0.0, "given"), "warmup_s": (0.0, "given"), "reschedule_s": (self.restart, "given")}
+        if self.checkpoint_bandwidth is not None:
+            values["write_bytes_per_s"] = self.checkpoint_bandwidth, "given"
+            values["write_bytes_per_s_per_gpu"] = math.inf, "given"
+        if self.checkpoint_storage is not None:
+            values |= _writes(self.checkpoint_storage, facts)
+        named = {
+            "write_bytes_per_s_per_gpu": self.checkpoint_per_gpu,
+            "interval_s": self.checkpoint_every,
+            "repair_s": self.repair,
+            "spares": self.spares,
+            "asynchronous": self.async_checkpoints or None,
+        }
+        values |= {name: (value, "given") for name, value in named.items() if value is not None}
+        figures = {name: value for name, (value, _) in values.items()}
+        reliability = replace(DEFAULT_RELIABILITY, gpus_per_node=gpus_per_node, **figures)
+        return reliability, {name: why for name, (_, why) in values.items()}
+
+    def _spot(self, cluster: Cluster, facts: Facts) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
+        """The rate at which an instance is taken back, and what to say of it."""
+        from flopwise.facts.tables import ANY
+
+        if self.interruptions is not None:
+            return (self.interruptions, "given"), ()
+        if cluster.purchase != "spot":
+            return None, ()
+        provider = cluster.offer.provider if cluster.offer is not None else ANY
+        record = facts.spot(provider, cluster.accelerator.name)
+        whose = "" if cluster.offer is not None else " of whoever offers it at the least (--provider names one)"
+        return (record.interruptions_per_s, record.text), (f"spot interruptions{whose}: {record.text}",)
+
+
+def _writes(name: str, facts: Facts) -> dict[str, tuple[Any, str]]:
+    """Write bandwidth of a kind of storage, by what its row is about: a node's client, a drive, a connection."""
+    kind = facts.storage(name)
+    if kind.write_bytes_per_s is None:
+        raise MissingFactError(f"{kind.name}: its write bandwidth is not known; give --checkpoint-bandwidth")
+    why = f"{kind.name}, one {kind.scope} a node: {kind.source}, {kind.date}, {kind.confidence} confidence"
+    return {
+        "write_bytes_per_s": (kind.total_write_bytes_per_s or math.inf, why),
+        "write_bytes_per_s_per_node": (kind.write_bytes_per_s, why),
+        "write_bytes_per_s_per_gpu": (math.inf, why),
+    }
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsSpec(Spec):
+    """Where training reads from. None: not said, so the data are there when they are needed."""
+
+    storage: str | None = same(StorageSpec, "storage", section="Data and batches")
+    storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Data and batches")
+    token_bytes: float | None = _data(
+        "--token-bytes", options.BYTES, "Bytes of a stored token (default: 2, or 4 above 65,536 words).",
+    )
+    # fmt: on
+
+    def reads(self, model: Model, facts: Facts) -> Reads | None:
+        """What storage delivers to training `model`; None where nothing is said of it.
+
+        Raises:
+            UnknownNameError: there is no such kind of storage.
+            SpecError: two options say the same.
+        """
+        if self.storage is None and self.storage_bandwidth is None:
+            if self.token_bytes is not None:
+                raise OptionError("token_bytes", "are given, but no storage that they are read from")
+            return None
+        from flopwise.training.storage import Reads, stored_token_bytes
+
+        if self.storage is not None and self.storage_bandwidth is not None:
+            raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
+        each = self.token_bytes or stored_token_bytes(model)
+        if self.storage_bandwidth is not None:
+            return Reads(storage="given", bytes_per_s=self.storage_bandwidth, token_bytes=each)
+        row = facts.storage(self.storage or "")
+        return Reads(
+            storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date
+        )

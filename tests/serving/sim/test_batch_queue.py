@@ -9,7 +9,7 @@ import pytest
 from flopwise.api.serve import serve
 from flopwise.api.simulate import batch
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
-from flopwise.serving.sim.batch_queue import BatchRequest
+from flopwise.serving.spec import BatchRequest
 
 MODEL = "Llama-3.1-8B"
 HOW: dict[str, Any] = {
@@ -126,4 +126,4 @@ def test_what_does_not_fit_or_never_ends_is_infeasible() -> None:
         batch("Llama-3.1-405B", 1000, **HOW)
     with pytest.raises(InfeasibleError, match="never empties"):
         batch(MODEL, 1000, **HOW | {"interruptions_per_s": 1 / 100, "boot_s": 1200.0})
-    assert replace(BatchRequest(requests=1), outputs="7").mean_lengths() == (1024.0, 7.0)
+    assert replace(BatchRequest(queue=1), output_tokens="7").mean_lengths() == (1024.0, 7.0)

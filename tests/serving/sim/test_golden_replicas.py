@@ -48,7 +48,7 @@ def test_spot_workers_are_paid_by_the_accelerator_and_the_hour() -> None:
 
 
 def test_fixed_replicas_are_paid_until_the_last_answer() -> None:
-    found = simulate(MODEL, replicas=3, usd_per_gpu_hour=2.0, **HOW)
+    found = simulate(MODEL, replicas=3, price=2.0, **HOW)
     ended_s = float((found.simulated.outcome.finish_ps.max()) / 1e12)
     assert found.summary.replica_hours == pytest.approx(3 * ended_s / 3600, rel=1e-6)
     assert found.usd_per_hour == 6.0
@@ -58,7 +58,7 @@ def test_fixed_replicas_are_paid_until_the_last_answer() -> None:
 def test_an_autoscaler_pays_the_hours_of_its_replicas() -> None:
     """Two GPUs a replica at 2 USD."""
     rule = Autoscaling(target=4, cold_start_s=5, tick_s=5, most=4)
-    found = autoscale(MODEL, rule=rule, tp=2, usd_per_gpu_hour=2.0, **HOW)
+    found = autoscale(MODEL, rule=rule, tp=2, price=2.0, **HOW)
     lives_s = sum(
         ((life.off_ps if life.off_ps > 0 else found.elastic.end_ps) - life.wished_ps) / 1e12
         for life in found.elastic.lives
@@ -73,7 +73,7 @@ def test_an_autoscaler_pays_the_hours_of_its_replicas() -> None:
 
 
 def test_sizes_of_one_fleet_cost_alike_by_the_hour() -> None:
-    for size in vertical(MODEL, replicas=4, usd_per_gpu_hour=2.0, **HOW):
+    for size in vertical(MODEL, replicas=4, price=2.0, **HOW):
         assert size.provision is not None
         assert size.provision.cost_usd == pytest.approx(size.provision.replica_hours * size.tp * 2.0)
 
@@ -82,7 +82,7 @@ def test_a_cache_saves_the_replicas_that_it_makes_needless_and_costs_its_memory(
     """200 entries of 500 bytes and 4 a token of the mean answer, at 1,000 USD a GB and hour; 1.5 USD a replica."""
     cache = ResponseCache(entries=200, prompts=400, repeated=0.8, usd_per_gb_hour=1000.0)
     found = simulate(
-        MODEL, replicas=2, slo=Slo(ttft_s=0.4), cache=cache, attain=0.95, usd_per_gpu_hour=1.5, **HOW
+        MODEL, replicas=2, slo=Slo(ttft_s=0.4), cache=cache, attain=0.95, price=1.5, **HOW
     )  # fmt: skip
     report = found.cache
     assert report is not None

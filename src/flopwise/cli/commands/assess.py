@@ -8,27 +8,23 @@ from typing import Any
 import click
 
 from flopwise.cli import options
+from flopwise.cli.options import add, declared
 from flopwise.cli.progress import Progress
+from flopwise.facts.spec import SourceSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import FILE, WHOLE_OR_ZERO
 
 
 @options.command(
     "assess",
     "flopwise assess examples/textnlp.yaml -o build/textnlp-report",
 )
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report into this folder.")
-@click.option(
-    "--compare",
-    "old",
-    type=click.Path(path_type=Path),
-    help="Say what changed since an earlier report (folder or JSON).",
-)
-@click.option(
-    "--scenarios", type=options.WHOLE_OR_ZERO, default=1000, show_default=True,
-    help="Draws of demand, prices and interruptions.",
-)  # fmt: skip
-@click.option("--seed", type=options.WHOLE_OR_ZERO, default=0, help="Of the draws.")
-@options.facts_option
+@options.argument("fleet", FILE)
+@add("-o --output", FILE, "Write the report into this folder.")
+@add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")
+@add("--scenarios", WHOLE_OR_ZERO, "Draws of demand, prices and interruptions.", default=1000)
+@declared(SharedSpec, "seed")
+@declared(SourceSpec, "facts")
 def command(**given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.options import add, declared
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import FILE, name
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest
@@ -28,10 +29,10 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
     "flopwise backtest training examples/measured-training.csv",
     "flopwise backtest serving examples/measured-serving.csv --by tp",
 )
-@click.argument("kind", type=options.Name("kind"))
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--by", type=options.Name("column"), multiple=True, help="Split by this column of the file; repeatable.")
-@options.facts_option
+@options.argument("kind")
+@options.argument("file", FILE)
+@add("--by", name("column"), "Split by this column of the file.", repeated=True)
+@declared(SourceSpec, "facts")
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 

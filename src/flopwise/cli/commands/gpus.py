@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.jsonout import plain
+from flopwise.cli.options import add, declared
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.facts.spec import DeviceSpec, SourceSpec
+from flopwise.options import BYTES, name
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -21,21 +22,13 @@ _HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense"
 
 
 @options.command("gpus", "flopwise gpus --vendor AMD", "flopwise gpus h100 --json")
-@click.argument("name", type=options.Name("name"), required=False)
-@click.option("--vendor", type=options.Name("vendor"), help="Only this vendor: NVIDIA, AMD, Intel, Google ...")
-@click.option("--architecture", type=options.Name("architecture"), help="Only this architecture: Hopper, CDNA3 ...")
-@click.option("--kind", type=options.ACCELERATOR_KIND, help="Only this kind of device.")
-@click.option("--min-memory", type=options.BYTES, help="At least this much memory: 40GB, 80GiB.")
-@options.facts_option
-def command(
-    *,
-    name: str | None,
-    vendor: str | None,
-    architecture: str | None,
-    kind: str | None,
-    min_memory: float | None,
-    facts: Path | None,
-) -> None:
+@options.argument("name", required=False)
+@add("--vendor", name("vendor"), "Only this vendor: NVIDIA, AMD, Intel, Google ...")
+@add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
+@declared(DeviceSpec)
+@add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
+@declared(SourceSpec, "facts")
+def command(*, name: str | None, facts: Path | None, **filters: Any) -> None:
     """What is known of an accelerator: rates, memory, links.
 
     Without NAME all that fit the filters, CPUs included. Rates are dense; `-` is unknown, never zero.
@@ -43,14 +36,11 @@ def command(
     from flopwise.api import facts as known
 
     if name is not None:
-        if vendor or architecture or kind or min_memory:
-            raise click.UsageError(
-                "NAME shows one accelerator; the filters belong to the list", click.get_current_context()
-            )
+        options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
         one = known.gpu(name, facts=facts)
         options.answer(lambda: document(one), lambda paper: _detail(one, paper))
         return
-    rows = known.gpus(vendor=vendor, architecture=architecture, kind=kind, min_hbm_bytes=min_memory or 0, facts=facts)
+    rows = known.gpus(facts=facts, **options.values(filters))
     options.answer(lambda: rows, lambda paper: [table(_HEADERS, [_row(a) for a in rows], paper)])
 
 

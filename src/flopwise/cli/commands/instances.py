@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.options import add, declared
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import DeviceSpec, SourceSpec
+from flopwise.options import USD
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
@@ -22,45 +25,22 @@ _HEADERS = (
 
 
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
-@click.argument("name", type=options.Name("name"), required=False)
-@click.option("--provider", type=options.Name("provider"), help="Only this provider: aws, gcp, azure, lambda ...")
-@click.option(
-    "--region", type=options.Name("region"), help="Only offers in this region; patterns such as eu-* are fine."
-)
-@click.option("--gpu", type=options.Name("gpu"), help="Only with this accelerator, in any common spelling.")
-@click.option(
-    "--kind", type=options.ACCELERATOR_KIND, help="Only with this kind of device; cpu: instances without a GPU."
-)
-@click.option("--purchase", type=options.PURCHASE, help="Only with a known price for this purchase option.")
-@click.option("--max-price", type=options.USD, help="At most this many US dollars an hour (on demand, or --purchase).")
-@options.facts_option
-def command(
-    *,
-    name: str | None,
-    provider: str | None,
-    region: str | None,
-    gpu: str | None,
-    kind: str | None,
-    purchase: str | None,
-    max_price: float | None,
-    facts: Path | None,
-) -> None:
+@options.argument("name", required=False)
+@declared(MachineSpec, "provider region gpu", section="")
+@declared(DeviceSpec)
+@declared(MachineSpec, "purchase", section="")
+@add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
+@declared(SourceSpec, "facts")
+def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
-    NAME is an instance type. Prices are per instance and hour, of the day shown; `-` is unknown.
+    NAME is an instance type. Prices are per instance and hour, of the day shown; `-` is unknown. A --purchase that is
+    given leaves offers out whose price is not known.
     """
     from flopwise.api import facts as known
 
-    offers = known.instances(
-        name,
-        provider=provider,
-        region=region,
-        accelerator=gpu,
-        kind=kind,
-        purchase=purchase,
-        max_usd_per_hour=max_price,
-        facts=facts,
-    )
+    bought = purchase if "purchase" in options.given(click.get_current_context()) else None
+    offers = known.instances(name, accelerator=gpu, purchase=bought, **options.values(filters))
     options.answer(lambda: offers, lambda paper: _listing(offers, name, paper))
 
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.options import add, declared
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.facts.spec import SourceSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import name
+from flopwise.training.spec import DataSpec
 
 if TYPE_CHECKING:
     from flopwise.ops.model_card import Counts, ModelCard
@@ -21,42 +24,27 @@ if TYPE_CHECKING:
     "flopwise models --family llama",
     "flopwise models Llama-3.1-8B --batch 1 --seq 8192",
 )
-@click.argument("name", type=options.Name("name"), required=False)
-@click.option(
-    "--batch", type=options.BATCH, help="Count the operations of a pass over this many sequences (or samples)."
-)
-@click.option("--seq", type=options.TOKENS, help="Tokens of each sequence.")
-@click.option("--family", type=options.Name("family"), help="List only models of this model_type: llama, qwen3_moe ...")
-@click.option("--kind", type=options.Name("kind"), help="List only models of this kind: decoder, encoder, vision ...")
-@options.family_option
-@options.offline_option
-@options.facts_option
-def command(
-    *,
-    name: str | None,
-    batch: int | None,
-    seq: int | None,
-    family: str | None,
-    kind: str | None,
-    assume_family: str | None,
-    offline: bool,
-    facts: Path | None,
-) -> None:
+@options.argument("name", required=False)
+@declared(SharedSpec, "batch")
+@declared(DataSpec, "seq", section="")
+@add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
+@add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
+@declared(SourceSpec)
+def command(*, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any) -> None:
     """What is known of a model: parameters, FLOPs, operations.
 
-    NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B. Without NAME: the catalog.
+    NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
+    operations of a pass. Without NAME: the catalog.
     """
     from flopwise.api import facts as known
 
     if name is None:
-        if batch or seq or assume_family:
-            raise click.UsageError("--batch, --seq and --assume-family need a NAME", click.get_current_context())
+        options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
         options.answer(lambda: rows, lambda paper: [_listing(rows, paper)])
         return
-    if family or kind:
-        raise click.UsageError("NAME shows one model; the filters belong to the list", click.get_current_context())
-    card = known.model(name, batch=batch, seq=seq, assume_family=assume_family, offline=offline, facts=facts)
+    options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
+    card = known.model(name, facts=facts, **options.values(given))
     options.answer(lambda: document(card), lambda paper: _detail(card, paper))
 
 

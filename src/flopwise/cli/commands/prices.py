@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,12 @@ import click
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.app import usage_error
+from flopwise.cli.options import add, declared, usage_error
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.fleet.spec import SiteFigures
+from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
     from flopwise.api.prices import PriceAges
@@ -20,7 +24,13 @@ if TYPE_CHECKING:
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
 SAID = 5
 TAKES = {"import": "FILE", "remove": "NAME"}
-MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
+MAX_AGE = quantity("days", units.parse_count, high=36_500)
+SITE = "colocation usd_per_kwh pue years"
+GOES_WITH = {
+    "import": ("name", "day", "skip_unknown", "provider"), "age": ("most_days",), "refresh": ("provider",),
+    "own": ("utilisation", *SITE.split()),
+}  # fmt: skip
+"""The options of each action."""
 
 
 @options.command(
@@ -29,61 +39,38 @@ MAX_AGE = options.Quantity("days", units.parse_count, high=36_500)
     "flopwise prices list --json",
     "flopwise prices own H100 --utilisation 60% --colocation",
 )
-@click.argument("action", type=click.Choice(ACTIONS), default="age")
-@click.argument("target", type=options.Name("target"), required=False)
-@click.option("--name", type=options.Name("name"), help="import: what to call these prices [the file's name].")
-@click.option(
-    "--provider", type=options.Name("provider"), multiple=True,
-    help="import: whose prices, where no column says it, new or known [file or folder, if known]; refresh: only these, "
-    "may be repeated.",
-)  # fmt: skip
-@click.option("--date", "day", type=options.Name("date"), help="import: the day of prices without one [the file's].")
-@click.option("--skip-unknown", is_flag=True, help="import: leave out rows of accelerators that are not known.")
-@click.option("--max-age", type=MAX_AGE, help="age: days from which a price is old [180].")
-@click.option("--utilisation", type=options.FRACTION, help="own: share of the hours that is worked [60%].")
-@click.option("--colocation", is_flag=True, help="own: in rented rooms [in a building of one's own].")
-@click.option("--power-price", type=options.USD_OR_ZERO, help="own: USD a kWh [0.128].")
-@click.option(
-    "--pue", type=float, help="own: power of the building over that of its machines [1.54; 1.4 in colocation]."
-)
-@click.option("--years", type=float, help="own: until the machines are written off [4].")
-@options.facts_option
-def command(
-    *,
-    action: str,
-    target: str | None,
-    name: str | None,
-    provider: tuple[str, ...],
-    day: str | None,
-    skip_unknown: bool,
-    max_age: float | None,
-    utilisation: float | None,
-    colocation: bool,
-    power_price: float | None,
-    pue: float | None,
-    years: float | None,
-    facts: Path | None,
-) -> None:
+@options.argument("action", choice(*ACTIONS), required=False, default="age", metavar="[ACTION]")
+@options.argument("target", required=False)
+@add("--name", name("name"), "What to call these prices (default: the file's name).", section="import")
+@add("--date", name("date"), "The day of prices without one (default: the file's).", field="day", section="import")
+@add("--skip-unknown", FLAG, "Leave out rows of accelerators that are not known.", default=False, section="import")
+@declared(MachineSpec, "provider", repeated=True, section="import, refresh")
+@add("--max-age", MAX_AGE, "Days from which a price is old (default: 180).", field="most_days", section="age")
+@add("--utilisation", FRACTION, "Share of the hours that is worked (default: 60 %).", section="own")
+@declared(SiteFigures, SITE, section="own")
+@declared(SourceSpec, "facts")
+def command(*, action: str, target: str | None, facts: Path | None, provider: tuple[str, ...], **given: Any) -> None:
     """Age, import and refresh of prices.
 
     ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. A FILE is a CSV as gpuhunt,
-    SkyPilot's catalog or our own table has it; a broken one changes nothing. Imported prices stay in a folder of yours
-    (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the shipped ones until they are removed.
-    refresh asks gpuhunt, where it is installed. own adds up what an hour of accelerators of one's own costs, by grade,
-    and from which utilisation on that beats each cloud.
+    SkyPilot's catalog or our own table has it; a broken one changes nothing. A --provider is whose prices they are
+    where no column says it, new or known (default: as file or folder is called); refresh asks for these alone. Imported
+    prices stay in a folder of yours (FLOPWISE_PRICES, else flopwise/prices in your data folder) and hold before the
+    shipped ones until they are removed. refresh asks gpuhunt, where it is installed. own adds up what an hour of
+    accelerators of one's own costs, by grade, and from which utilisation on that beats each cloud.
     """
     from flopwise.api import prices as api
 
-    site = {"--utilisation": utilisation, "--colocation": colocation or None, "--power-price": power_price}
-    site |= {"--pue": pue, "--years": years}
-    given = {"--name": name, "--date": day, "--skip-unknown": skip_unknown or None, "--max-age": max_age, **site}
-    _check(action, target, provider, given, tuple(site))
+    if (target is None) == (action in TAKES) and action != "own":
+        raise usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no argument")
+    others = {name for names in GOES_WITH.values() for name in names} - {*GOES_WITH.get(action, ())}
+    options.refuse(others, f"says nothing to {action}")
+    mine = options.values({name: value for name, value in given.items() if name not in others})
     if action == "import":
         if len(provider) > 1:
-            usage_error("import takes one --provider")
+            raise usage_error("import takes one --provider")
         assert target is not None
-        whose = provider[0] if provider else None
-        done = api.import_prices(target, name=name, provider=whose, day=day, skip_unknown=skip_unknown, facts=facts)
+        done = api.import_prices(target, provider=provider[0] if provider else None, facts=facts, **mine)
         options.answer(lambda: done, lambda paper: _imported(done, paper))
         _say(done.notes)
     elif action == "refresh":
@@ -95,30 +82,17 @@ def command(
         path = api.remove_prices(target)
         options.answer(lambda: {"removed": target, "path": path}, lambda _: [f"Removed {target} ({path})."])
     elif action == "own":
-        _own(
-            target,
-            utilisation,
-            {"colocation": colocation, "usd_per_kwh": power_price, "pue": pue, "years": years},
-            facts,
-        )
+        from flopwise.cli.views import costs as view
+
+        found = api.own_prices(target, facts=facts, **mine)
+        options.answer(lambda: found, lambda paper: view.own_blocks(found, paper))
+        options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
         held = api.list_prices()
         options.answer(lambda: held, lambda paper: _held(held, paper))
     else:
-        ages = api.prices(most_days=max_age, facts=facts)
+        ages = api.prices(facts=facts, **mine)
         options.answer(lambda: ages, lambda paper: _ages(ages, paper))
-
-
-def _check(
-    action: str, target: str | None, provider: tuple[str, ...], given: Mapping[str, object], site: tuple[str, ...]
-) -> None:
-    """Refuse what says nothing to the action."""
-    if (target is None) == (action in TAKES) and action != "own":
-        usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no further argument")
-    takes = {"import": ("--name", "--date", "--skip-unknown"), "age": ("--max-age",), "own": site}
-    beside = [option for option, value in given.items() if value is not None and option not in takes.get(action, ())]
-    if beside or (provider and action not in ("import", "refresh")):
-        usage_error(f"{', '.join(beside) or '--provider'} says nothing to {action}")
 
 
 def _say(notes: Sequence[str]) -> None:
@@ -127,15 +101,6 @@ def _say(notes: Sequence[str]) -> None:
         click.echo(f"note: {note}", err=True)
     if len(notes) > SAID:
         click.echo(f"note: {len(notes) - SAID:,} more like these", err=True)
-
-
-def _own(gpu: str | None, utilisation: float | None, site: dict[str, Any], facts: Path | None) -> None:
-    from flopwise.api.prices import own_prices, stale_notes
-    from flopwise.cli.views import own_prices as view
-
-    found = own_prices(gpu, utilisation=0.6 if utilisation is None else utilisation, facts=facts, **site)
-    options.answer(lambda: found, lambda paper: view.blocks(found, paper))
-    options.say_age(stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:

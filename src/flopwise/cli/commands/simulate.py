@@ -2,76 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
-from flopwise.cli import elastic_options, features, options, questions
+from flopwise.cli import options
+from flopwise.cli.options import add, declared
+from flopwise.cli.progress import Progress, announce_compilation
+from flopwise.cli.render import Screen
+from flopwise.cli.views import simulation as view
+from flopwise.cost.spec import MachineSpec
+from flopwise.facts.spec import SourceSpec
+from flopwise.options import DEGREE, FLAG, FRACTION, options_of
+from flopwise.search.spec import TargetsSpec
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import AutoscaleSpec, BatchRequest, ResponseCacheSpec, Scheduling, ServingSpec
+from flopwise.serving.technique_request import TechniqueRequest
 
-_FILE = click.Path(path_type=Path)
-
-traffic_options = questions.grouped(
-    click.option("--trace", type=_FILE, help="A CSV file: arrival_s, prompt_tokens, output_tokens ..."),
-    click.option("--scale", type=options.COUNT, default="1", help="Replay the trace so many times as fast."),
-    click.option("--rate", type=options.RATE, help="Or so many requests a second on average: 20, 500/min."),
-    click.option(
-        "--arrivals", type=options.Name("process"), default="poisson", show_default=True,
-        help="poisson, gamma (bursts), diurnal (a daily wave) or uniform.",
-    ),
-    click.option("--burstiness", type=options.COUNT, help="Of gamma arrivals: 1 is Poisson, 3 comes in clumps."),
-    click.option("--peak", type=options.COUNT, help="Of diurnal arrivals: the busiest hour over the mean."),
-    click.option("--peak-hour", type=options.HOUR, help="Of diurnal arrivals (default: 14)."),
-    click.option("--weekend", type=options.COUNT_OR_ZERO, help="Of diurnal arrivals: a weekend day over another."),
-    click.option("--duration", "duration_s", type=options.SECONDS, help="Requests come this long (default: 10 min)."),
-    click.option("--requests", type=options.BATCH, help="So many requests, instead of a duration."),
-    click.option("--users", type=options.BATCH, help="Or so many users, who ask again after each answer."),
-    click.option(
-        "--think", "think_s", type=options.SECONDS_OR_ZERO, default="0",
-        help="Of users: they think so long before they ask again.",
-    ),
-    click.option("--together", is_flag=True, help="Of users: all begin at one instant, even if they ask alike."),
-    click.option(
-        "--input", "inputs", metavar="LENGTH", help="Tokens of prompts: 1024 (default), 200:800, lognormal:512:cv=1."
-    ),
-    click.option("--output", "outputs", metavar="LENGTH", help="Tokens of answers, likewise (default: 256)."),
-    click.option("--lengths-from", type=_FILE, help="Draw pairs of prompt and answer from this trace file."),
-    click.option("--prefixes", type=options.WHOLE_OR_ZERO, default=0, help="Prompts begin with one of so many texts,"),
-    click.option("--prefix-tokens", type=options.TOKENS, help="of so many tokens, before their --input."),
-    click.option("--seed", type=options.WHOLE_OR_ZERO, default=0, help="Of the draws; the same seed, the same run."),
-    section="Traffic",
-)  # fmt: skip
-
-scheduling_options = questions.grouped(
-    click.option(
-        "--policy", type=options.Name("policy"), default="fcfs", show_default=True,
-        help="Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.",
-    ),
-    click.option(
-        "--balancer", type=options.Name("balancer"), default="least-loaded", show_default=True,
-        help="Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.",
-    ),
-    click.option("--step-tokens", type=options.TOKENS, help="Tokens of an engine step (default: the engine's)."),
-    click.option("--max-batch", type=options.BATCH, help="Sequences that run at once (default: the engine's)."),
-    click.option("--mix/--no-mix", default=True, help="Prompts and answers share steps, or prompts go first."),
-    click.option(
-        "--preempt", type=options.Choice(["recompute", "swap"]), default="recompute", show_default=True,
-        help="What becomes of a sequence when the cache is full.",
-    ),
-    click.option("--prefix-cache/--no-prefix-cache", default=None, help="Keep shared prefixes (default: if any)."),
-    click.option(
-        "--prefill-replicas", type=options.WHOLE_OR_ZERO, default=0,
-        help="So many further replicas do prompts only and hand them over.",
-    ),
-    section="Scheduling",
-)  # fmt: skip
-
-slo_options = questions.grouped(
-    click.option("--ttft", type=options.SECONDS, help="The first token within this time ..."),
-    click.option("--tpot", type=options.SECONDS, help="... each further one within this on average ..."),
-    click.option("--latency", type=options.SECONDS, help="... the whole answer within this."),
-    section="What counts as good",
+REPLICAS, QUEUE, CACHE = (set(options_of(spec)) for spec in (AutoscaleSpec, BatchRequest, ResponseCacheSpec))
+LATENCIES = ("ttft", "tpot", "latency")
+GROUPS: tuple[tuple[tuple[str, ...], set[str]], ...] = (
+    (("autoscale",), REPLICAS - QUEUE),
+    (("queue",), QUEUE - REPLICAS - set(options_of(Traffic))),
+    (("response_cache",), CACHE),
+    (("autoscale", "queue"), REPLICAS & QUEUE),
+    (("autoscale", "response_cache"), {"attain"}),
 )
+"""Options that say nothing without one of others, those first."""
+NOT_QUEUED = {
+    *options_of(Scheduling), *(set(options_of(Traffic)) - QUEUE), *LATENCIES, "autoscale", "response_cache",
+    "vertical", "replicas",
+}  # fmt: skip
+"""Options that say nothing of a queue."""
 
 
 @options.command(
@@ -84,24 +47,33 @@ slo_options = questions.grouped(
     "flopwise simulate Llama-3.1-8B --gpu l4 --rate 2 --response-cache 500 --distinct 5000 --repeated 60%",
     "flopwise simulate Llama-3.1-70B --gpu h100 --tp 4 --rate 2 --draft eagle --acceptance 0.7 --shared-prefix 500",
 )
-@options.model_argument
-@click.option("--gpu", type=options.Name("gpu"), help="Accelerator, in any common spelling (or --instance).")
-@click.option("--replicas", type=options.DEGREE, default=1, show_default=True, help="Replicas behind the balancer.")
-@click.option("--tp", type=options.DEGREE, default=1, show_default=True, help="Tensor-parallel degree of a replica.")
-@click.option("--pp", type=options.DEGREE, default=1, show_default=True, help="Pipeline stages of a replica.")
-@click.option("--ep", type=options.DEGREE, default=1, show_default=True, help="Expert-parallel degree.")
-@click.option("--dp", type=options.DEGREE, default=1, show_default=True, help="Attention replicas that share experts.")
-@traffic_options
-@slo_options
-@scheduling_options
-@elastic_options.autoscale_options
-@elastic_options.queue_options
-@elastic_options.cache_options
-@features.technique_options
-@features.pool_option
-@questions.serving_options
-@questions.price_options
-@questions.model_options
+@options.argument("model")
+@declared(MachineSpec, "gpu", section="")
+@add("--replicas", DEGREE, "Replicas behind the balancer.", default=1)
+@declared(ServingSpec, "tp pp ep dp", section="")
+@declared(Traffic)
+@declared(TargetsSpec, "ttft tpot latency", section="What counts as good")
+@declared(Scheduling)
+@declared(AutoscaleSpec)
+@add(
+    "--attain",
+    FRACTION,
+    "Share of requests that fixed replicas must answer in time (default: as the autoscaler; cache: 99%).",
+    section="Replicas that come and go",
+)
+@add(
+    "--vertical",
+    FLAG,
+    "The same accelerators as fewer, larger replicas or more, smaller.",
+    default=False,
+    section="Replicas that come and go",
+)
+@declared(BatchRequest, without=" ".join({*options_of(Traffic), *options_of(AutoscaleSpec)}))
+@declared(ResponseCacheSpec)
+@declared(TechniqueRequest)
+@declared(ServingSpec, without="tp pp ep dp")
+@declared(MachineSpec, without="gpu")
+@declared(SourceSpec)
 def command(**given: Any) -> None:
     """What users see: requests through replicas, step by step.
 
@@ -112,105 +84,90 @@ def command(**given: Any) -> None:
     With --autoscale replicas come and go with the traffic; with --queue spot workers work off a fixed number of
     requests; with --response-cache repeated prompts are answered from a cache.
     """
-    elastic_options.refuse_strays(click.get_current_context())
+    check_option_groups(given["purchase"])
+    model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:
-        _batch(given)
-    elif given["autoscale"] is not None:
-        _autoscale(given)
+        from flopwise.api.simulate import batch
+
+        with Progress("simulating") as progress:
+            queue = BatchRequest(**options.values(given, BatchRequest))
+            worked = batch(model, queue=queue, report=progress, **shared)
+        options.answer(lambda: view.batch_document(worked), lambda paper: view.batch_lines(worked, paper))
+        return
+    question = _question(given) | shared
+    rule = AutoscaleSpec(**options.values(given, AutoscaleSpec)).rule()
+    cache = ResponseCacheSpec(**options.values(given, ResponseCacheSpec)).cache()
+    attain = {} if given["attain"] is None else {"attain": given["attain"]}
+    found: Any
+    document: Callable[[Any], dict[str, Any]]
+    lines: Callable[[Any, Screen], Iterator[str]]
+    if rule is not None:
+        from flopwise.api.simulate import autoscale
+
+        with Progress("simulating") as progress:
+            found = autoscale(
+                model, rule=rule, cache=cache, on_compile=announce_compilation, report=progress, **attain, **question
+            )
+        document, lines, summary = view.autoscale_document, view.autoscale_lines, found.answer.summary
     else:
-        _simulate(given)
+        from flopwise.api.simulate import simulate
 
+        found = simulate(
+            model, replicas=given["replicas"], cache=cache, on_compile=announce_compilation, **attain, **question
+        )
+        document, lines, summary = view.document, view.lines, found.summary
+    sizes: tuple[Any, ...] = ()
+    if given["vertical"]:
+        from flopwise.api.simulate import vertical
 
-def _simulate(given: dict[str, Any]) -> None:
-    from flopwise.cli.views import elasticity
-    from flopwise.cli.views import simulate as view
-
-    answer, sizes = question(**given), _sizes(given, None)
+        sizes = vertical(model, rule=rule, replicas=given["replicas"], on_compile=announce_compilation, **question)
     options.answer(
-        lambda: view.document(answer) | elasticity.vertical_document(sizes),
-        lambda paper: (*view.blocks(answer, paper), *elasticity.vertical_blocks(sizes, paper)),
+        lambda: document(found) | view.vertical_document(sizes),
+        lambda paper: (*lines(found, paper), *view.vertical_lines(sizes, paper)),
     )
-    if not answer.summary.completed:
+    if not summary.completed:
         click.get_current_context().exit(1)
 
 
-def _autoscale(given: dict[str, Any]) -> None:
-    from flopwise.api.simulate import autoscale
-    from flopwise.cli.progress import Progress, announce_compilation
-    from flopwise.cli.views import elasticity as view
+def _question(given: dict[str, Any]) -> dict[str, Any]:
+    """Traffic, scheduling and objective, as the functions of the api take them.
 
-    rule = elastic_options.autoscaling(given)
-    with Progress("simulating") as progress:
-        found = autoscale(
-            rule=rule, attain=given["attain"], on_compile=announce_compilation, report=progress, **asked(given)
-        )
-    sizes = _sizes(given, rule)
-    options.answer(
-        lambda: view.document(found) | view.vertical_document(sizes),
-        lambda paper: (*view.blocks(found, paper), *view.vertical_blocks(sizes, paper)),
-    )
-    if not found.answer.summary.completed:
-        click.get_current_context().exit(1)
-
-
-def _sizes(given: dict[str, Any], rule: Any) -> tuple[Any, ...]:
-    """The same accelerators in replicas of every size, where that was asked for."""
-    from flopwise.api.simulate import vertical
-    from flopwise.cli.progress import announce_compilation
-
-    if not given["vertical"]:
-        return ()
-    question = {k: v for k, v in asked(given).items() if k != "cache"}
-    return vertical(rule=rule, replicas=given["replicas"], on_compile=announce_compilation, **question)
-
-
-def _batch(given: dict[str, Any]) -> None:
-    from flopwise.api.simulate import batch
-    from flopwise.cli.progress import Progress
-    from flopwise.cli.views import batch as view
-
-    with Progress("simulating") as progress:
-        found = batch(
-            given["model"],
-            given["queue"],
-            queue=elastic_options.batch(given),
-            machines=questions.machines(given),
-            deployment=questions.deployment(given),
-            features=features.features(given),
-            report=progress,
-            **questions.model_arguments(given),
-        )
-    options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper))
-
-
-def asked(given: dict[str, Any]) -> dict[str, Any]:
-    """The question in the parameters of this command, as the functions take it."""
-    from dataclasses import fields
-
-    from flopwise.serving.sim.request import Scheduling
+    Raises:
+        SpecError: an objective at a percentile.
+    """
     from flopwise.serving.sim.result import Slo
-    from flopwise.serving.sim.source import Traffic
 
-    def picked(kind: Any) -> Any:
-        return kind(**{f.name: given[f.name] for f in fields(kind) if given.get(f.name) is not None})
-
+    limits = {name: given[name] for name in LATENCIES if given[name] is not None}
+    for name, limit in limits.items():
+        if limit.stated:
+            raise options.usage_error(f"--{name}: each request is held to it; give a time without a percentile")
+    ttft, tpot, latency = (limits[name].seconds if name in limits else None for name in LATENCIES)
     return {
-        "model": given["model"],
-        "traffic": picked(Traffic),
-        "scheduling": picked(Scheduling),
-        "slo": Slo(ttft_s=given["ttft"], tpot_s=given["tpot"], e2e_s=given["latency"]),
-        "cache": elastic_options.response_cache(given),
-        "machines": questions.machines(given),
-        "deployment": questions.deployment(given),
-        "features": features.features(given),
-        **questions.model_arguments(given),
+        "traffic": Traffic(**options.values(given, Traffic)),
+        "scheduling": Scheduling(**options.values(given, Scheduling)),
+        "slo": Slo(ttft_s=ttft, tpot_s=tpot, e2e_s=latency),
     }
 
 
-def question(**given: Any) -> Any:
-    """The answer to the parameters of this command."""
-    from flopwise.api.simulate import simulate
-    from flopwise.cli.progress import announce_compilation
+def check_option_groups(purchase: str) -> None:
+    """Refuse options that do not go together.
 
-    share = {} if given["attain"] is None else {"attain": given["attain"]}
-    return simulate(replicas=given["replicas"], on_compile=announce_compilation, **share, **asked(given))
+    Raises:
+        SpecError: names them.
+    """
+    said = options.given(click.get_current_context())
+    flags = {p.name: options.spelling(p) for p in click.get_current_context().command.params}
+    for leaders, led in GROUPS:
+        if not any(leader in said for leader in leaders):
+            options.refuse(led, f"only with {' or '.join(flags[leader] for leader in leaders)}")
+    if {"autoscale", "replicas"} <= said.keys():
+        why = "--autoscale decides how many replicas there are: give --min-replicas, --max-replicas"
+        raise options.usage_error(why)
+    if {"vertical", "response_cache"} <= said.keys():
+        why = "--vertical compares replicas without a --response-cache; ask for one of them"
+        raise options.usage_error(why)
+    if "queue" in said:
+        options.refuse(NOT_QUEUED, "not with --queue, whose requests are all there at the start")
+        if "purchase" in said and purchase != "spot":
+            why = "the --workers of a --queue are spot machines; --fallback and the comparison are on demand"
+            raise options.usage_error(why)

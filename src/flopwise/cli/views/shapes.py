@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.cli import questions
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.views import parts
 
 if TYPE_CHECKING:
     from flopwise.shapes.answer import ShapeAnswer
@@ -68,7 +68,7 @@ def lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
     else:
         yield "Nothing to change: no single change of shape saves 0.5 % of the pass."
     yield "\n".join(["Fine as it is", *(f"  - {f.what}: {f.why}" for f in answer.fine)])
-    yield questions.assumption_list(answer.assumptions)
+    yield parts.assumption_list(answer.assumptions)
 
 
 def _operations(answer: ShapeAnswer, paper: Screen) -> str:

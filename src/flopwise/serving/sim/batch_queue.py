@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from flopwise.cost.cluster import Cluster
-from flopwise.errors import InfeasibleError, MissingFactError, SpecError
+from flopwise.errors import InfeasibleError, MissingFactError
 from flopwise.facts.catalog import Facts
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -22,9 +21,7 @@ from flopwise.serving.sim.batch import (
     simulate_queue,
 )
 from flopwise.serving.sim.elasticity import replica_start_s
-from flopwise.serving.sim.lengths import Lengths
-from flopwise.serving.sim.source import DEFAULT_INPUT, DEFAULT_OUTPUT
-from flopwise.serving.sim.trace_file import read_trace_columns
+from flopwise.serving.spec import BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.units import DAY_S, format_seconds, format_usd
@@ -36,58 +33,6 @@ SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 CONFIDENCE = 0.9
 """On-demand workers are counted so that they meet the deadline with this probability, errors of the rate included."""
 SWEEP_TRIALS = 300
-LIMITS = {"requests": (1, 10**12), "workers": (1, 10_000), "fallback": (0, 10_000)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
-    """The queue as users ask for it. None: the usual, or from the facts."""
-
-    requests: int
-    workers: int = 1  # spot replicas
-    deadline_s: float | None = None
-    inputs: str | None = None  # lengths as `flopwise.simulate` takes them
-    outputs: str | None = None
-    lengths_from: Path | None = None
-    interruptions_per_s: float | None = None  # of one instance
-    replace_s: float | None = None
-    boot_s: float | None = None
-    checkpoint_every_s: float | None = None
-    checkpoint_s: float = 0.0
-    fallback: int = 0
-    spot_price: float | None = None  # USD for one accelerator and hour
-    trials: int = 1000
-    seed: int = 0
-
-    def check(self) -> None:
-        """Refuse values out of range, and those that need another.
-
-        Raises:
-            SpecError: says what is allowed.
-        """
-        for name, (least, most) in LIMITS.items():
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise SpecError(f"{value:,} {name}; allowed: {least} to {most:,}")
-        if self.checkpoint_s and self.checkpoint_every_s is None:
-            raise SpecError("a checkpoint's time is given, but not how often one is written (--checkpoint-every)")
-        if self.fallback and self.deadline_s is None:
-            raise SpecError("--fallback workers take over when a deadline calls for them: give --deadline")
-        if self.spot_price is not None and not 0 <= self.spot_price < 1e6:
-            raise SpecError(f"spot price {self.spot_price:g} is out of range; allowed: 0 to 1e6 USD")
-
-    def mean_lengths(self) -> tuple[float, float]:
-        """Mean tokens of a prompt and of an answer.
-
-        Raises:
-            SpecError: lengths given twice, or that cannot be.
-        """
-        if self.lengths_from is None:
-            return Lengths.parse(self.inputs or DEFAULT_INPUT).mean, Lengths.parse(self.outputs or DEFAULT_OUTPUT).mean
-        if self.inputs or self.outputs:
-            raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
-        columns = read_trace_columns(self.lengths_from)
-        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +88,14 @@ def queue_answer(
 
     Raises:
         InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
-        MissingFactError: how often machines are taken back is not known. SpecError: trials out of range.
+        MissingFactError: how often machines are taken back is not known.
     """
+    assert request.queue is not None
     worker = estimate(job)
     if not worker.max_concurrency:
         raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
-    if request.workers * worker.max_concurrency > request.requests:
-        worker = estimate(replace(job, concurrency=-(-request.requests // request.workers)))
+    if request.workers * worker.max_concurrency > request.queue:
+        worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
     job = worker.job
     machines = machines_of(job.num_gpus * request.workers)
     interruptions_per_s, spot_notes = _interruptions(request, machines)
@@ -178,8 +124,8 @@ def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[flo
     Raises:
         MissingFactError: it is not given, and neither is a provider.
     """
-    if request.interruptions_per_s is not None:
-        return request.interruptions_per_s, ()
+    if request.spot_interruptions is not None:
+        return request.spot_interruptions, ()
     offer = machines.spot.offer
     provider = offer.provider if offer is not None else machines.provider
     if provider is None:
@@ -196,17 +142,17 @@ def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: 
     gpus, node = worker.job.num_gpus, max(machines.spot.gpus_per_node, 1)
     drive = machines.facts.storage(DEFAULT_STORAGE)
     return BatchQueue(
-        requests=request.requests,
+        requests=request.queue or 0,
         requests_per_s=worker.requests_per_s,
         workers=request.workers,
-        boot_s=replica_start_s(worker.job, drive) if request.boot_s is None else request.boot_s,
+        boot_s=replica_start_s(worker.job, drive) if request.cold_start is None else request.cold_start,
         in_flight=worker.concurrency,
         interruptions_per_s=rate * -(-gpus // node),
         workers_per_instance=min(max(node // gpus, 1), request.workers),
         replace_s=REPLACE_S if request.replace_s is None else request.replace_s,
-        checkpoint_every_s=request.checkpoint_every_s,
-        checkpoint_s=request.checkpoint_s,
-        deadline_s=request.deadline_s,
+        checkpoint_every_s=request.checkpoint_every,
+        checkpoint_s=request.checkpoint_time,
+        deadline_s=request.deadline,
         spot_usd_per_hour=(machines.spot.usd_per_gpu_hour or 0.0) * gpus,
         on_demand_usd_per_hour=(machines.on_demand.usd_per_gpu_hour or 0.0) * gpus,
         fallback_workers=request.fallback,
@@ -228,8 +174,6 @@ def _trials(
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[BatchOutcome, WorkersForecast]:
     """The trials of one number of workers; the same draws of the rate's error for every number."""
-    if not 1 <= trials <= 1_000_000:
-        raise SpecError(f"{trials} trials; allowed: 1 to 1,000,000")
     rng = np.random.default_rng(request.seed)
     speeds = np.array(_speed_factors(worker, trials))[rng.permutation(trials)]
     outcome = simulate_queue(queue, rng, trials=trials, speeds=speeds, report=report)
@@ -303,7 +247,7 @@ def _settings(
 def _guesses(request: BatchRequest) -> tuple[str, ...]:
     """What is assumed where nothing is said."""
     guesses = []
-    if request.boot_s is None:
+    if request.cold_start is None:
         guesses.append("a worker starts as its engine does, weights read from local storage (--cold-start)")
     if request.replace_s is None:
         guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")

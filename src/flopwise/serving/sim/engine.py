@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class ReplicaLimits:
     num_blocks: int = ENDLESS  # of cache
     max_tokens: int = ENDLESS  # of prompt and answer together: the context window
     mix: bool = True  # prompts and decoding share steps; False: prompts go first, in steps of their own
-    preempt: Literal["recompute", "swap"] = "recompute"  # what becomes of a sequence that there are no blocks for
+    preempt: str = "recompute"  # what becomes of a sequence that there are no blocks for
     swap_ps_per_block: int = 0  # moving one block to the host or back
     prefix_cache: bool = False
     shared_tokens: int = 0  # with which all prompts begin

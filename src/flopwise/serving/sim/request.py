@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
@@ -22,52 +22,10 @@ from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.spec import Scheduling
 
 SEED_OF_PROMPTS = 1
 """Beside the seed of the traffic: which request asks which prompt is drawn independently."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduling:
-    """How replicas work and where requests go. None: as the engine's row has it."""
-
-    policy: str = "fcfs"
-    balancer: str = "least-loaded"
-    step_tokens: int | None = None
-    max_batch: int | None = None
-    mix: bool = True
-    preempt: Literal["recompute", "swap"] = "recompute"
-    prefix_cache: bool | None = None  # None: where the traffic has prefixes
-    prefill_replicas: int = 0  # replicas that do prompts only
-    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
-
-    def check(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            SpecError: says what is allowed.
-        """
-        for name, value in (("step tokens", self.step_tokens), ("largest batch", self.max_batch)):
-            if value is not None and value < 1:
-                raise SpecError(f"{name} {value} is out of range; allowed: from 1")
-        if self.prefill_replicas < 0:
-            raise SpecError(f"{self.prefill_replicas} replicas for prompts; allowed: from 0")
-
-    def prefill_pool(self, replicas: int, gpus: int) -> int:
-        """Prompt-only replicas of `gpus` devices beside so many others.
-
-        Raises:
-            SpecError: both ways to say it are used, or they make no whole replicas.
-        """
-        if self.prefill_replicas and self.prefill_gpus:
-            raise SpecError("--prefill-replicas and --prefill-gpus say the same; give one")
-        whole, rest = divmod(replicas * self.prefill_gpus, gpus)
-        if rest or self.prefill_gpus < 0:
-            raise SpecError(
-                f"{self.prefill_gpus} prefill GPUs beside each of {replicas:,} replicas do not make whole replicas of "
-                f"{gpus}: give a multiple, or --prefill-replicas"
-            )
-        return self.prefill_replicas + whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +144,6 @@ def simulation_request(
         SpecError: a value that cannot be; InfeasibleError: weights and one request do not fit.
         MissingFactError: a fact that the answer needs is not known.
     """
-    scheduling.check()
     model, window = job.model, job.model.max_position
     if not generates(model) or model.kind == "encoder-decoder":
         raise SpecError(

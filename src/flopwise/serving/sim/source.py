@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flopwise.errors import SpecError, UnknownNameError
+from flopwise import options, units
+from flopwise.errors import SpecError
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import Spec, option, same
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, DrawnLengthsSpec, RequestSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,40 +23,69 @@ DEFAULT_DURATION_S = 600.0
 """How long requests arrive where nothing is said."""
 DEFAULT_ARRIVALS = "poisson"
 """How they arrive at a rate."""
-DEFAULT_INPUT, DEFAULT_OUTPUT = "1024", "256"
-"""Lengths where nothing is said: fixed, as `flopwise serve` has them."""
 USERS_REQUESTS = 20
 """Requests of a user in a closed loop where nothing is said."""
 
 
+_traffic = partial(option, section="Traffic")
+
+
+# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Spec):
     """What arrives: a `trace` file, a `rate` (requests/s), or `users` who ask again after each answer.
 
-    `inputs`, `outputs`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them; `lengths_from`: a trace
-    file whose pairs of prompt and answer are drawn instead. `prefixes`: so many system prompts of `prefix_tokens` that
-    requests begin with, all alike often.
+    `input_tokens`, `output_tokens`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them; `lengths_from`:
+    a trace file whose pairs of prompt and answer are drawn instead. `prefixes`: so many system prompts of
+    `prefix_tokens` that requests begin with, all alike often.
     """
 
-    trace: Path | None = None
-    scale: float = 1.0  # a trace's times are divided by it: 2 is twice the rate
-    rate: float | None = None
-    arrivals: str = DEFAULT_ARRIVALS
-    duration_s: float | None = None
-    requests: int | None = None
-    burstiness: float | None = None  # of gamma arrivals: standard deviation over mean of the gaps
-    peak: float | None = None  # of diurnal arrivals: peak over mean
-    peak_hour: float | None = None
-    weekend: float | None = None  # rate of weekends over that of other days
-    users: int | None = None
-    think_s: float = 0.0
-    together: bool = False  # users begin at one instant, even where nothing would part them
-    inputs: str | None = None
-    outputs: str | None = None
-    lengths_from: Path | None = None
-    prefixes: int = 0
-    prefix_tokens: int | None = None
-    seed: int = 0
+    trace: Path | None = _traffic(
+        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...",
+    )
+    scale: float = _traffic("--scale", options.COUNT, "Replay the trace so many times as fast.", default=1.0)
+    rate: float | None = same(RequestSpec, "rate")
+    arrivals: str = _traffic(
+        "--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
+        "How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
+        default=DEFAULT_ARRIVALS,
+    )
+    duration_s: float | None = _traffic(
+        "--duration", options.SECONDS, "Requests come this long (default: 10 min).",
+    )
+    requests: int | None = _traffic(
+        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.",
+    )
+    burstiness: float | None = _traffic(
+        "--burstiness", options.quantity("x", units.parse_count, high=100.0),
+        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.",
+    )
+    peak: float | None = _traffic(
+        "--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
+        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.",
+    )
+    peak_hour: float | None = _traffic("--peak-hour", options.HOUR, "Of diurnal arrivals (default: 14).")
+    weekend: float | None = _traffic(
+        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.",
+    )
+    users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
+    think_s: float = _traffic(
+        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0,
+    )
+    together: bool = _traffic(
+        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False,
+    )
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens")
+    lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
+    prefixes: int = _traffic(
+        "--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0,
+    )
+    prefix_tokens: int | None = _traffic(
+        "--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.",
+    )
+    seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
+    # fmt: on
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -63,9 +97,9 @@ class Traffic:
         if sum(sources) != 1:
             given = ", ".join(n for n, s in zip(("trace", "rate", "users"), sources, strict=True) if s) or "none"
             raise SpecError(f"traffic comes from one of --trace, --rate and --users; given: {given}")
-        if self.trace is not None and (self.inputs or self.outputs or self.lengths_from):
+        if self.trace is not None and (self.input_tokens or self.output_tokens or self.lengths_from):
             raise SpecError("a trace file says how long requests are; leave --input, --output and --lengths-from out")
-        if self.lengths_from is not None and (self.inputs or self.outputs):
+        if self.lengths_from is not None and (self.input_tokens or self.output_tokens):
             raise SpecError("--lengths-from says how long requests are; leave --input and --output out")
         self._check_goes_with()
         if self.duration_s is not None and self.requests is not None:
@@ -113,8 +147,6 @@ class Traffic:
         from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
         from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
 
-        if not self.scale > 0:
-            raise SpecError(f"scale {self.scale:g} is out of range; allowed: above 0")
         columns = read_trace_columns(path)
         first = columns["arrival_s"][0]
         columns["arrival_s"] = (columns["arrival_s"] - first) / self.scale
@@ -127,14 +159,13 @@ class Traffic:
     def _arrivals(self, rng: np.random.Generator) -> np.ndarray:
         import numpy as np  # noqa: PLC0415 - commands start without them
 
-        from flopwise.serving.sim.traffic import PROCESSES  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.traffic import MOST_REQUESTS, PROCESSES  # noqa: PLC0415 - same
 
+        if self.requests is not None and self.requests > MOST_REQUESTS:
+            raise SpecError(f"{self.requests:,} requests; allowed: up to {MOST_REQUESTS:,}")
         if self.users is not None:
             return np.zeros(self.requests or self.users * USERS_REQUESTS)
         assert self.rate is not None
-        names = [name for name in PROCESSES if name != "profile"]
-        if self.arrivals not in names:
-            raise UnknownNameError("arrival process", self.arrivals, names, f"allowed: {', '.join(names)}")
         shape = self._shape()
         known = {"gamma": {"cv"}, "diurnal": {"peak_over_mean", "peak_hour", "weekend"}}.get(self.arrivals, set())
         if set(shape) - known:
@@ -161,8 +192,8 @@ class Traffic:
             prompts, outputs = empirical(held["prompt_tokens"], held["output_tokens"], count, rng)
         else:
             long: tuple[Lengths, Lengths] = (
-                Lengths.parse(self.inputs or DEFAULT_INPUT),
-                Lengths.parse(self.outputs or DEFAULT_OUTPUT),
+                Lengths.parse(str(self.input_tokens or DEFAULT_INPUT)),
+                Lengths.parse(str(self.output_tokens or DEFAULT_OUTPUT)),
             )
             prompts, outputs = (one.draw(count, rng) for one in long)
         if not self.prefixes:

@@ -3,60 +3,76 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-from flopwise.errors import InfeasibleError, MissingFactError, SpecError
+from flopwise import options
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.options import Spec, option
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts, Resolution
     from flopwise.facts.offers import Offer
 
 USUAL_NODE = 8
 """Accelerators of a node where nothing says otherwise."""
+PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+_machine = partial(option, section="Machines and prices")
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class MachineSpec(Spec):
     """Which machines, and what is paid for them.
 
     `provider`, `instance` and `region` choose among the offers and then set the network, too; without them the cheapest
-    offer that holds the accelerators only sets the price. `usd_per_gpu_hour` overrides any price.
+    offer that holds the accelerators only sets the price. `price` overrides any price.
+
+    Source: facts of accelerators and offers. Assumes: what the cluster says in its `assumptions`.
     """
 
-    gpu: str | None = None
-    provider: str | None = None
-    instance: str | None = None
-    region: str | None = None
-    purchase: str = "on_demand"
-    usd_per_gpu_hour: float | None = None
-    gpus_per_node: int | None = None
-    network_bytes_per_s_per_gpu: float | None = None  # network of one accelerator between nodes
-    power_limit_w: float | None = None  # of one accelerator, below what it is made for
-    facts: Path | str | None = None
+    gpu: str | None = _machine(
+        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).",
+    )
+    provider: str | None = _machine(
+        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...",
+    )
+    instance: str | None = _machine(
+        "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.",
+    )
+    region: str | None = _machine(
+        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.",
+    )
+    purchase: str = _machine(
+        "--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand",
+    )
+    price: float | None = _machine(
+        "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.",
+    )
+    gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
+    network: float | None = _machine(
+        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.",
+    )
+    power_limit: float | None = _machine(
+        "--power-limit", options.WATTS,
+        "Of one accelerator, below its own: 500W. Products run at lower clocks.",
+    )
+    # fmt: on
 
     @property
     def named(self) -> bool:
         """Whether the question names an offer."""
         return bool(self.provider or self.instance or self.region)
 
-    @property
-    def known_facts(self) -> Facts:
-        """What is known: the shipped facts with those of the folder."""
-        from flopwise.facts.catalog import load_facts
-
-        return load_facts(self.facts)
-
-    def cluster(self, num_gpus: int) -> Cluster:
+    def cluster(self, num_gpus: int, facts: Facts) -> Cluster:
         """The cluster that `num_gpus` accelerators make.
 
         Raises:
             SpecError: neither accelerator nor instance is given, or they do not go together.
             UnknownNameError: no such accelerator, provider, region or instance.
-            InfeasibleError: no offer satisfies what was asked.
+            InfeasibleError: no offer satisfies what is asked.
             MissingFactError: a fact that the links need is not known.
         """
         from flopwise.cost.cluster import cluster
@@ -64,29 +80,28 @@ class Machines:
 
         if num_gpus < 1:
             raise SpecError(f"{num_gpus} accelerators; give 1 or more")
-        catalog = self.known_facts
-        found = self._resolution(catalog)
-        offer = self._offer(catalog, found, num_gpus)
+        found = self._resolution(facts)
+        offer = self._offer(facts, found, num_gpus)
         chip, per_node = found.accelerator, self.gpus_per_node
         if offer is not None and self.named:
-            chip = catalog.offered_accelerator(offer)
+            chip = facts.offered_accelerator(offer)
         elif per_node is None:
             usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 else USUAL_NODE
             per_node = max(1, round(offer.count)) if offer is not None else min(max(1, usual), num_gpus)
         limits: tuple[str, ...] = ()
-        if self.power_limit_w is not None:
-            chip, limits = _limited(chip, self.power_limit_w)
+        if self.power_limit is not None:
+            chip, limits = _limited(chip, self.power_limit)
         built = cluster(
             chip,
             offer=offer if self.named else None,
             purchase=self.purchase,
             gpus_per_node=per_node,
-            network_bytes_per_s_per_gpu=self.network_bytes_per_s_per_gpu,
-            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            network_bytes_per_s_per_gpu=self.network,
+            usd_per_gpu_hour=self.price,
             ambiguous=found.note,
         )
         if num_gpus <= built.gpus_per_node:  # no job of one node rests on what joins nodes
-            inside = tuple(told for told in built.assumptions if not told.startswith(UNKNOWN_NETWORK))
+            inside = tuple(note for note in built.assumptions if not note.startswith(UNKNOWN_NETWORK))
             built = replace(built, assumptions=inside)
         elif rest := num_gpus % built.gpus_per_node:
             partly = (
@@ -100,31 +115,31 @@ class Machines:
             built = replace(built, assumptions=(*built.assumptions, *limits))
         return _priced(built, offer, self)
 
-    def _resolution(self, catalog: Facts) -> Resolution:
+    def _resolution(self, facts: Facts) -> Resolution:
         """The accelerator by its name, or the one in the instance."""
         from flopwise.facts.catalog import Resolution
 
         if self.gpu is not None:
-            return catalog.resolve(self.gpu)
+            return facts.resolve(self.gpu)
         if self.instance is None:
             raise SpecError("no accelerator is given; name one (--gpu h100) or an instance (--instance p5.48xlarge)")
-        offers = catalog.offers_for(instance=self.instance, provider=self.provider)
+        offers = facts.offers_for(instance=self.instance, provider=self.provider)
         if not offers:
             raise InfeasibleError(f"{self.provider} does not offer {self.instance}")
-        return Resolution(catalog.accelerators[offers[0].accelerator])
+        return Resolution(facts.accelerators[offers[0].accelerator])
 
-    def _offer(self, catalog: Facts, found: Resolution, num_gpus: int) -> Offer | None:
+    def _offer(self, facts: Facts, found: Resolution, num_gpus: int) -> Offer | None:
         """The cheapest offer for each accelerator that holds enough of them; None where no price is known or needed."""
-        asked = {"provider": self.provider, "instance": self.instance, "region": self.region}
-        offers = catalog.offers_for(
+        offers = facts.offers_for(
             accelerator=found.accelerator.name, provider=self.provider, instance=self.instance, region=self.region
         )
         if not offers:
             if self.named:
-                named = ", ".join(f"{key} {value}" for key, value in asked.items() if value)
+                said = {"provider": self.provider, "instance": self.instance, "region": self.region}
+                named = ", ".join(f"{key} {value}" for key, value in said.items() if value)
                 raise InfeasibleError(f"no offer of {found.accelerator.name} satisfies {named}")
             return None
-        if not self.named and self.usd_per_gpu_hour is not None:
+        if not self.named and self.price is not None:
             return None
         if not self.named:
             offers = tuple(o for o in offers if o.accelerator_share >= 1)
@@ -150,10 +165,10 @@ def _limited(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, .
         raise SpecError(
             f"power limit {watts:g} W is out of range for {chip.name}; allowed: {made_for / 4:g} to {made_for:g} W"
         )
-    told = (
+    note = (
         f"power limit of {watts:g} W ({chip.name} is made for {made_for:g} W): products run at the clocks that fit it"
     )
-    return replace(chip, tdp_w=watts), (told,)
+    return replace(chip, tdp_w=watts), (note,)
 
 
 def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:
@@ -162,47 +177,14 @@ def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:
     return float("inf") if price is None else price * -(-num_gpus // max(1, offer.count))
 
 
-def _priced(built: Cluster, offer: Offer | None, asked: Machines) -> Cluster:
+def _priced(built: Cluster, offer: Offer | None, spec: MachineSpec) -> Cluster:
     """`built` with the price of an offer that set nothing else."""
-    if offer is None or asked.named or asked.usd_per_gpu_hour is not None:
+    if offer is None or spec.named or spec.price is not None:
         return built
-    price = offer.price_usd_per_hour(asked.purchase)
+    price = offer.price_usd_per_hour(spec.purchase)
     if price is None:
         return built
     source = (
-        f"{offer.provider} {offer.instance} in {offer.region}, {asked.purchase}, {offer.price_date}: {offer.source}"
+        f"{offer.provider} {offer.instance} in {offer.region}, {spec.purchase}, {offer.price_date}: {offer.source}"
     )
     return replace(built, usd_per_gpu_hour=price / max(1, offer.count), price_source=source)
-
-
-def loaded(
-    model: Model | str,
-    *,
-    assume_family: str | None = None,
-    offline: bool = False,
-    facts: Path | str | None = None,
-) -> Model:
-    """`model` itself, or the one that it names.
-
-    Raises:
-        SpecError: no such model, or its configuration cannot be read.
-    """
-    if not isinstance(model, str):
-        return model
-    from flopwise.facts.catalog import load_facts
-
-    return load_facts(facts).model(model, assume_family=assume_family, offline=offline)
-
-
-def described(model: Model) -> Model:
-    """`model`, when its layers are known.
-
-    Raises:
-        MissingFactError: only published figures are.
-    """
-    if not model.stacks:
-        raise MissingFactError(
-            f"{model.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
-            f"'{model.name}'`, or for the storage that it needs `flopwise io`"
-        )
-    return model

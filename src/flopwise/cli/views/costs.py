@@ -1,4 +1,4 @@
-"""A cost comparison on the screen: what each alternative costs, how the sums grow, and where own machines pay."""
+"""What alternatives and own machines cost, on the screen: sums over months, break-evens, prices of an hour."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.render import Screen, heading, table
+from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
+    from flopwise.fleet.onprem import AgainstCloud
+    from flopwise.fleet.own_hour import OwnPrice
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
 SHOWN: dict[str, Callable[[float], str]] = {
@@ -18,6 +20,8 @@ SHOWN: dict[str, Callable[[float], str]] = {
 }  # fmt: skip
 WIDE = 30.0
 """Sums that lie so many times apart are drawn on a logarithmic axis."""
+CLOUDS = 20
+"""Offers that are shown of one accelerator."""
 
 
 def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
@@ -154,3 +158,60 @@ def _chart(found: CostComparison, paper: Screen) -> str:
     return chart(
         series, Axis("months", "{:.0f}".format), Axis(f"USD paid so far{scale}", units.format_usd, log=wide), paper
     )
+
+
+def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
+    """All of them in one table; of one alone its month and the clouds as well."""
+    busy = units.format_percent(found[0].utilisation)
+    yield heading(f"Accelerators of one's own, worked {busy} of the hours that maintenance leaves", paper)
+    yield table(
+        (
+            "accelerator", "grade", ">memory", ">bought for", ">USD/hour", ">USD/PFLOP-hour", ">USD/(TB/s)-hour",
+            "cheapest cloud", ">USD/hour", ">pays from", "priced",
+        ),
+        [_own(row) for row in found],
+        paper,
+    )  # fmt: skip
+    if len(found) == 1:
+        [one] = found
+        yield "A month of one:\n" + pairs([(name, units.format_usd(usd)) for name, usd in one.month.items()], paper)
+        if one.against:
+            yield "Against each offer that is paid by the hour:\n" + table(
+                ("provider", "instance", "region", "bought", ">USD/hour", ">pays from", ">months", "priced"),
+                [_cloud(row) for row in one.against[:CLOUDS]],
+                paper,
+            )
+    remarks = {row.remark: None for row in found if row.remark}
+    if remarks:
+        names = {why: ", ".join(row.accelerator for row in found if row.remark == why) for why in remarks}
+        yield "To know of them:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
+
+
+def _own(row: OwnPrice) -> tuple[Any, ...]:
+    hour = f"{row.usd_per_gpu_hour:.3f}"
+    if row.usd_per_gpu_hour_low != row.usd_per_gpu_hour_high:
+        hour += f" ({row.usd_per_gpu_hour_low:.3f} to {row.usd_per_gpu_hour_high:.3f})"
+    cloud = row.against[0] if row.against else None
+    flops = None if row.per_pflop_hour is None else f"{row.per_pflop_hour:.3g}"
+    speed = None if row.per_tb_per_s_hour is None else f"{row.per_tb_per_s_hour:.3g}"
+    return (
+        row.accelerator, row.grade, units.format_bytes(row.hbm_bytes), units.format_usd(row.price_usd), hour, flops,
+        speed, *(_cheapest(cloud) if cloud is not None else (None, None, None)), row.price_date,
+    )  # fmt: skip
+
+
+def _cheapest(cloud: AgainstCloud) -> tuple[str, str, str]:
+    return f"{cloud.provider} {cloud.instance}, {cloud.purchase}", f"{cloud.usd_per_gpu_hour:.3f}", _from(cloud)
+
+
+def _cloud(row: AgainstCloud) -> tuple[Any, ...]:
+    months = None if row.months is None else f"{row.months:.0f}"
+    return (
+        row.provider, row.instance, row.region, row.purchase, f"{row.usd_per_gpu_hour:.3f}", _from(row), months,
+        row.price_date,
+    )  # fmt: skip
+
+
+def _from(row: AgainstCloud) -> str:
+    """The utilisation from which own ones cost less."""
+    return "never" if row.break_even_utilisation is None else units.format_percent(row.break_even_utilisation)

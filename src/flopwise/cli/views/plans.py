@@ -1,0 +1,355 @@
+"""Plans on the screen: ranked tables, fronts, what targets and single changes cost, floors, sweeps, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.views.parts import bullets
+
+if TYPE_CHECKING:
+    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
+    from flopwise.search.sweep import Planned, Sweep
+
+TRAINING = ("pretrain", "finetune")
+LABELS = {
+    "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
+    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "usd_per_million_tokens": "per million tokens",
+}  # fmt: skip
+"""How the figures of a candidate are called on the screen."""
+TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+OLD_DAYS = 180
+"""Prices older than that are marked."""
+
+
+def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
+    """The blocks of a plan, in the order in which they are read."""
+    yield heading(title(plan), paper)
+    shown = plan.plans[:top] or plan.misses
+    if plan.plans:
+        more = f" (the best {top} of {len(plan.plans)} instance types)" if len(plan.plans) > top else ""
+        yield f"Plans that meet every target, by {plan.objective}{more}:"
+    elif shown:
+        yield "No plan meets every target. The nearest misses:"
+    if shown:
+        yield table(*_candidates(shown, plan), paper)
+    if plan.floors:
+        yield bullets("What physics allows:", map(floor, plan.floors))
+    if plan.plans:
+        yield _best(plan.plans[0], paper)
+    yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
+    if any(row.cost_usd is not None for row in plan.target_costs):
+        yield "What each target costs, as estimated:\n" + _target_costs(plan, paper)
+    if plan.levers:
+        yield "What one change to the best plan would do:\n" + _changes(plan, paper)
+    if plan.ruled_out:
+        rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
+        yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
+    if plan.assumptions:
+        yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
+    yield f"{plan.evaluated:,} candidates evaluated in {units.format_seconds(plan.elapsed_s)}"
+
+
+def title(plan: Plan) -> str:
+    """What is planned, and what it has to hold."""
+    workload = plan.workload
+    text = f"{workload.get('name') or workload['model']}: {plan.task}"
+    if workload.get("name"):
+        text += f" {workload['model']}"
+    targets = []
+    for name, value in workload.get("targets", {}).items():
+        if value is not None:
+            limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            targets.append(f"{name} {limit}")
+    return text + (f" with {', '.join(targets)}" if targets else "")
+
+
+def _candidates(rows: list[Candidate], plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Headers and rows of the ranked table, with notes where there are any."""
+    times = _time_columns(rows, plan)
+    runs = plan.task in (*TRAINING, "batch")
+    headers = ["#", "provider", "instance", "region", ">GPUs", "GPU", "layout", ">memory"]
+    headers += [
+        *(f">{column}" for column, *_ in times),
+        ">USD/h",
+        ">cost" if runs else ">USD/month",
+        ">energy",
+        ">meets",
+    ]
+    notes = [_note(c) for c in rows]
+    cells = []
+    for c in rows:
+        bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
+        where = (c.rank, c.provider, f"{c.num_instances} x {c.instance}{bought}", c.region, c.num_gpus, c.gpu)
+        energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
+        cost = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, likely(c))
+        cells.append((*where, layout(c), _memory(c), *(_latency(c, *t[1:]) for t in times), *cost))
+    if not any(notes):
+        return tuple(headers), cells
+    return (*headers, "note"), [(*row, note or "-") for row, note in zip(cells, notes, strict=True)]
+
+
+def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
+    """(title, figure, simulated percentile) of the columns that say how long it takes."""
+    if plan.task in (*TRAINING, "batch"):
+        return [("time", "", None)]
+    if plan.task == "encode":
+        return [("latency", "e2e_s", None)]
+    simulated = any(c.simulated is not None for c in rows)
+    columns: list[tuple[str, str, str | None]] = []
+    for name in ("ttft", "tpot"):
+        columns.append((TARGETS[name], f"{name}_s", None))
+        columns += [("simulated", f"{name}_s", _percentile(plan, name))] * simulated
+    return columns
+
+
+def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
+    """The run's time, an estimated latency, or a percentile of the simulated ones."""
+    value = c.figures.get(figure) if figure else c.seconds
+    if percentile is not None:
+        value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
+    return None if value is None else units.format_seconds(value)
+
+
+def _percentile(plan: Plan, target: str) -> str:
+    """The percentile that a latency of a plan is held at."""
+    asked = plan.workload.get("targets", {}).get(target)
+    return next(iter(asked)) if isinstance(asked, dict) else "p95"
+
+
+def _note(c: Candidate, today: date | None = None) -> str:
+    """What is to be known of a row: replicas raised, why it was not run, an old price."""
+    notes = [c.note] if c.note else []
+    try:
+        days = ((today or datetime.now(UTC).date()) - date.fromisoformat(c.price_date[:10])).days
+    except ValueError:
+        days = 0  # some sources give a month, or no date
+    if days > OLD_DAYS:
+        notes.append(f"price {days} days old")
+    return "; ".join(notes)
+
+
+def _memory(c: Candidate) -> str:
+    return f"{c.memory_bytes / units.GIB:,.0f}/{c.capacity_bytes / units.GIB:,.0f} GiB"
+
+
+def likely(c: Candidate) -> str | None:
+    """The probability of the target least likely to be met."""
+    return f"{100 * min(c.meets.values()):.0f} %" if c.meets else None
+
+
+def layout(c: Candidate) -> str:
+    """The layout in the field's letters, degrees of 1 left out."""
+    held = c.layout
+    words = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
+    if held.get("zero"):
+        words.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
+    if held.get("interleave", 1) != 1:
+        words.append(f"v{held['interleave']}")
+    if held.get("schedule", "1f1b") != "1f1b":
+        words.append(str(held["schedule"]))
+    if "micro_batch" in held:
+        words.append(f"mb{held['micro_batch']}")
+    if held.get("recompute", "none") != "none":
+        every = held.get("recompute_every", 1)
+        words.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
+    if held.get("offload"):
+        words.append(f"offload {'+'.join(held['offload'])}")
+    if "replicas" in held:
+        words += [f"{held['replicas']} replicas", f"batch {held['max_batch']}"]
+    words.append(str(held.get("precision") or held.get("weights")))
+    if held.get("kv_dtype", "bf16") != "bf16":
+        words.append(f"kv {held['kv_dtype']}")
+    return " ".join(words)
+
+
+def _best(best: Candidate, paper: Screen) -> str:
+    """The best plan in full."""
+    rows: list[tuple[str, Any]] = [
+        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
+        ("layout", ", ".join(f"{k} {v}" for k, v in best.layout.items())),
+        ("price", f"{units.format_usd(best.usd_per_hour)}/h, of {best.price_date}: {best.price_source}"),
+    ]
+    rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
+    if best.simulated is not None:
+        rows += _simulated(best.simulated)
+    rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
+    return pairs(rows, paper)
+
+
+def _simulated(run: SimulatedFigures) -> list[tuple[str, Any]]:
+    """What the simulator says of the best plan."""
+    rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
+    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+        shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
+        if shown:
+            rows.append((f"  {label}", ", ".join(shown)))
+    if run.goodput_frac is not None:
+        rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
+    cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
+    dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
+    return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_frac"):
+        return units.format_percent(value)
+    if name.startswith("usd_per"):
+        return units.format_usd(value)
+    if "_per_s" in name:
+        return units.format_count(value) if value >= 1e5 else f"{value:,.4g}"
+    return units.format_seconds(value) if name.endswith("_s") else f"{value:,.4g}"
+
+
+def _front(plan: Plan, paper: Screen) -> str:
+    """The chart of cost against time; the chosen plans stand out. What the front holds for less energy is left out."""
+    service = plan.task in ("serve", "encode")
+    points: list[tuple[float, float]] = []
+    for c in sorted(plan.front, key=lambda c: (c.cost_usd, c.seconds)):
+        if not points or c.seconds < points[-1][0]:
+            points.append((c.seconds, c.cost_usd))
+    if len(points) < 2:
+        return ""
+    series = [Series("cheapest at each time", points, line=True)]
+    if plan.plans:
+        series.append(Series("the ten best plans", [(c.seconds, c.cost_usd) for c in plan.plans[:10]], mark="o"))
+    x = Axis("time of a request" if service else "time of the run", units.format_seconds, log=True)
+    return chart(series, x, Axis("USD a month" if service else "USD", units.format_usd, log=True), paper)
+
+
+def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
+    """A chart of cost against TTFT, and one against TPOT; the best plans stand out as they were estimated."""
+    for name, rows in plan.fronts.items():
+        if len(rows) < 2:
+            continue
+
+        def points(some: list[Candidate], figure: str = f"{name}_s") -> list[tuple[float, float]]:
+            return [(value, c.cost_usd) for c in some if (value := c.figures.get(figure)) is not None]
+
+        series = [Series("cheapest at each", points(rows), line=True)]
+        series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
+        x = Axis(f"{TARGETS[name]} ({_percentile(plan, name)}, estimated)", units.format_seconds, log=True)
+        yield chart(series, x, Axis("USD a month", units.format_usd, log=True), paper, rows=10)
+
+
+def _target_costs(plan: Plan, paper: Screen) -> str:
+    """Each target moved a step: what the best plan then costs, and what that saves."""
+    rows = [
+        (
+            TARGETS[row.target],
+            f"{row.percentile} {units.format_seconds(row.from_s)}",
+            "none" if row.to_s is None else f"{row.to_percentile} {units.format_seconds(row.to_s)}",
+            None if row.cost_usd is None else units.format_usd(row.cost_usd),
+            None if row.saves_usd is None else units.format_usd(row.saves_usd),
+            None if row.saves_frac is None else f"{100 * row.saves_frac:.0f} %",
+            row.instead or "nothing meets it",
+        )
+        for row in plan.target_costs
+    ]
+    return table(("target", ">as it is", ">moved to", ">cost", ">saves", ">share", "with"), rows, paper)
+
+
+def _changes(plan: Plan, paper: Screen) -> str:
+    """Each single change with what it does to memory, time and cost, in percent."""
+
+    def ratio(value: float | None) -> str | None:
+        return None if value is None else f"{100 * (value - 1):+.0f} %"
+
+    rows = [
+        (one.change, ratio(one.memory), ratio(one.seconds), ratio(one.cost), "yes" if one.fits else "no", one.note)
+        for one in plan.levers
+    ]
+    return table(("change", ">memory", ">time", ">cost", "fits", "note"), rows, paper)
+
+
+def floor(one: Floor) -> str:
+    """One sentence: what physics allows, on which device, against which target."""
+    terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
+    how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
+    verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
+    return (
+        f"{TARGETS[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
+        f"{units.format_seconds(one.seconds)} at least ({one.gpu} in {one.instance}, {how}: {terms})"
+    )
+
+
+def reasons(plan: Plan) -> list[str]:
+    """How the nearest misses miss, for a message, and what physics says of the targets."""
+
+    def times(ratio: float) -> str:
+        return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+    found = [floor(f) for f in plan.floors if f.forbids]
+    for miss in plan.misses[:3]:
+        short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
+        odds = [f"{name} {100 * p:.0f} % likely" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
+        found.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
+    return found + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
+
+
+def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
+    """Two plans side by side: their best candidates, and which instance types only one of them has."""
+    yield heading(f"{title(one)}  against  {title(two)}", paper)
+    first, second = one.plans[:1] or one.misses[:1], two.plans[:1] or two.misses[:1]
+    if not first or not second:
+        yield "One of the plans holds no candidate."
+        return
+    both = (first[0], second[0])
+
+    def row(label: str, text: Any, value: Any = None) -> tuple[Any, ...]:
+        """A row, with the change from the first to the second `value`."""
+        change = None
+        if value is not None:
+            before, after = map(value, both)
+            change = f"{100 * (after / before - 1):+.1f} %" if before else "-"
+        return (label, *map(text, both), change)
+
+    rows = [
+        row("instances", lambda c: f"{c.num_instances} x {c.provider} {c.instance}"),
+        row("GPUs", lambda c: f"{c.num_gpus} x {c.gpu}"),
+        row("layout", layout),
+        row("time", lambda c: units.format_seconds(c.seconds), lambda c: c.seconds),
+        row("USD/h", lambda c: units.format_usd(c.usd_per_hour), lambda c: c.usd_per_hour),
+        row("cost", lambda c: units.format_usd(c.cost_usd), lambda c: c.cost_usd),
+        row("memory", _memory, lambda c: c.memory_bytes),
+        row("meets", likely),
+    ]
+    yield table(("", ">first", ">second", ">change"), rows, paper)
+    names = [{(c.provider, c.instance) for c in plan.plans} for plan in (one, two)]
+    for which, only in (("first", names[0] - names[1]), ("second", names[1] - names[0])):
+        if only:
+            listed = ", ".join(f"{p} {i}" for p, i in sorted(only)[:8])
+            yield f"Only in the {which}: {listed}{' ...' if len(only) > 8 else ''}"
+
+
+def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
+    """A sweep in the order in which it is read: one line a workload, with its best plan."""
+    answered = sum(1 for p in sweep.planned if p.plan is not None and p.plan.plans)
+    yield heading(f"{len(sweep.planned)} workloads, {answered} with a plan that meets every target", paper)
+    headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
+    yield table(headers, [_planned(p) for p in sweep.planned], paper)
+    failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
+    if failed:
+        yield bullets("No answer:", failed)
+    seconds = units.format_seconds(sweep.elapsed_s)
+    yield f"{sweep.evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
+
+
+def _planned(one: Planned) -> tuple[Any, ...]:
+    plan = one.plan
+    if plan is None:
+        return (one.name, None, "no answer", *[None] * 6)
+    if not plan.plans:
+        near = f"none; nearest: {plan.misses[0].instance}" if plan.misses else "none"
+        return (one.name, plan.task, near, *[None] * 6)
+    best = plan.plans[0]
+    cost = units.format_usd(best.cost_usd) + ("" if plan.task in (*TRAINING, "batch") else "/month")
+    where = f"{best.num_instances} x {best.provider} {best.instance}"
+    time = units.format_seconds(best.seconds)
+    return (one.name, plan.task, where, best.num_gpus, best.gpu, layout(best), time, cost, likely(best))

@@ -1,0 +1,74 @@
+"""Compute time against memory time of a piece of work, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flopwise import units
+from flopwise.cli.jsonout import picked
+from flopwise.cli.render import Screen, bars, heading, pairs
+from flopwise.cli.views import parts
+
+if TYPE_CHECKING:
+    from flopwise.cost.roofline import RooflineAnswer
+
+
+def document(answer: RooflineAnswer) -> dict[str, Any]:
+    """The answer as JSON."""
+    names = (name for name in answer.__dataclass_fields__ if name not in {"cluster", "settings"})
+    return {
+        "gpu": answer.cluster.accelerator.name,
+        **picked(answer, " ".join(names)),
+        "price_source": answer.cluster.price_source or None,
+        "settings": dict(answer.settings),
+    }
+
+
+def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
+    """The answer as people read it."""
+    yield heading(f"Roofline: {answer.what} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper)
+    intensity, ridge = answer.intensity_flops_per_byte, answer.ridge_flops_per_byte
+    compute, memory = map(units.format_percent, (answer.compute_efficiency_frac, answer.memory_efficiency_frac))
+    yield pairs(
+        [
+            ("work", f"{units.format_flops(answer.flops)} in {answer.dtype}, {units.format_bytes(answer.bytes)}"),
+            ("intensity", None if intensity is None else f"{intensity:,.4g} FLOP/byte; the ridge is at {ridge:,.4g}"),
+            ("achieved rates", f"{compute} of compute, {memory} of bandwidth ({answer.efficiency_source})"),
+            *answer.settings,
+        ],
+        paper,
+    )
+    yield bars(
+        [
+            ("compute", answer.compute_s, units.format_seconds(answer.compute_s)),
+            ("memory", answer.memory_s, units.format_seconds(answer.memory_s)),
+        ],
+        paper,
+    )
+    seconds, least = units.format_seconds(answer.seconds), units.format_seconds(answer.lower_bound_s)
+    used, moved = units.format_percent(answer.utilisation_frac), units.format_percent(answer.bandwidth_frac)
+    limit = "at least " if answer.partial else ""
+    rows: list[tuple[str, Any]] = [
+        ("time", f"{limit}{seconds}, bound by {answer.bound} (at least {least} at datasheet rates)"),
+        ("utilisation", f"{used} of peak compute, {moved} of memory bandwidth"),
+    ]
+    if answer.partial:
+        rows = [*rows[:1], *_limits(answer)]
+    else:
+        if answer.samples_per_s is not None:
+            rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
+        rows += [("cost", parts.price(answer.cost_usd)), ("energy", parts.energy(answer.energy_joules))]
+    yield pairs(rows, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
+    """What follows from a time that is only the least."""
+    cost, energy = parts.price(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
+    return [
+        ("note", "an upper limit of speed: what activations move is not known and left out; convolutions run below it"),
+        ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),
+        ("cost", None if cost is None else f"at least {cost}"),
+        ("energy", None if energy is None else f"at least {energy}"),
+    ]

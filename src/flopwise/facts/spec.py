@@ -1,0 +1,95 @@
+"""What can be said of where models and facts come from, and of the storage that is read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flopwise import options
+from flopwise.errors import MissingFactError
+from flopwise.options import Spec, option
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+
+_source = partial(option, section="Where models and facts come from")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec(Spec):
+    """Where models and facts come from."""
+
+    assume_family: str | None = _source(
+        "--assume-family", options.name("family"), "Read an unknown model_type as this known family.",
+    )
+    offline: bool = _source(
+        "--offline", options.FLAG, "Take configurations from the local cache only.", default=False,
+    )
+    facts: Path | None = _source(
+        "--facts", options.FILE,
+        "Folder of your own rows, over the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.",
+    )
+    # fmt: on
+
+    @property
+    def known(self) -> Facts:
+        """What is known: the shipped facts with those of the folder."""
+        from flopwise.facts.catalog import load_facts
+
+        return load_facts(self.facts)
+
+    def model(self, model: Model | str) -> Model:
+        """`model` itself, or the one that it names.
+
+        Raises:
+            SpecError: no such model, or its configuration cannot be read.
+        """
+        if not isinstance(model, str):
+            return model
+        return self.known.model(model, assume_family=self.assume_family, offline=self.offline)
+
+    def layered(self, model: Model | str) -> Model:
+        """As `model`, one whose layers are known.
+
+        Raises:
+            SpecError: as `model`.
+            MissingFactError: only published figures are.
+        """
+        found = self.model(model)
+        if not found.stacks:
+            raise MissingFactError(
+                f"{found.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
+                f"'{found.name}'`, or for the storage that it needs `flopwise io`"
+            )
+        return found
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec(Spec):
+    """Which accelerators of a list."""
+
+    kind: str | None = option(
+        "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
+        "Only this kind of device; of instances `cpu` are those without another.",
+    )
+# fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSpec(Spec):
+    """Storage that is read from: its kind, or what it was measured to deliver."""
+
+    storage: str | None = option(
+        "--storage", options.name("kind"),
+        "Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...",
+    )
+    storage_bandwidth: float | None = option(
+        "--storage-bandwidth", options.BANDWIDTH, "What storage delivers to a node, as measured instead: 3GB/s.",
+    )
+# fmt: on

@@ -1,0 +1,403 @@
+"""Options, each declared once: from a declaration come command line, file keys, JSON Schema, pages and keywords.
+
+A `Spec` is a frozen dataclass whose fields are options (`option`): how each is written, what it may be, what it means
+and what holds when nobody says it. `take` lays Python keywords over specs, a `FileFormat` reads specs from the mapping
+of a file, and `flopwise.cli.options` makes flags of the same fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flopwise import units
+from flopwise.errors import SpecError, nearest_names
+
+JsonSchema = dict[str, Any]
+NEEDED: Any = object()
+"""As a default: the option has to be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is written, and what it may be.
+
+    `parse(value, what)` gives it in base units, or raises SpecError with a message that starts with `what`.
+    """
+
+    metavar: str  # behind the flag in the help
+    parse: Callable[[object, str], Any]
+    words: str = "text"  # in the pages
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string", "minLength": 1})
+    choices: tuple[str, ...] = ()
+    is_flag: bool = False
+
+
+def quantity(
+    metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, closed: bool = False
+) -> Kind:
+    """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
+
+    def parse(value: object, what: str) -> float:
+        number = reads(value, what)
+        if not (math.isfinite(number) and (low < number <= high or (closed and number == low))):
+            above = f"{low:g} or more" if closed else f"above {low:g}"
+            raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {high:g}")
+        return number
+
+    return Kind(metavar, parse, "quantity", {"type": ["number", "string"]})
+
+
+def whole(low: int = 1, high: int = 10**9) -> Kind:
+    """A whole number from `low` to `high`; `8k` and `1e6` are fine."""
+
+    def parse(value: object, what: str) -> int:
+        return units.parse_whole(value, what, low=low, high=high)
+
+    return Kind("n", parse, "quantity", {"type": ["number", "string"]})
+
+
+def name(metavar: str, longest: int = 200) -> Kind:
+    """A name of something known: it is looked up by the function that uses it."""
+
+    def parse(value: object, what: str) -> str:
+        if not isinstance(value, str):
+            raise _expected("text", value, what)
+        text = value.strip()
+        if not text or "\0" in text:
+            raise SpecError(f"{what}: {value[:60]!r} is no name")
+        if len(text) > longest:
+            raise SpecError(f"{what}: expected text of a length up to {longest}, not of {len(text):,}")
+        return text
+
+    return Kind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
+
+
+def choice(*allowed: str) -> Kind:
+    """One of a few names."""
+
+    def parse(value: object, what: str) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            near = nearest_names(str(value), allowed)
+            nearest = f"; nearest: {near[0]}" if near else ""
+            raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{nearest}")
+        return value
+
+    return Kind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
+
+
+def _flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise _expected("true or false", value, what)
+    return value
+
+
+def _wholes(value: object, what: str) -> tuple[int, ...]:
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(units.parse_whole(str(part).strip(), what, high=10**6) for part in parts)
+
+
+def _names(value: object, what: str) -> tuple[str, ...]:
+    parts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(name("name").parse(part, what) for part in parts)
+
+
+def _path(value: object, what: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise _expected("the path of a file", value, what)
+    if "\0" in str(value):
+        raise SpecError(f"{what}: {str(value)[:60]!r} is no path")
+    return Path(value)
+
+
+def _expected(wanted: str, value: object, what: str) -> SpecError:
+    return SpecError(f"{what}: expected {wanted}, not {kind_of(value)} (given: {str(value)[:60]!r})")
+
+
+def kind_of(value: object) -> str:
+    """What a value of a file is, in words."""
+    words = {type(None): "nothing", list: "a list", tuple: "a list", dict: "a mapping", str: "text"}
+    words |= {bool: "true or false", int: "a number", float: "a number"}
+    return words.get(type(value), f"a {type(value).__name__}")
+
+
+COUNT = quantity("count", units.parse_count)
+COUNT_OR_ZERO = quantity("count", units.parse_count, closed=True)
+RATIO = quantity("x", units.parse_count)
+RATIO_OR_ZERO = quantity("x", units.parse_count, closed=True)
+HOUR = quantity("hour", units.parse_count, high=24.0, closed=True)
+FLOPS = quantity("flop", units.parse_flops, high=1e36)
+BYTES = quantity("bytes", units.parse_bytes, high=1e21)
+SECONDS = quantity("time", units.parse_seconds, high=1e12)
+SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, closed=True)
+RATE = quantity("rate", units.parse_rate, high=1e12)
+RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, closed=True)
+BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, high=1e18)
+WATTS = quantity("power", units.parse_watts, high=1e6)
+USD = quantity("usd", units.parse_usd, high=1e15)
+USD_OR_ZERO = quantity("usd", units.parse_usd, high=1e15, closed=True)
+FRACTION = quantity("share", units.parse_share, high=1.0)
+FRACTION_OR_ZERO = quantity("share", units.parse_share, high=1.0, closed=True)
+CHANGE = quantity("share", units.parse_share, low=-1e9, high=1e9)
+WHOLE = whole()
+WHOLE_OR_ZERO = whole(low=0)
+BATCH = whole(high=10**7)
+TOKENS = whole(high=10**8)
+DEGREE = whole(high=10**6)
+WHOLES = Kind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
+NAMES = Kind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
+FLAG = Kind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
+FILE = Kind("path", _path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What can be said: how it is written on the command line and in files, what it may be, and what it means."""
+
+    flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
+    kind: Kind
+    help: str
+    key: str = ""  # in a file, behind its section and a dot; none where files do not say it
+    section: str = ""  # heading in the help
+    metavar: str = ""  # in the help, instead of the kind's
+    repeated: bool = False  # a flag that may be given several times, a list in a file
+
+    def parse(self, value: object, what: str) -> Any:
+        """The value of a file or a keyword in base units.
+
+        Raises:
+            SpecError: it cannot be; the message starts with `what`.
+        """
+        if not self.repeated:
+            return self.kind.parse(value, what)
+        if not isinstance(value, list | tuple):
+            raise _expected("a list", value, what)
+        return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
+
+    @property
+    def words(self) -> str:
+        """What it may be, for the pages."""
+        return f"list of {self.kind.words}" if self.repeated else self.kind.words
+
+    @property
+    def schema(self) -> JsonSchema:
+        """What it may be, as JSON Schema."""
+        one = dict(self.kind.schema)
+        return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
+
+
+def option(
+    flags: str,
+    kind: Kind,
+    text: str,
+    *,
+    default: Any = None,
+    key: str = "",
+    section: str = "",
+    metavar: str = "",
+    repeated: bool = False,
+) -> Any:
+    """A field of a spec: `flags` with a blank between them, kind, help `text`, and what holds when it is not said."""
+    declared = Option(
+        flags=tuple(flags.split()), kind=kind, help=text, key=key, section=section, metavar=metavar, repeated=repeated
+    )
+    if default is NEEDED:
+        return field(metadata={"option": declared})
+    return field(default=() if repeated and default is None else default, metadata={"option": declared})
+
+
+def same(spec: type, named: str, *, default: Any = None, **changes: Any) -> Any:
+    """A field of a spec: what `spec` declares as `named`, with `changes`: another key, heading, or being repeated."""
+    declared = replace(options_of(spec)[named], **changes)
+    return field(default=() if declared.repeated and default is None else default, metadata={"option": declared})
+
+
+class OptionError(SpecError):
+    """An option that does not go with others; `name` is that of its field, `reason` what is wrong with it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        """The message starts with the name."""
+        self.name, self.reason = name, reason
+        super().__init__(f"{name.replace('_', ' ')}: {reason}")
+
+
+class Spec:
+    """A frozen dataclass of options. Values are read as their kinds have it, so that text with units will do."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Read the values that are said; SpecError for one that cannot be."""
+        defaults = defaults_of(type(self))
+        for name, declared in options_of(type(self)).items():
+            value = getattr(self, name)
+            if value is not None and value is not defaults[name]:
+                object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
+
+
+_OPTIONS: dict[type, Mapping[str, Option]] = {}
+_DEFAULTS: dict[type, Mapping[str, Any]] = {}
+
+
+def options_of(spec: type) -> Mapping[str, Option]:
+    """The options of a spec by the names of its fields."""
+    if spec not in _OPTIONS:
+        _OPTIONS[spec] = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+    return _OPTIONS[spec]
+
+
+def defaults_of(spec: type) -> Mapping[str, Any]:
+    """What holds when nobody says it, by the names of a spec's fields."""
+    if spec not in _DEFAULTS:
+        needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
+        _DEFAULTS[spec] = {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
+    return _DEFAULTS[spec]
+
+
+def said(spec: Any) -> list[str]:
+    """The options of a spec that say something else than what holds anyway."""
+    return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
+
+
+def take(keywords: Mapping[str, Any], *specs: Any) -> tuple[Any, ...]:
+    """`specs`, each with those `keywords` that are its fields; None says nothing.
+
+    Raises:
+        SpecError: a keyword that none of them has; names the nearest.
+    """
+    known = [defaults_of(type(spec)).keys() for spec in specs]
+    every = list(dict.fromkeys(name for names in known for name in names))
+    for given in keywords:
+        if given not in every:
+            near = nearest_names(given, every)
+            nearest = f"nearest: {near[0]}; " if near else ""
+            raise SpecError(f"unknown argument {given!r}; {nearest}there are {', '.join(every)}")
+    values = {given: value for given, value in keywords.items() if value is not None}
+    return tuple(
+        replace(spec, **{n: v for n, v in values.items() if n in names})
+        for spec, names in zip(specs, known, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FileFormat:
+    """What a mapping of a file may say: options of `specs`, by their keys.
+
+    `sections`: what each section of it is about, by name. `order`: of its keys and sections, where it matters.
+    """
+
+    specs: tuple[type, ...]
+    sections: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+
+    @cached_property
+    def options(self) -> dict[str, Option]:
+        """Every option that has a key, by it."""
+        return {o.key: o for spec in self.specs for o in options_of(spec).values() if o.key}
+
+    @cached_property
+    def keys(self) -> dict[str, list[str]]:
+        """The keys of each section; those of the mapping itself under an empty name."""
+        known = dict.fromkeys(key.partition(".")[0] for key in self.options)
+        top = dict.fromkeys((*(key for key in self.order if key in known), *known))
+        within = {name: [k.partition(".")[2] for k in self.options if k.startswith(f"{name}.")] for name in top}
+        return {"": list(top), **within}
+
+    def read(self, data: object, at: str = "") -> tuple[Any, ...]:
+        """The specs with the values of a mapping, which stands `at` this place of a file ("workloads.3.").
+
+        Raises:
+            SpecError: an unknown key, a value that cannot be, a missing one; starts with the place.
+        """
+        options, values = self.options, dict[str, Any]()
+        for key, value in self._flat(data, at):
+            if value is not None:
+                values[key] = options[key].parse(value, f"{at}{key}")
+        return tuple(self._spec(spec, values, at) for spec in self.specs)
+
+    def _spec(self, spec: type, values: Mapping[str, Any], at: str) -> Any:
+        named = {name: values[o.key] for name, o in options_of(spec).items() if o.key in values}
+        for name, default in defaults_of(spec).items():
+            if default is NEEDED and name not in named:
+                raise SpecError(f"{at.rstrip('.')}: needs `{name}`".removeprefix(": "))
+        return spec(**named)
+
+    def _flat(self, data: object, at: str) -> Iterator[tuple[str, Any]]:
+        """Keys, behind their section and a dot, and values as they are written."""
+        for key, value in _mapping(data, at).items():
+            if key not in self.keys[""]:
+                raise _unknown(key, self.keys[""], at)
+            if key not in self.sections:
+                yield key, value
+                continue
+            for part, inner in _mapping({} if value is None else value, f"{at}{key}.").items():
+                if part not in self.keys[key]:
+                    raise _unknown(part, self.keys[key], f"{at}{key}.")
+                yield f"{key}.{part}", inner
+
+    def written(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A mapping that can be read, with its keys in order and without those that say what holds anyway."""
+        defaults = {o.key: defaults_of(s)[n] for s in self.specs for n, o in options_of(s).items() if o.key}
+        values = {k: v for k, v in self._flat(data, "") if v is not None and v != [] and v != defaults[k]}
+        top = self.keys[""]
+        found: dict[str, Any] = {}
+        for key in sorted(defaults, key=lambda key: top.index(key.partition(".")[0])):
+            if key in values:
+                section, dot, part = key.rpartition(".")
+                (found.setdefault(section, {}) if dot else found)[part] = values[key]
+        return found
+
+    def schema(self) -> JsonSchema:
+        """JSON Schema of the mapping."""
+        properties: JsonSchema = {
+            name: {"description": text, "type": "object", "properties": {}, "additionalProperties": False}
+            for name, text in self.sections.items()
+        }
+        for key, declared in self.options.items():
+            section, dot, part = key.rpartition(".")
+            (properties[section]["properties"] if dot else properties)[part] = declared.schema
+        needed = [n for s in self.specs for n, default in defaults_of(s).items() if default is NEEDED]
+        return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed}
+
+
+def record(spec: type) -> Kind:
+    """A mapping that says a spec."""
+    form = FileFormat((spec,))
+
+    def parse(value: object, what: str) -> Any:
+        return value if isinstance(value, spec) else form.read(value, f"{what}.")[0]
+
+    return Kind("", parse, "below", form.schema())
+
+
+def by_name(kind: Kind) -> Kind:
+    """A mapping from names to values of a kind."""
+
+    def parse(value: object, what: str) -> dict[str, Any]:
+        return {_key(name, what): kind.parse(held, f"{what}.{name}") for name, held in _mapping(value, what).items()}
+
+    schema = {"type": "object", "additionalProperties": dict(kind.schema)}
+    return Kind("", parse, f"{kind.words} by name", schema)
+
+
+def _key(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise SpecError(f"{what}: keys are text, not {kind_of(value)} (given: {str(value)[:60]!r})")
+    return value
+
+
+def _mapping(data: object, at: str) -> Mapping[Any, Any]:
+    if not isinstance(data, dict):
+        raise _expected("a mapping", data, at.rstrip(".") or "the file")
+    return data
+
+
+def _unknown(key: object, allowed: Sequence[str], at: str) -> SpecError:
+    near = nearest_names(str(key), allowed)
+    nearest = f"; nearest: {near[0]}" if near else ""
+    shown = str(key)[:60]
+    return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{nearest}")

@@ -1,0 +1,245 @@
+"""What can be said of a workload that is planned, and the format of its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from flopwise import options
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import FileFormat, Kind, Spec, option, same
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import RequestSpec, ServingSpec
+from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.training.spec import LORA_RANK, PRECISIONS, DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.units import parse_share
+
+TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
+PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
+USUAL_PERCENTILE = "p95"
+ANY = "any"
+"""Stands for every precision that the training software has."""
+
+_target = partial(option, section="What it has to hold")
+_place = partial(option, section="Where it may run")
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A latency target: the percentile it is held at, and its seconds. `stated`: the percentile was given."""
+
+    percentile: str
+    seconds: float
+    stated: bool = field(default=True, compare=False)
+
+
+def _latency(value: object, what: str) -> Latency:
+    """A time, or a percentile with its time: `1s`, `p95=1s`, `{p95: 1s}`."""
+    if isinstance(value, Latency):
+        return value
+    if isinstance(value, str) and "=" in value:
+        name, _, time = value.partition("=")
+        value = {name.strip(): time.strip()}
+    if not isinstance(value, dict):
+        return Latency(USUAL_PERCENTILE, options.SECONDS.parse(value, what), stated=False)
+    if len(value) != 1:
+        raise SpecError(f"{what}: one percentile with its time, such as {{p95: 1s}}; {len(value)} given")
+    ((percentile, seconds),) = value.items()
+    if percentile not in PERCENTILES:
+        raise SpecError(f"{what}.{str(percentile)[:20]}: not one of {', '.join(PERCENTILES)}")
+    return Latency(percentile, options.SECONDS.parse(seconds, f"{what}.{percentile}"))
+
+
+LATENCY = Kind(
+    "time", _latency, "quantity or quantity by percentile",
+    {"anyOf": [{"type": ["number", "string"]}, {"type": "object", "minProperties": 1, "maxProperties": 1,
+     "propertyNames": {"enum": list(PERCENTILES)}, "additionalProperties": {"type": ["number", "string"]}}]},
+)  # fmt: skip
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec(Spec):
+    """What is planned."""
+
+    model: str = option(
+        "", options.name("model", 4096), "A catalog name, a hub id, a folder, a config.json, or a size such as 7B.",
+        default=options.NEEDED, key="model",
+    )
+    task: str = option(
+        "--task", options.choice(*TRAINING, *SERVING), "What is done.", default=options.NEEDED, key="task",
+    )
+    name: str | None = option("", options.name("name"), "As results call it.", key="name")
+    simulate: bool = option(
+        "--simulate/--no-simulate", options.FLAG,
+        "Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.",
+        default=True, key="simulate",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingSpec(Spec):
+    """How ways of running a workload are ranked, and which precisions are looked at."""
+
+    objective: str = option(
+        "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key="objective",
+    )
+    one_precision: str | None = option(
+        "", options.name("precision"), "One precision instead of all: of products in training, of weights in serving.",
+        key="precision",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptersSpec(Spec):
+    """Adapters as files say them; on the command line `--lora` and `--qlora`."""
+
+    kind: str = option(
+        "", options.choice("full", "lora", "qlora"), "All weights, adapters, or adapters on a quantised model.",
+        default="full", key="method.kind",
+    )
+    rank: int = option("", options.whole(high=65536), "Of adapters.", default=LORA_RANK, key="method.rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficSpec(Spec):
+    """What a service receives, or what a batch job holds."""
+
+    rate: float | None = same(RequestSpec, "rate", key="traffic.requests_per_s")
+    concurrency: int | None = same(RequestSpec, "concurrency", key="traffic.concurrency")
+    requests: int | None = same(Traffic, "requests", key="traffic.requests")
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens", key="traffic.input_tokens")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens", key="traffic.output_tokens")
+    trace: Any = same(Traffic, "trace", key="traffic.trace")
+    arrivals: str | None = same(Traffic, "arrivals", key="traffic.arrivals")
+    burstiness: float | None = same(Traffic, "burstiness", key="traffic.burstiness")
+    peak: float | None = same(Traffic, "peak", key="traffic.peak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsSpec(Spec):
+    """What the answer has to hold."""
+
+    ttft: Latency | None = _target(
+        "--ttft", LATENCY, "Time to the first token: 500ms; in plans at a percentile: p95=1s.", key="targets.ttft",
+    )
+    tpot: Latency | None = _target(
+        "--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.", key="targets.tpot",
+    )
+    latency: Latency | None = _target(
+        "--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.", key="targets.latency",
+    )
+    throughput: float | None = _target(
+        "--throughput", options.RATE, "Tokens per second, over all accelerators.", key="targets.throughput",
+    )
+    deadline: float | None = same(
+        SharedSpec, "deadline", section="What it has to hold", key="targets.deadline",
+    )
+    budget: float | None = _target(
+        "--budget", options.USD, "US dollars: the whole run for training and batch, a month for a service.",
+        key="targets.budget",
+    )
+    confidence: float = _target(
+        "--confidence", options.quantity("share", parse_share, low=0.05, high=0.99, closed=True),
+        "Probability with which each target has to be met.", default=0.8, key="targets.confidence",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSpec(Spec):
+    """Where and with what a workload may run; any where none is named."""
+
+    providers: tuple[str, ...] = same(
+        MachineSpec, "provider", repeated=True, section="Where it may run", key="constraints.providers",
+    )
+    regions: tuple[str, ...] = same(
+        MachineSpec, "region", repeated=True, section="Where it may run", key="constraints.regions",
+    )
+    gpus: tuple[str, ...] = same(
+        MachineSpec, "gpu", repeated=True, section="Where it may run", key="constraints.gpus",
+    )
+    instances: tuple[str, ...] = same(
+        MachineSpec, "instance", repeated=True, section="Where it may run", key="constraints.instances",
+    )
+    purchase: tuple[str, ...] = same(
+        MachineSpec, "purchase", repeated=True, section="Where it may run", key="constraints.purchase",
+    )
+    max_gpus: int | None = _place(
+        "--max-gpus", options.DEGREE, "At most so many accelerators.", key="constraints.max_gpus",
+    )
+    min_gpus: int | None = _place(
+        "--min-gpus", options.DEGREE, "At least so many accelerators.", key="constraints.min_gpus",
+    )
+    precision: tuple[str, ...] = same(
+        TrainingSpec, "precision", repeated=True, kind=options.choice(*PRECISIONS, ANY), key="constraints.precision",
+    )
+    weight_formats: tuple[str, ...] = same(
+        ServingSpec, "weights", repeated=True, key="constraints.weight_formats",
+    )
+    kv_dtype: str | None = same(ServingSpec, "kv_dtype", key="constraints.kv_dtype")
+    engine: str | None = same(ServingSpec, "engine", key="constraints.engine")
+    memory_fraction: float | None = same(ServingSpec, "memory_fraction", key="constraints.memory_fraction")
+    stack: str | None = same(TrainingSpec, "stack", key="constraints.stack")
+    schedule: str | None = same(TrainingSpec, "schedule", key="constraints.schedule")
+    shard: int | None = same(TrainingSpec, "shard", key="constraints.shard")
+    inter_node_bandwidth: float | None = option(
+        "", options.BANDWIDTH,
+        "Of one instance to others, shared by its accelerators, instead of its offer's: 400GB/s.",
+        key="constraints.inter_node_bandwidth",
+    )
+    network: float | None = same(MachineSpec, "network", section="Where it may run", key="constraints.network")
+    max_usd_per_hour: float | None = _place(
+        "--max-hourly", options.USD, "At most so many US dollars an hour, all machines together.",
+        key="constraints.max_usd_per_hour",
+    )
+# fmt: on
+
+
+SECTIONS = {
+    "data": "What a training job reads.",
+    "method": "How a model is fine-tuned.",
+    "routing": "How a mixture of experts is loaded in training.",
+    "traffic": "What a service receives, or what a batch job holds.",
+    "techniques": "What a service does besides running its model as it is; each applies to every candidate.",
+    "targets": "What the answer has to hold. A latency is a time, or a percentile with its time: `{p95: 1s}`.",
+    "constraints": "Where and with what it may run; any where none is named.",
+    "checkpoints": "How a training run is saved: what an interruption of a spot machine, or a failure, costs.",
+}
+WORKLOAD_FILE = FileFormat(
+    specs=(
+        WorkloadSpec, RankingSpec, DataSpec, AdaptersSpec, TrainingSpec, TrafficSpec, TechniqueRequest, TargetsSpec,
+        ConstraintsSpec, RunConditionsSpec,
+    ),
+    sections=SECTIONS,
+    order=(
+        "model", "task", "name", "data", "method", "routing", "traffic", "techniques", "targets", "constraints",
+        "objective", "simulate", "optimizer", "precision", "attention", "grad_dtype", "master_weights", "checkpoints",
+    ),
+)  # fmt: skip
+MEANING: dict[str, tuple[str, ...]] = {
+    "data": TRAINING, "routing": TRAINING, "checkpoints": TRAINING, "method": ("finetune",),
+    "optimizer": TRAINING, "attention": TRAINING, "grad_dtype": TRAINING, "master_weights": TRAINING,
+    "constraints.precision": TRAINING, "constraints.stack": TRAINING, "constraints.schedule": TRAINING,
+    "constraints.shard": TRAINING,
+    "traffic": SERVING, "techniques": SERVING, "simulate": SERVING, "targets.ttft": SERVING,
+    "targets.tpot": ("serve", "batch"), "targets.latency": SERVING, "constraints.weight_formats": SERVING,
+    "constraints.kv_dtype": SERVING, "constraints.engine": SERVING, "constraints.memory_fraction": SERVING,
+    "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
+}  # fmt: skip
+"""Tasks for which a section or a key of a workload means something, where that is not all of them."""
+
+
+def keys_of(name: str) -> list[str]:
+    """Where a file says what an option of this name says: one key, or several of which each task has its own."""
+    specs = (ConstraintsSpec, *WORKLOAD_FILE.specs)
+    found = [options.options_of(spec)[name].key for spec in specs if name in options.options_of(spec)]
+    return [key for key in dict.fromkeys(found) if key]
+
+
+def means_something(key: str, task: str) -> bool:
+    """Whether a key of a workload means something for a task."""
+    section = key.partition(".")[0]
+    return all(task in MEANING.get(part, (*TRAINING, *SERVING)) for part in (section, key))

@@ -1,0 +1,401 @@
+"""What can be said of a service: how it is deployed and started, its requests, and how they are scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from flopwise import options
+from flopwise.errors import SpecError
+from flopwise.facts import defaults
+from flopwise.facts.spec import StorageSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import Kind, OptionError, Spec, option, same
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat, WeightFormat
+    from flopwise.facts.software import Engine
+    from flopwise.facts.storage import Storage
+    from flopwise.serving.memory import ServingLayout
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.caching import ResponseCache
+
+DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
+"""Tokens of a prompt and an answer where none are given."""
+
+_format = partial(option, section="Formats and engine")
+_start = partial(option, section="Cold start")
+_traffic = partial(option, section="Traffic")
+_scheduling = partial(option, section="Scheduling")
+_scaling = partial(option, section="Replicas that come and go")
+_queue = partial(option, section="A queue with a deadline")
+_cache = partial(option, section="Answers that are given again")
+
+
+def _length(value: object, what: str) -> int | str:
+    """Tokens, or a distribution of them as `flopwise.serving.sim.lengths.Lengths` reads it."""
+    if not isinstance(value, str) or ":" not in value:
+        return options.TOKENS.parse(value, what)  # type: ignore[no-any-return]  # a whole number
+    from flopwise.serving.sim.lengths import Lengths
+
+    try:
+        Lengths.parse(value)
+    except SpecError as error:
+        raise SpecError(f"{what}: {error}") from None
+    return value
+
+
+LENGTH = Kind("length", _length, "quantity", {"type": ["number", "string"]})
+
+
+def mean_tokens(length: int | str) -> int:
+    """Tokens of a length, on average where they are drawn."""
+    if not isinstance(length, str):
+        return length
+    from flopwise.serving.sim.lengths import Lengths
+
+    return max(1, round(Lengths.parse(length).mean))
+
+
+class ServingSoftware(TypedDict):
+    """With what a model is served: keywords of `ServeJob` and `serving_memory`."""
+
+    weights: WeightFormat
+    kv_dtype: CacheFormat
+    engine: Engine
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSpec(Spec):
+    """How a model is served: format, engine, and how a replica is spread."""
+
+    weights: str | None = _format(
+        "--weights", options.name("format"),
+        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).",
+    )
+    kv_dtype: str | None = _format(
+        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...",
+    )
+    engine: str = _format(
+        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE,
+    )
+    memory_fraction: float | None = _format(
+        "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).",
+    )
+    tp: int = same(SharedSpec, "tp", default=1)
+    pp: int = same(SharedSpec, "pp", default=1)
+    ep: int = same(SharedSpec, "ep", default=1)
+    dp: int = same(SharedSpec, "dp", default=1)
+    # fmt: on
+
+    def layout(self) -> ServingLayout:
+        """How a replica is spread."""
+        from flopwise.serving.memory import ServingLayout
+
+        return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
+
+    @property
+    def num_gpus(self) -> int:
+        """Accelerators of a replica."""
+        return self.tp * self.pp * self.dp
+
+    def software(self, facts: Facts) -> ServingSoftware:
+        """Formats and engine, looked up.
+
+        Raises:
+            UnknownNameError, SpecError: there is no such format or engine.
+        """
+        return ServingSoftware(
+            weights=facts.weight_format(self.weights or "bf16"),
+            kv_dtype=facts.cache_format(self.kv_dtype or "bf16"),
+            engine=facts.engine(self.engine),
+        )
+
+    def in_its_format(self, model: Model) -> tuple[ServingSpec, tuple[str, ...]]:
+        """The spec with the checkpoint's own weight format where none is given, and the sentence that says so."""
+        if self.weights is not None:
+            return self, ()
+        own = model.checkpoint_format
+        note = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
+        return replace(self, weights=own or "bf16"), note
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSpec(Spec):
+    """What a replica is started from; None: the usual."""
+
+    storage: str | None = same(StorageSpec, "storage", section="Cold start")
+    storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
+    image_size: float | None = _start("--image-size", options.BYTES, "Container image to pull at a start: 10GB.")
+    image_bandwidth: float | None = _start(
+        "--image-bandwidth", options.BANDWIDTH, "Rate of pulling and unpacking it: 200MB/s.",
+    )
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what a replica cannot be started from.
+
+        Raises:
+            SpecError: says what goes together.
+        """
+        if (self.image_size is None) != (self.image_bandwidth is None):
+            raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
+        if self.storage is not None and self.storage_bandwidth is not None:
+            raise OptionError("storage_bandwidth", "a kind of storage is given, too; give one of them")
+
+    def kind_of_storage(self, facts: Facts) -> Storage:
+        """Where weights are read from at a start.
+
+        Raises:
+            UnknownNameError: no such kind.
+        """
+        from flopwise.facts.storage import Storage
+        from flopwise.serving.startup import DEFAULT_STORAGE
+
+        if self.storage_bandwidth is None:
+            return facts.storage(self.storage or DEFAULT_STORAGE)
+        return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec(Spec):
+    """One request, and how many of them there are at once; None: the usual."""
+
+    input_tokens: int | str | None = _traffic(
+        "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.",
+    )
+    output_tokens: int | str | None = _traffic(
+        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).",
+    )
+    rate: float | None = _traffic(
+        "--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.",
+    )
+    concurrency: int | None = _traffic(
+        "--concurrency", options.BATCH,
+        "Requests in flight over all replicas, each followed by another (default: as many as memory holds).",
+    )
+# fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLengthsSpec(Spec):
+    """Lengths that are drawn from what was measured."""
+
+    lengths_from: Path | None = _traffic(
+        "--lengths-from", options.FILE, "Draw pairs of prompt and answer from this trace file.",
+    )
+# fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling(Spec):
+    """How replicas work and where requests go. None: as the engine's row has it."""
+
+    policy: str = _scheduling(
+        "--policy", options.name("policy"),
+        "Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs",
+    )
+    balancer: str = _scheduling(
+        "--balancer", options.name("balancer"),
+        "Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded",
+    )
+    step_tokens: int | None = _scheduling(
+        "--step-tokens", options.TOKENS, "Tokens of an engine step (default: the engine's).",
+    )
+    max_batch: int | None = _scheduling(
+        "--max-batch", options.BATCH, "Sequences that run at once (default: the engine's).",
+    )
+    mix: bool = _scheduling(
+        "--mix/--no-mix", options.FLAG, "Prompts and answers share steps, or prompts go first.", default=True,
+    )
+    preempt: str = _scheduling(
+        "--preempt", options.choice("recompute", "swap"), "What becomes of a sequence when the cache is full.",
+        default="recompute",
+    )
+    prefix_cache: bool | None = _scheduling(
+        "--prefix-cache/--no-prefix-cache", options.FLAG, "Keep shared prefixes (default: if any).",
+    )
+    prefill_replicas: int = _scheduling(
+        "--prefill-replicas", options.WHOLE_OR_ZERO,
+        "So many further replicas do prompts only and hand them over.", default=0,
+    )
+    prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
+    # fmt: on
+
+    def prefill_pool(self, replicas: int, gpus: int) -> int:
+        """Prompt-only replicas of `gpus` devices beside so many others.
+
+        Raises:
+            SpecError: both ways to say it are used, or they make no whole replicas.
+        """
+        if self.prefill_replicas and self.prefill_gpus:
+            raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
+        whole, rest = divmod(replicas * self.prefill_gpus, gpus)
+        if rest or self.prefill_gpus < 0:
+            raise SpecError(
+                f"{self.prefill_gpus} prefill GPUs beside each of {replicas:,} replicas do not make whole replicas of "
+                f"{gpus}: give a multiple, or --prefill-replicas"
+            )
+        return self.prefill_replicas + whole
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleSpec(Spec):
+    """Replicas that come and go; None: the usual of `flopwise.serving.sim.autoscale.Autoscaling`."""
+
+    autoscale: str | None = _scaling(
+        "--autoscale", options.name("measure"),
+        "Start and drain replicas by concurrency, queue, utilisation or kv (how full the cache is).",
+    )
+    target: float | None = _scaling(
+        "--target", options.COUNT, "Of the measure: 32 requests a replica, 0.7 of the time ...",
+    )
+    min_replicas: int | None = _scaling(
+        "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).",
+    )
+    max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "At most (default: 16).")
+    cold_start: float | None = _scaling(
+        "--cold-start", options.SECONDS_OR_ZERO,
+        "From the wish for a machine to its first request (default: a minute for the machine, then the engine).",
+    )
+    cool_down: float | None = _scaling(
+        "--cool-down", options.SECONDS_OR_ZERO, "Never fewer than wanted so long (default: 5min).",
+    )
+    tick: float | None = _scaling("--tick", options.SECONDS, "Time between looks (default: 15 s).")
+    # fmt: on
+
+    def rule(self) -> Autoscaling | None:
+        """The rule; None where replicas do not come and go.
+
+        Raises:
+            SpecError: a rule that cannot be.
+        """
+        if self.autoscale is None:
+            return None
+        from flopwise.serving.sim.autoscale import Autoscaling
+
+        named = {
+            "target": self.target, "least": self.min_replicas, "most": self.max_replicas, "tick_s": self.tick,
+            "cold_start_s": self.cold_start, "cool_down_s": self.cool_down,
+        }  # fmt: skip
+        return Autoscaling(measure=self.autoscale, **_given(named))
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest(Spec):
+    """A queue of requests on spot replicas. None: the usual, or from the facts."""
+
+    queue: int | None = _queue(
+        "--queue", options.whole(high=10**12), "Work off so many requests instead of traffic.",
+    )
+    workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas for it.", default=1)
+    deadline: float | None = same(SharedSpec, "deadline", section="A queue with a deadline")
+    spot_interruptions: float | None = _queue(
+        "--spot-interruptions", options.RATE_OR_ZERO,
+        "How often one spot instance is taken back: 0.1/day (default: as known of the provider).",
+    )
+    spot_price: float | None = _queue(
+        "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.",
+    )
+    replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO, "Until another is found: 5min.")
+    checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="A queue with a deadline")
+    checkpoint_time: float = _queue(
+        "--checkpoint-time", options.SECONDS_OR_ZERO, "A worker saves for so long.", default=0.0,
+    )
+    fallback: int = _queue(
+        "--fallback", options.whole(low=0, high=10_000), "On-demand replicas that save the deadline.", default=0,
+    )
+    trials: int = _queue("--trials", options.whole(high=10**6), "Draws of interruptions.", default=1000)
+    cold_start: float | None = same(AutoscaleSpec, "cold_start")
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens")
+    lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
+    seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what needs another option.
+
+        Raises:
+            SpecError: says which.
+        """
+        if self.checkpoint_time and self.checkpoint_every is None:
+            raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
+        if self.fallback and self.deadline is None:
+            raise OptionError("fallback", "these workers take over when a deadline calls for them: give --deadline")
+
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean tokens of a prompt and of an answer.
+
+        Raises:
+            SpecError: lengths given twice, or that cannot be.
+        """
+        from flopwise.serving.sim.lengths import Lengths
+        from flopwise.serving.sim.trace_file import read_trace_columns
+
+        lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
+        if self.lengths_from is None:
+            prompt, answer = (Lengths.parse(str(length)).mean for length in lengths)
+            return prompt, answer
+        if self.input_tokens or self.output_tokens:
+            raise OptionError("lengths_from", "says how long requests are; leave --input and --output out")
+        columns = read_trace_columns(self.lengths_from)
+        return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCacheSpec(Spec):
+    """Answers that are given again; None: the usual of `flopwise.serving.sim.caching.ResponseCache`."""
+
+    response_cache: int | None = _cache(
+        "--response-cache", options.BATCH, "Give stored answers again.", metavar="ENTRIES",
+    )
+    distinct: int | None = _cache(
+        "--distinct", options.BATCH, "Prompts that are asked more than once, in all.",
+    )
+    skew: float | None = _cache(
+        "--skew", options.COUNT_OR_ZERO, "Zipf exponent of their popularity (default: 1).",
+    )
+    repeated: float | None = _cache(
+        "--repeated", options.FRACTION_OR_ZERO, "Share of requests that ask one (default: all).",
+    )
+    cache_ttl: float | None = _cache(
+        "--cache-ttl", options.SECONDS, "An answer is good for so long (default: for ever).",
+    )
+    cache_price: float | None = _cache(
+        "--cache-price", options.USD_OR_ZERO, "US dollars for a GB of its memory and hour.",
+    )
+    # fmt: on
+
+    def cache(self) -> ResponseCache | None:
+        """The cache; None where none is asked for.
+
+        Raises:
+            SpecError: figures that cannot be, or no number of prompts that repeat.
+        """
+        if self.response_cache is None:
+            return None
+        if self.distinct is None:
+            raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
+        from flopwise.serving.sim.caching import ResponseCache
+
+        named = {
+            "skew": self.skew, "repeated": self.repeated, "ttl_s": self.cache_ttl, "usd_per_gb_hour": self.cache_price,
+        }  # fmt: skip
+        return ResponseCache(entries=self.response_cache, prompts=self.distinct, **_given(named))
+
+
+def _given(named: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}

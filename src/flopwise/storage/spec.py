@@ -1,0 +1,116 @@
+"""What can be said of the storage of training: samples, how fast they are worked on, caches, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from flopwise import options
+from flopwise.facts import defaults
+from flopwise.facts.spec import StorageSpec
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import OptionError, Spec, option, same
+from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
+
+STALL_FRAC = 0.05
+"""Share of the time that writing checkpoints may take where none is given."""
+
+_sample = partial(option, section="Samples and how fast they are worked on")
+_storage = partial(option, section="Storage, caches and checkpoints")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSpec(Spec):
+    """What is read at a time, and how fast a device works on it; None: as known, or estimated."""
+
+    seq: int | None = same(DataSpec, "seq", section="Samples and how fast they are worked on")
+    batch: int | None = _sample("--batch", options.BATCH, "Samples of one accelerator and step.")
+    precision: str | None = _sample(
+        "--precision", options.choice("tf32", "bf16", "fp16", "fp8", "fp32"),
+        "Of the matrix products (default: the workload's reference implementation, else bf16).",
+    )
+    flops_per_sample: float | None = _sample(
+        "--flops-per-sample", options.FLOPS, "Forward and backward: 4.2T, 247Gi (base 2).",
+    )
+    sample_bytes: float | None = _sample("--sample-bytes", options.BYTES, "Bytes of a sample as fed: 16MiB.")
+    token_bytes: float | None = same(
+        ReadsSpec, "token_bytes", section="Samples and how fast they are worked on",
+    )
+    efficiency: float | None = same(
+        SharedSpec, "efficiency", section="Samples and how fast they are worked on",
+    )
+    achieved_flops_per_s: float | None = _sample(
+        "--achieved", options.FLOPS, "FLOP/s that one accelerator achieves: 35TFLOP/s.",
+    )
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse two rates.
+
+        Raises:
+            SpecError: an efficiency and an achieved rate are given.
+        """
+        if self.efficiency is not None and self.achieved_flops_per_s is not None:
+            raise OptionError("achieved_flops_per_s", "an efficiency is given, too; give one of them")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRequest(Spec):
+    """How data are stored and read; bytes on each node, seconds, shares to 1."""
+
+    records: str = _storage(
+        "--records", options.choice("raw", "compressed"),
+        "Samples as fed to the network, or as the benchmark stores them.", default="raw",
+    )
+    record_bytes: float | None = _storage(
+        "--record-bytes", options.BYTES, "Bytes of a stored sample, instead of either.",
+    )
+    dataset_bytes: float | None = _storage("--dataset", options.BYTES, "Bytes of the whole data set.")
+    cache_bytes: float | None = _storage(
+        "--cache", options.BYTES, "Bytes that a node can keep: page cache or local drives.",
+    )
+    policy: str = _storage(
+        "--cache-policy", options.choice("lru", "pinned"),
+        "The page cache evicts what was used longest ago; staged data stay.", default="lru",
+    )
+    shuffle: str = _storage(
+        "--shuffle", options.choice("global", "shard", "none"),
+        "Over all nodes, within a node's own part, or none.", default="global",
+    )
+    storage: tuple[str, ...] = same(
+        StorageSpec, "storage", repeated=True, section="Storage, caches and checkpoints",
+    )
+    storage_bytes_per_s: float | None = same(
+        StorageSpec, "storage_bandwidth", section="Storage, caches and checkpoints",
+    )
+    devices: int = _storage("--devices", options.whole(high=1000), "Drives of a node.", default=1)
+    connections: int = _storage(
+        "--connections", options.whole(high=100_000), "Of a node to an object store.", default=1,
+    )
+    checkpoint_interval_s: float | None = _storage(
+        "--checkpoint-interval", options.SECONDS, "Time between checkpoints: 30min.",
+    )
+    checkpoint_stall_frac: float = _storage(
+        "--checkpoint-stall", options.FRACTION, "Share of the time that writing may take.", default=STALL_FRAC,
+    )
+    restore_within_s: float | None = _storage(
+        "--restore-within", options.SECONDS, "Time to read a checkpoint back: 5min.",
+    )
+    load_within_s: float | None = _storage(
+        "--load-within", options.SECONDS, "Time for a serving node to read all weights: 60s.",
+    )
+    optimizer: str = same(
+        TrainingSpec, "optimizer", default=defaults.OPTIMIZER, section="Storage, caches and checkpoints",
+    )
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse a cache of nothing.
+
+        Raises:
+            SpecError: the size of the data set is missing.
+        """
+        if self.cache_bytes is not None and self.dataset_bytes is None:
+            raise OptionError("cache_bytes", "given, but not the size of the data set (--dataset)")

@@ -1,0 +1,82 @@
+"""Options that are declared once: how values are read, how specs take keywords and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flopwise import options
+from flopwise.errors import FlopwiseError, SpecError
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (options.BYTES, "80GB", 80e9),
+        (options.BYTES, "80GiB", 80 * 2**30),
+        (options.COUNT, "2T", 2e12),
+        (options.TOKENS, "8k", 8000),
+        (options.WHOLE_OR_ZERO, "0", 0),
+        (options.SECONDS, "500ms", 0.5),
+        (options.SECONDS, "30d", 30 * 86400),
+        (options.RATE, "3600/hour", 1.0),
+        (options.BANDWIDTH, "400Gbps", 50e9),
+        (options.USD, "$2.50", 2.5),
+        (options.FRACTION, "40%", 0.4),
+        (options.FRACTION, "1", 1.0),
+        (options.FRACTION_OR_ZERO, "0", 0.0),
+        (options.name("gpu"), " h100 ", "h100"),
+    ],
+)
+def test_quantities_are_read_with_their_units(kind: Any, text: str, value: float | str) -> None:
+    assert kind.parse(text, "--it") == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (options.BYTES, "0"),
+        (options.COUNT, "-1"),
+        (options.TOKENS, "1.5"),
+        (options.TOKENS, "1e12"),
+        (options.FRACTION, "0"),
+        (options.FRACTION, "101%"),
+        (options.FRACTION_OR_ZERO, "-1%"),
+        (options.FRACTION, "%"),
+        (options.name("gpu"), "a\0b"),
+    ],
+)
+def test_what_is_out_of_range_is_said_with_the_options_name(kind: Any, text: str) -> None:
+    with pytest.raises(SpecError, match="--it"):
+        kind.parse(text, "--it")
+
+
+ANY_KIND = st.sampled_from(
+    [options.BYTES, options.COUNT, options.SECONDS, options.RATE, options.BANDWIDTH, options.USD, options.FRACTION,
+     options.FLOPS, options.TOKENS, options.WHOLE_OR_ZERO, options.name("x")]
+)  # fmt: skip
+
+
+@given(ANY_KIND, st.one_of(st.text(), st.floats().map(str), st.from_regex(r"[0-9.,_eE+-]{1,12}[a-zA-Z/%$]{0,6}")))
+def test_any_text_is_read_or_refused_on_purpose(kind: Any, text: str) -> None:
+    value, said = 0.0, "--it"
+    try:
+        value = kind.parse(text, "--it")
+    except FlopwiseError as refused:
+        said = str(refused)
+    assert "--it" in said
+    assert isinstance(value, str) or 0 <= value < float("inf")
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("-2%", -0.02), ("0", 0.0), ("-0.5", -0.5), ("3", 3.0)])
+def test_a_change_has_a_sign_and_no_range_of_its_own(text: str, share: float) -> None:
+    assert options.CHANGE.parse(text, "--it") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["--5%", "much", "", "-"])
+def test_a_change_is_a_number(text: str) -> None:
+    with pytest.raises(SpecError):
+        options.CHANGE.parse(text, "--it")
