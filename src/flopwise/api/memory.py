@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
-from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.serving.memory import ServingLayout, ServingMemory
+    from flopwise.serving.spec import ServingSpec
     from flopwise.training.layout import Layout, Recipe
     from flopwise.training.memory import Memory
 
@@ -97,6 +97,8 @@ def memory(
         read, method = take(keywords, data or DataSpec(), spec or TrainingSpec())
         answer = _training(found, read, method, chip, known, grad_accum)
     elif task == "serve":
+        from flopwise.serving.spec import ServingSpec
+
         (served,) = take(keywords, deployment or ServingSpec())
         answer = _serving(found, served, chip, known, concurrency or 1, context)
     else:
