@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from flopwise.cost.rates import PRECISIONS, SIXTEEN_BIT, Rates
+from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
+from flopwise.cost.rates import Rates
 from flopwise.errors import MissingFactError
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.tensors import parameters
