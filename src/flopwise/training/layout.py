@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents
     from flopwise.training.frozen import Frozen
 
-Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
 COLUMNS = (
@@ -161,7 +160,7 @@ class Recipe:
 
     seq_len: Ints
     global_batch: Ints = 1  # sequences a step, over all replicas
-    precision: Precision = "bf16"
+    precision: str = "bf16"  # one of `cost.precisions.TRAINING_PRECISIONS`
     optimizer: Optimizer
     stack: TrainingStack
     attention: Attention = "flash"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flopwise import options, units
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.job import Conditions
-    from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
+    from flopwise.training.layout import Attention, Layout, Lora, Recipe
     from flopwise.training.storage import Reads
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
 SEQ_LEN = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""
 BATCH_TOKENS = 2**22
@@ -193,7 +193,7 @@ class TrainingSpec(Spec):
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = _recipe(
-        "--precision", options.choice(*PRECISIONS), "Of the matrix products in training.", default="bf16",
+        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16",
     )
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
@@ -321,7 +321,7 @@ class TrainingSpec(Spec):
         return Recipe(
             seq_len=seq_len,
             global_batch=global_batch,
-            precision=cast("Precision", self.precision),
+            precision=self.precision,
             optimizer=facts.optimizer(self.optimizer),
             stack=facts.stack(self.stack or self.usual_stack),
             attention=cast("Attention", self.attention),
