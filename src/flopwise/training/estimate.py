@@ -161,7 +161,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
         mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full,
         hfu_frac=hfu,
-        bound=bound(parts, table, layout, recipe),
+        bound=bound(job, parts, table),
         memory=memory,
         run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
         band=band,
@@ -195,11 +195,11 @@ def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tup
 
     Source: roofline model (Williams et al. 2009).
     """
-    layout, recipe = job.layout, job.recipe
-    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
-    lower = num_micro * float(table.floor_s[:, 0, 0].max())
+    lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
     alone = replace(software, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
-    upper = sum(single_parts(single_table(job, alone), layout).values()) + num_micro * float(table.host_s[0, 0])
+    upper = sum(single_parts(single_table(job, alone), job.layout).values()) + job.micro_batches * float(
+        table.host_s[0, 0]
+    )
     return lower, upper
 
 
@@ -252,15 +252,14 @@ def again_frac(table: StepTable, layout: Layout) -> float:
     return float(table.again_flops[mode_index(layout, table.partials), 0] / table.forward_flops[0])
 
 
-def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:
+def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
     """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble, host, transfers.
 
     Transfers are those between devices and their hosts. Storage, whenever the rest waits for it.
     """
     if parts.get(LINE, 0.0) > 0:
         return "storage I/O"
-    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
-    memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
+    memory_s = job.micro_batches * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
     busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0) + parts.get(NEWTON_SCHULZ, 0.0)
     shares = {
@@ -281,8 +280,7 @@ def _watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float | 
 
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:
     """Mean draw of one device over the step, in W; `table`: of this layout alone."""
-    num_micro = float(job.recipe.global_batch) / (int(job.layout.dp) * int(job.layout.micro_batch))
-    memory_s = num_micro * float(table.memory_s[0, 0])
+    memory_s = job.micro_batches * float(table.memory_s[0, 0])
     return float(step_watts(float(job.cluster.accelerator.known("tdp_w")), dict(parts), memory_s))
 
 
