@@ -31,7 +31,8 @@ from flopwise.training.estimate import counted_batch, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Inner, Layout
-from flopwise.training.step import step_parts, step_table
+from flopwise.training.step import step_parts
+from flopwise.training.step_table import step_table
 from named import recipe_with
 
 SEQ = 2048

@@ -13,20 +13,19 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.ops.types import Floats, Ints
-from flopwise.training.block_lines import EXPERT_IMBALANCE
 from flopwise.training.frozen import training_passes
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Inner, Layout, Recipe
-from flopwise.training.layout_checks import check_layout
+from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.offloaded_activations import moved_bytes
 from flopwise.training.routing import check_routing, dropped_copies_frac
 from flopwise.training.run import Run, whole_run
 from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
+from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import WAITING, StepTable, balanced_parts, step_table
+from flopwise.training.step import WAITING, balanced_parts
+from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
@@ -197,10 +196,8 @@ def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tup
     """
     lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
     alone = replace(software, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
-    upper = sum(single_parts(single_table(job, alone), job.layout).values()) + job.micro_batches * float(
-        table.host_s[0, 0]
-    )
-    return lower, upper
+    launch_s = job.micro_batches * float(table.host_s[0, 0])
+    return lower, sum(single_parts(single_table(job, alone), job.layout).values()) + launch_s
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:

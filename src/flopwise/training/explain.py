@@ -9,9 +9,8 @@ from flopwise.ops.flops import causal_forward_flops, forward_flops
 from flopwise.origin import KERNEL, estimate_of, interval, number, total
 from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
-from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.run_figures import RunFigures
-from flopwise.training.stage_memory import trained_widths
+from flopwise.training.widths import trained_widths
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -109,7 +108,7 @@ def step_memory_figure(model: Model, recipe: Recipe, layout: Layout, memory: Mem
 def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Figure, ...]]:
     """What each item rests on."""
     row, chosen, lora = recipe.stack, recipe.optimizer, recipe.lora
-    widths = trained_widths(recipe, MemoryTable(model, recipe))
+    widths = trained_widths(recipe)
 
     def software(name: str, value: float | str, unit: str = "B") -> Figure:
         return fact(name, value, unit, source=f"data/stacks.json, {row.name}: {row.source}", note=row.meaning)

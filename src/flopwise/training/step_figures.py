@@ -13,19 +13,25 @@ from flopwise.cost.rates import precision
 from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_frac
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.training.block_lines import EXPERT_IMBALANCE, block_list, contexts
 from flopwise.training.blocks import BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate, single_table
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.offload import HOST_BYTES_PER_S, gpus_per_host
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
 from flopwise.training.stages import mode_index
-from flopwise.training.state_bytes import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
-from flopwise.training.step import WAITING, hidden_beside_s, others_s, owned_others, owned_params
+from flopwise.training.step import (
+    HOST_BYTES_PER_S,
+    WAITING,
+    gpus_per_host,
+    hidden_beside_s,
+    others_s,
+    owned_others,
+    owned_params,
+)
+from flopwise.training.step_table import EXPERT_IMBALANCE, block_contexts, block_list, tower_blocks
 from flopwise.training.storage import LINE
-from flopwise.training.towers import tower_blocks, tower_context
+from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -164,10 +170,10 @@ class StepFigures(Ledger):
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
         split, layout, table = split_model(self.job.model, self.recipe.frozen), self.layout, self.table
         model, inner = split.model, table.inner
-        context = contexts(
-            self.recipe, self.software, table.rates, self.job.cluster.fabric, inner,
-            self.recipe.shape(self.job.model, inner.micro_batch), sequence_parallel=layout.sequence_parallel,
-            load=expert_load(self.job.model, self.recipe, inner.ep),
+        shape = self.recipe.shape(self.job.model, inner.micro_batch)
+        context = block_contexts(
+            self.job.model, self.recipe, self.software, table.rates, self.job.cluster.fabric, inner, shape,
+            sequence_parallel=layout.sequence_parallel,
         )[0]  # fmt: skip
         stack = model.stacks[0]
         names = ["before the layers", *(kind.name for kind in stack.kinds), "after the layers"]
@@ -177,7 +183,7 @@ class StepFigures(Ledger):
             for (items, _, inside), block in zip(block_list(model), split.blocks, strict=True)
         ]
         for tower in tower_blocks(model):
-            own = tower_context(model, tower.stack, replace(context, block=split.towers))
+            own = tower.context(model, replace(context, block=split.towers))
             names.append(tower.name)
             times.append(tower.times)
             blocks.append(list(kernels_of(tower.items, own, in_layers=tower.in_layers)))
