@@ -89,10 +89,6 @@ class Layout:
         """The degrees and choices that may be arrays, in the order of the fields."""
         return tuple(getattr(self, name) for name in COLUMNS)
 
-    def recomputing(self, mode: int) -> Layout:
-        """The same layout with recompute `mode` of all blocks."""
-        return replace(self, recompute=mode, recompute_every=1, recompute_first=0)
-
     def with_degrees(self, **degrees: Ints) -> Layout:
         """The same layout with other degrees; layers are spread anew where the number of stages changes."""
         kept = {} if "pp" not in degrees else {"stage_layers": ()}

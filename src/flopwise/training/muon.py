@@ -73,6 +73,35 @@ class Matrices:
         """The same of each candidate: `degree` and `inner` index the axes."""
         return replace(self, counts=self.counts[:, degree, inner])
 
+    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, ep: Ints, group: Ints, zero: Ints) -> Floats:
+        """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
+
+        `group`: ranks over which ZeRO shards what experts do not hold. Without ZeRO every replica orthogonalises all
+        matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits,
+        and orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
+        orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
+
+        Source: Liu et al. 2025 (arXiv:2502.16982) section 2.3 and algorithm 1, distributed Muon: DP gather, TP gather;
+        Ahn et al. 2025 (arXiv:2504.05295) section 3 for the exchange of slices.
+        Assumes: products run at `flops_per_s`; nothing hides the gathers.
+        """
+        even = np.asarray(zero) > 2
+        flops: Floats = 0.0
+        seconds: Floats = 0.0
+        dense, expert, _, dense_flops, expert_flops = self.counts
+        groups = (dense, dense_flops, 1), (expert, expert_flops, ep)
+        for (elements, work, share), one, one_flops in zip(groups, self.largest, self.largest_flops, strict=True):
+            if not elements.any():
+                continue
+            ranks, stride = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1), tp * share
+            owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
+            flops = flops + np.minimum(work / ranks + edge * one_flops, work)
+            gathered = ACT_BYTES * edge * one
+            slices_s = 2.0 * all_to_all_s(fabric, ACT_BYTES * owned, ranks, stride=stride)
+            seconds = seconds + np.where(even, slices_s, all_gather_s(fabric, gathered / tp, ranks, stride=stride))
+            seconds = seconds + all_gather_s(fabric, ACT_BYTES * owned * tp + gathered, tp)
+        return seconds + flops / flops_per_s
+
 
 def newton_schulz_flops(rows: int, columns: int, steps: int) -> float:
     """Operations that orthogonalise one matrix: steps * (4 m^2 n + 2 m^3), m its shorter side and n the longer.
@@ -116,35 +145,3 @@ def _counts(
     dense_flops = sum(newton_schulz_flops(i.inputs, i.outputs, steps) for i in dense)
     expert_flops = sum(i.experts * newton_schulz_flops(i.inputs, i.outputs, steps) for i in expert) / ep
     return np.stack([np.broadcast_to(x, np.shape(tp)) for x in (own, routed, others, dense_flops, expert_flops)])
-
-
-def newton_schulz_s(
-    matrices: Matrices, fabric: Fabric, flops_per_s: float, tp: Ints, ep: Ints, group: Ints, zero: Ints
-) -> Floats:
-    """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
-
-    `group`: ranks over which ZeRO shards what experts do not hold. Without ZeRO every replica orthogonalises all
-    matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits, and
-    orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
-    orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
-
-    Source: Liu et al. 2025 (arXiv:2502.16982) section 2.3 and algorithm 1, distributed Muon: DP gather, TP gather;
-    Ahn et al. 2025 (arXiv:2504.05295) section 3 for the exchange of slices.
-    Assumes: products run at `flops_per_s`; nothing hides the gathers.
-    """
-    even = np.asarray(zero) > 2
-    flops: Floats = 0.0
-    seconds: Floats = 0.0
-    dense, expert, _, dense_flops, expert_flops = matrices.counts
-    groups = (dense, dense_flops, 1), (expert, expert_flops, ep)
-    for (elements, work, share), one, one_flops in zip(groups, matrices.largest, matrices.largest_flops, strict=True):
-        if not elements.any():
-            continue
-        ranks, stride = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1), tp * share
-        owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
-        flops = flops + np.minimum(work / ranks + edge * one_flops, work)
-        gathered = ACT_BYTES * edge * one
-        slices_s = 2.0 * all_to_all_s(fabric, ACT_BYTES * owned, ranks, stride=stride)
-        seconds = seconds + np.where(even, slices_s, all_gather_s(fabric, gathered / tp, ranks, stride=stride))
-        seconds = seconds + all_gather_s(fabric, ACT_BYTES * owned * tp + gathered, tp)
-    return seconds + flops / flops_per_s

@@ -315,7 +315,7 @@ class TrainingSpec(Spec):
         Raises:
             SpecError, UnknownNameError: a choice that does not exist.
         """
-        from flopwise.training.frozen import frozen_of
+        from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
         return Recipe(
@@ -331,7 +331,7 @@ class TrainingSpec(Spec):
             expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor,
             documents=documents,
-            frozen=None if self.freeze is None else frozen_of(self.freeze),
+            frozen=None if self.freeze is None else Frozen.of(self.freeze),
         )
 
     def check_adapters(self) -> None:

@@ -17,7 +17,7 @@ from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
-from flopwise.training.muon import NEWTON_SCHULZ, Matrices, newton_schulz_s
+from flopwise.training.muon import NEWTON_SCHULZ, Matrices
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
 from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
@@ -266,12 +266,12 @@ def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) 
 def _newton_schulz_s(table: StepTable, matrices: Matrices, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Seconds in which a rank orthogonalises the matrices of all stages of which it holds copies.
 
-    Source: `newton_schulz_s`. Assumes: products at the sustained rate of large ones in bf16.
+    Source: `Matrices.seconds`. Assumes: products at the sustained rate of large ones in bf16.
     """
     tp, ep = table.inner.tp[inner], table.inner.ep[inner]
     group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
     rate = table.rates.matmul_flops_per_s("bf16")
-    once = newton_schulz_s(matrices.at(degree, inner), table.fabric, rate, tp, ep, group, layout.zero)
+    once = matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
     return once * _copies(table, degree, layout)
 
 
