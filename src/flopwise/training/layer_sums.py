@@ -201,7 +201,7 @@ class MemoryTable:
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
-        self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
+        self.elem_bytes = recipe.elem_bytes
         self._known: dict[tuple[object, ...], Sums] = {}
         self._place: dict[tuple[int, int, int], int] = {}
         self._partials: tuple[Partial, ...] = ()

@@ -315,7 +315,7 @@ class TrainingSpec(Spec):
         Raises:
             SpecError, UnknownNameError: a choice that does not exist.
         """
-        from flopwise.training.frozen import frozen_of
+        from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
         return Recipe(
@@ -331,7 +331,7 @@ class TrainingSpec(Spec):
             expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor,
             documents=documents,
-            frozen=None if self.freeze is None else frozen_of(self.freeze),
+            frozen=None if self.freeze is None else Frozen.of(self.freeze),
         )
 
     def check_adapters(self) -> None:
@@ -368,8 +368,7 @@ class TrainingSpec(Spec):
             SpecError: a degree does not divide what it has to; says which would.
         """
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import RECOMPUTE, Layout
-        from flopwise.training.layout_checks import check_layout
+        from flopwise.training.layout import RECOMPUTE, Layout, check_layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
