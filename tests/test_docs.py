@@ -21,7 +21,7 @@ COMMAND_FILES = ROOT / "src" / "flopwise" / "cli" / "commands"
 
 
 def _blocks(language: str) -> Iterator[tuple[str, str, str]]:
-    """(page, what stands after the language, text) of each fenced block in that language; `test_extending` has its page."""
+    """(page, what stands after the language, text) of each block in that language; `test_extending` has its own."""
     for page in PAGES:
         if page.name == "extending.md":
             continue
