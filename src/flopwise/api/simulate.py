@@ -19,10 +19,9 @@ from flopwise.serving.technique_request import TechniqueRequest
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.batch_queue import BatchAnswer
-    from flopwise.serving.sim.caching import ResponseCache
+    from flopwise.serving.sim.batch import BatchAnswer
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-    from flopwise.serving.sim.request import SimulationRequest
+    from flopwise.serving.sim.request import ResponseCache, SimulationRequest
     from flopwise.serving.sim.result import Slo
 
 
@@ -143,7 +142,7 @@ def batch(
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.serving.memory import generates
-    from flopwise.serving.sim.batch_queue import WorkerMachines, queue_answer
+    from flopwise.serving.sim.batch import WorkerMachines, queue_answer
     from flopwise.serving.technique_rules import technique_assumptions
 
     request, machines, deployment, techniques = take(

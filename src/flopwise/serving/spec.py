@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.caching import ResponseCache
+    from flopwise.serving.sim.request import ResponseCache
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
@@ -342,7 +342,7 @@ class BatchRequest(Spec):
             SpecError: lengths given twice, or that cannot be.
         """
         from flopwise.serving.sim.lengths import Lengths
-        from flopwise.serving.sim.trace_file import read_trace_columns
+        from flopwise.serving.sim.trace import read_trace_columns
 
         lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
         if self.lengths_from is None:
@@ -357,7 +357,7 @@ class BatchRequest(Spec):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCacheSpec(Spec):
-    """Answers that are given again; None: the usual of `flopwise.serving.sim.caching.ResponseCache`."""
+    """Answers that are given again; None: the usual of `flopwise.serving.sim.request.ResponseCache`."""
 
     response_cache: int | None = _cache(
         "--response-cache", options.BATCH, "Give stored answers again.", metavar="ENTRIES",
@@ -389,7 +389,7 @@ class ResponseCacheSpec(Spec):
             return None
         if self.distinct is None:
             raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
-        from flopwise.serving.sim.caching import ResponseCache
+        from flopwise.serving.sim.request import ResponseCache
 
         named = {
             "skew": self.skew, "repeated": self.repeated, "ttl_s": self.cache_ttl, "usd_per_gb_hour": self.cache_price,

@@ -15,8 +15,8 @@ from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.request import transfer
+from flopwise.serving.sim.setup import rounds
 from flopwise.serving.sim.simulate import simulate
-from flopwise.serving.sim.technique_effects import rounds
 from flopwise.serving.sim.trace import RequestTrace, trace
 from flopwise.serving.spec import Scheduling
 from flopwise.serving.technique_runner import TechniqueRunner

@@ -1,4 +1,4 @@
-"""The simulator compiled: what `reference` and `reference_fleet` do, stretches of equal steps in closed form.
+"""The simulator compiled: stretches of equal steps in closed form. What it does is defined by its tests' `reference`.
 
 All is int64. Between two events (a sequence ends or fills its window, a request could be admitted, blocks run short,
 the time asked for is reached) steps differ by a constant, so their sum is one product. Letters: as `core_parts`.
@@ -343,7 +343,7 @@ REPLICAS, SLOTS, PREFIXES = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, C
 
 @njit(void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, PREFIXES, TWO, ONE, ONE, ONE, int64), cache=True, **HOW)
 def drive(world, ps, slots, q, pre, tables, prefill, k, sent, until):
-    """All replicas up to a time: what `reference_fleet.ReferenceFleet.advance` does."""
+    """All replicas up to a time."""
     w = world[0]
     front_on, back_on = NEVER, NEVER
     for r in range(len(ps)):

@@ -10,10 +10,8 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.storage import Storage
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
-from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
-from flopwise.serving.sim.elastic import AutoscaledRun
-from flopwise.serving.sim.request import SimulationRequest
+from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.startup import cold_start
 from flopwise.units import HOUR_S, format_seconds

@@ -11,20 +11,13 @@ from flopwise import options, units
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, DrawnLengthsSpec, RequestSpec
+from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from flopwise.serving.sim.lengths import Lengths
     from flopwise.serving.sim.trace import RequestTrace
 
-DEFAULT_DURATION_S = 600.0
-"""How long requests arrive where nothing is said."""
 DEFAULT_ARRIVALS = "poisson"
 """How they arrive at a rate."""
-USERS_REQUESTS = 20
-"""Requests of a user in a closed loop where nothing is said."""
 
 
 _traffic = partial(option, section="Traffic")
@@ -111,7 +104,8 @@ class Traffic(Spec):
 
     def _check_goes_with(self) -> None:
         """Refuse what says nothing about traffic of this source."""
-        if self.rate is None and (self.duration_s is not None or self._shape()):
+        shape = (self.burstiness, self.peak, self.peak_hour, self.weekend)
+        if self.rate is None and any(value is not None for value in (self.duration_s, *shape)):
             raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
         if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
             raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
@@ -122,88 +116,13 @@ class Traffic(Spec):
         if self.trace is None and self.scale != 1.0:
             raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
 
-    def _shape(self) -> dict[str, float]:
-        """What shapes the arrivals, by the keyword of their process."""
-        named = {"cv": self.burstiness, "peak_over_mean": self.peak, "peak_hour": self.peak_hour}
-        named["weekend"] = self.weekend
-        return {name: value for name, value in named.items() if value is not None}
-
     def drawn(self) -> RequestTrace:
         """The requests.
 
         Raises:
             SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
         """
-        import numpy as np  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.traffic import draw_requests  # noqa: PLC0415 - commands start without numpy
 
         self.check()
-        if self.trace is not None:
-            return self._read_trace(self.trace)
-        rng = np.random.default_rng(self.seed)
-        arrival_s = self._arrivals(rng)
-        return self._with_lengths(arrival_s, rng)
-
-    def _read_trace(self, path: Path) -> RequestTrace:
-        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
-
-        columns = read_trace_columns(path)
-        first = columns["arrival_s"][0]
-        columns["arrival_s"] = (columns["arrival_s"] - first) / self.scale
-        if "deadline_s" in columns:
-            columns["deadline_s"] = (columns["deadline_s"] - first) / self.scale
-        if self.requests is not None:
-            columns = {name: column[: self.requests] for name, column in columns.items()}
-        return trace(**columns)
-
-    def _arrivals(self, rng: np.random.Generator) -> np.ndarray:
-        import numpy as np  # noqa: PLC0415 - commands start without them
-
-        from flopwise.serving.sim.traffic import MOST_REQUESTS, PROCESSES  # noqa: PLC0415 - same
-
-        if self.requests is not None and self.requests > MOST_REQUESTS:
-            raise SpecError(f"{self.requests:,} requests; allowed: up to {MOST_REQUESTS:,}")
-        if self.users is not None:
-            return np.zeros(self.requests or self.users * USERS_REQUESTS)
-        assert self.rate is not None
-        shape = self._shape()
-        known = {"gamma": {"cv"}, "diurnal": {"peak_over_mean", "peak_hour", "weekend"}}.get(self.arrivals, set())
-        if set(shape) - known:
-            raise SpecError(
-                f"{self.arrivals} arrivals take {', '.join(sorted(known)) or 'a rate only'}: --burstiness goes with "
-                "gamma; --peak, --peak-hour and --weekend with diurnal"
-            )
-        spare = 1.0 if self.requests is None else 1.2 + 10 / self.requests**0.5  # enough to cut from
-        span = self.duration_s or DEFAULT_DURATION_S if self.requests is None else self.requests / self.rate * spare
-        arrival_s = PROCESSES[self.arrivals](self.rate, span, rng, **shape)
-        arrival_s = arrival_s if self.requests is None else arrival_s[: self.requests]
-        if not arrival_s.size:
-            raise SpecError(f"{self.rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
-        return arrival_s
-
-    def _with_lengths(self, arrival_s: np.ndarray, rng: np.random.Generator) -> RequestTrace:
-        from flopwise.serving.sim.lengths import Lengths, empirical  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
-
-        count = arrival_s.size
-        if self.lengths_from is not None:
-            held = read_trace_columns(self.lengths_from)
-            prompts, outputs = empirical(held["prompt_tokens"], held["output_tokens"], count, rng)
-        else:
-            long: tuple[Lengths, Lengths] = (
-                Lengths.parse(str(self.input_tokens or DEFAULT_INPUT)),
-                Lengths.parse(str(self.output_tokens or DEFAULT_OUTPUT)),
-            )
-            prompts, outputs = (one.draw(count, rng) for one in long)
-        if not self.prefixes:
-            return trace(arrival_s, prompts, outputs)
-        assert self.prefix_tokens is not None
-        prefix = rng.integers(0, self.prefixes, count)
-        return trace(
-            arrival_s,
-            prompts + self.prefix_tokens,
-            outputs,
-            prefix=prefix,
-            prefix_tokens=prefix * 0 + self.prefix_tokens,
-        )
+        return draw_requests(self)
