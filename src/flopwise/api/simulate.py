@@ -13,8 +13,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer

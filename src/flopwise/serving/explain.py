@@ -20,12 +20,13 @@ from flopwise.origin import (
     total,
 )
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.serving.estimate import runner, steady_state
+from flopwise.serving.estimate import steady_state
 from flopwise.serving.explain_techniques import technique_figures, tokens_figure
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt
 from flopwise.serving.job import ServeEstimate
 from flopwise.serving.memory import generates
 from flopwise.serving.steady import Steady
+from flopwise.serving.techniques import runner
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:

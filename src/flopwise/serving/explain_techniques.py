@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.origin import COUNTED, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.serving.technique_runner import prefix_tokens, tokens_a_round
+from flopwise.serving.techniques import prefix_tokens, tokens_a_round
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
+NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
+BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
+DRAFT_TOKENS = 4
+"""Tokens that a draft proposes where no number is given."""
+_TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
 
 _format = partial(option, section="Formats and engine")
 _start = partial(option, section="Cold start")
@@ -34,6 +39,7 @@ _scheduling = partial(option, section="Scheduling")
 _scaling = partial(option, section="Replicas that come and go")
 _queue = partial(option, section="A queue with a deadline")
 _cache = partial(option, section="Answers that are given again")
+_technique = partial(option, section=_TECHNIQUES)
 
 
 def _length(value: object, what: str) -> int | str:
@@ -193,6 +199,83 @@ class DrawnLengthsSpec(Spec):
         "--lengths-from", options.FILE, "Draw pairs of prompt and answer from this trace file.",
     )
 # fmt: on
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TechniqueRequest(Spec):
+    """Techniques of serving; None: not used."""
+
+    shared_prefix: int | None = _technique(
+        "--shared-prefix", options.TOKENS, "Tokens with which all prompts begin: computed once, cached once.",
+        key="techniques.shared_prefix",
+    )
+    prefix_hit: float | None = _technique(
+        "--prefix-hit", options.FRACTION_OR_ZERO, "Share of a prompt's tokens found in the cache: 0.6, 60%.",
+        key="techniques.prefix_hit",
+    )
+    kv_keep: float | None = _technique(
+        "--kv-keep", options.FRACTION, "Share of cached tokens that eviction keeps (H2O, SnapKV).",
+        key="techniques.kv_keep",
+    )
+    draft: str | None = _technique(
+        "--draft", options.name("draft"), "Speculate: with a model, eagle, mtp or ngram.", key="techniques.draft",
+    )
+    draft_tokens: int | None = _technique(
+        "--draft-tokens", options.whole(high=64), f"Tokens that the draft proposes (default: {DRAFT_TOKENS}).",
+        key="techniques.draft_tokens",
+    )
+    acceptance: float | None = _technique(
+        "--acceptance", options.FRACTION_OR_ZERO, "Share of proposed tokens that are accepted.",
+        key="techniques.acceptance",
+    )
+    draft_weights: str | None = _technique(
+        "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).",
+        key="techniques.draft_weights",
+    )
+    prefill_gpus: int | None = _technique(
+        "--prefill-gpus", options.DEGREE, "Accelerators of each replica, besides its own, for prompts only.",
+    )
+    offload_weights: float | None = _technique(
+        "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights stand in host memory.",
+        key="techniques.offload_weights",
+    )
+    gpu_layers: int | None = _technique(
+        "--gpu-layers", options.whole(low=0, high=100_000), "The same as layers that stay, as llama.cpp -ngl.",
+        key="techniques.gpu_layers",
+    )
+    host: str | None = _technique(
+        "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).", key="techniques.host",
+    )
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section=_TECHNIQUES, key="techniques.expert_skew")
+    # fmt: on
+
+    @property
+    def any(self) -> bool:
+        """Whether a technique is asked for."""
+        return bool(options.said(self))
+
+    @property
+    def draft_name(self) -> str | None:
+        """The model that drafts, where it is one of its own."""
+        return None if self.draft is None or self.draft.lower() in NGRAM_DRAFTS | BLOCK_DRAFTS else self.draft
+
+    def check(self) -> None:
+        """Refuse what means nothing alone.
+
+        Raises:
+            SpecError: says what is missing.
+        """
+        for name in ("draft_tokens", "acceptance", "draft_weights"):
+            if getattr(self, name) is not None and self.draft is None:
+                raise OptionError(name, "given, but no draft (--draft MODEL, eagle, mtp or ngram)")
+        if self.draft is not None and self.acceptance is None:
+            raise OptionError(
+                "draft", "needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
+                "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)"
+            )
+        if self.offload_weights is not None and self.gpu_layers is not None:
+            raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
 
 
 # fmt: off

@@ -14,7 +14,7 @@ from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.trace import PS, RequestTrace
-from flopwise.serving.technique_rules import simulated_technique_assumptions, technique_assumptions, technique_settings
+from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_price
 
 
@@ -132,7 +132,10 @@ def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: i
 def _technique_notes(job: ServeJob) -> Iterator[str]:
     """What is assumed of techniques, and what their simulation adds to it."""
     yield from technique_assumptions(job)
-    yield from simulated_technique_assumptions(job)
+    if job.techniques.hit_frac:
+        yield "every prompt has its share of hits; what is preempted is computed again in full"
+    if job.techniques.speculation is not None:
+        yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:

@@ -11,7 +11,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.technique_runner import changed_memory, request_work
+from flopwise.serving.techniques import memory_changes, request_work
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
@@ -107,7 +107,8 @@ def replica(
     simulator's is a step that brings several, and a sequence holds as many more as it does on average.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
-    from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
+    from flopwise.serving.estimate import check  # noqa: PLC0415 - it will call the simulator some day
+    from flopwise.serving.techniques import runner  # noqa: PLC0415 - it will call the simulator some day
 
     check(job)
     machine, row, how = runner(job), job.engine, job.techniques
@@ -123,7 +124,7 @@ def replica(
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
         device_kind=job.cluster.accelerator.kind,
-        **changed_memory(replace(job, techniques=replace(how, shared_tokens=0))),
+        changes=replace(memory_changes(job), shared_tokens=0),
     )
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)

@@ -11,7 +11,7 @@ from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.policies import BALANCERS, ranks
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.technique_runner import cached_tokens
+from flopwise.serving.techniques import cached_tokens
 
 WHOLE, PREFILL, DECODE = range(3)
 """What a replica does: all, prompts only, or answers only."""
