@@ -40,8 +40,7 @@ from flopwise.serving.techniques import (
 def check(job: ServeJob) -> None:
     """Refuse what cannot be.
 
-    Raises:
-        SpecError: says which value and what is allowed.
+    Raises: SpecError: says which value and what is allowed.
     """
     model = job.model
     if not model.stacks:
@@ -56,8 +55,7 @@ def check(job: ServeJob) -> None:
 def check_layout(model: Model, layout: ServingLayout) -> None:
     """Refuse a layout that the model's heads, experts or layers do not allow.
 
-    Raises:
-        SpecError: says which degree and what is allowed.
+    Raises: SpecError: says which degree and what is allowed.
     """
     check_tensor_parallel(model, int(layout.tp))
     check_expert_parallel(model, int(layout.ep))
@@ -68,8 +66,7 @@ def check_layout(model: Model, layout: ServingLayout) -> None:
 def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[str, ...]:
     """The assumptions made where a request is longer than the model's context.
 
-    Raises:
-        SpecError: the request is longer than the model can process.
+    Raises: SpecError: the request is longer than the model can process.
     """
     if model.stacks[0].tokens_per_sample is not None:
         return ()

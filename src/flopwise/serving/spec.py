@@ -113,8 +113,7 @@ class ServingSpec(Spec):
     def software(self, facts: Facts) -> ServingSoftware:
         """Formats and engine, looked up.
 
-        Raises:
-            UnknownNameError, SpecError: there is no such format or engine.
+        Raises: UnknownNameError, SpecError: there is no such format or engine.
         """
         return ServingSoftware(
             weights=facts.weight_format(self.weights or "bf16"),
@@ -147,8 +146,7 @@ class StartSpec(Spec):
     def check(self) -> None:
         """Refuse what a replica cannot be started from.
 
-        Raises:
-            SpecError: says what goes together.
+        Raises: SpecError: says what goes together.
         """
         if (self.image_size is None) != (self.image_bandwidth is None):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
@@ -158,8 +156,7 @@ class StartSpec(Spec):
     def kind_of_storage(self, facts: Facts) -> Storage:
         """Where weights are read from at a start.
 
-        Raises:
-            UnknownNameError: no such kind.
+        Raises: UnknownNameError: no such kind.
         """
         from flopwise.facts.storage import Storage
         from flopwise.serving.startup import DEFAULT_STORAGE
@@ -263,8 +260,7 @@ class TechniqueRequest(Spec):
     def check(self) -> None:
         """Refuse what means nothing alone.
 
-        Raises:
-            SpecError: says what is missing.
+        Raises: SpecError: says what is missing.
         """
         for name in ("draft_tokens", "acceptance", "draft_weights"):
             if getattr(self, name) is not None and self.draft is None:
@@ -317,8 +313,7 @@ class Scheduling(Spec):
     def prefill_pool(self, replicas: int, gpus: int) -> int:
         """Prompt-only replicas of `gpus` devices beside so many others.
 
-        Raises:
-            SpecError: both ways to say it are used, or they make no whole replicas.
+        Raises: SpecError: both ways to say it are used, or they make no whole replicas.
         """
         if self.prefill_replicas and self.prefill_gpus:
             raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
@@ -360,8 +355,7 @@ class AutoscaleSpec(Spec):
     def rule(self) -> Autoscaling | None:
         """The rule; None where replicas do not come and go.
 
-        Raises:
-            SpecError: a rule that cannot be.
+        Raises: SpecError: a rule that cannot be.
         """
         if self.autoscale is None:
             return None
@@ -410,8 +404,7 @@ class BatchRequest(Spec):
     def check(self) -> None:
         """Refuse what needs another option.
 
-        Raises:
-            SpecError: says which.
+        Raises: SpecError: says which.
         """
         if self.checkpoint_time and self.checkpoint_every is None:
             raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
@@ -421,8 +414,7 @@ class BatchRequest(Spec):
     def mean_lengths(self) -> tuple[float, float]:
         """Mean tokens of a prompt and of an answer.
 
-        Raises:
-            SpecError: lengths given twice, or that cannot be.
+        Raises: SpecError: lengths given twice, or that cannot be.
         """
         from flopwise.serving.sim.lengths import Lengths
         from flopwise.serving.sim.trace import read_trace_columns
@@ -465,8 +457,7 @@ class ResponseCacheSpec(Spec):
     def cache(self) -> ResponseCache | None:
         """The cache; None where none is asked for.
 
-        Raises:
-            SpecError: figures that cannot be, or no number of prompts that repeat.
+        Raises: SpecError: figures that cannot be, or no number of prompts that repeat.
         """
         if self.response_cache is None:
             return None

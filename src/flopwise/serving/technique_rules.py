@@ -28,8 +28,7 @@ QUALITY = (
 def check_techniques(job: ServeJob) -> None:
     """Refuse what cannot be.
 
-    Raises:
-        SpecError: says which value and what is allowed.
+    Raises: SpecError: says which value and what is allowed.
     """
     how = job.techniques
     if how == PLAIN:

@@ -448,8 +448,7 @@ def queue_answer(
 def _interruptions(request: BatchRequest, machines: WorkerMachines) -> tuple[float, tuple[str, ...]]:
     """The rate at which a spot instance is taken back, and what to say of it.
 
-    Raises:
-        MissingFactError: it is not given, and neither is a provider.
+    Raises: MissingFactError: it is not given, and neither is a provider.
     """
     if request.spot_interruptions is not None:
         return request.spot_interruptions, ()

@@ -130,8 +130,7 @@ def replica_sizes(
     In powers of two; an autoscaler's bounds and targets for each replica are scaled with its size. `request_at` gives
     the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
 
-    Raises:
-        SpecError: less than one replica, or as `autoscaling_report`.
+    Raises: SpecError: less than one replica, or as `autoscaling_report`.
     """
     total = (replicas if rule is None else rule.most) * tp
     if replicas < 1:

@@ -29,8 +29,7 @@ MOST_BATCH = 2**20 - 1
 class ReplicaLimits:
     """Limits of one replica and the habits of its scheduler.
 
-    Raises:
-        SpecError: a number out of range.
+    Raises: SpecError: a number out of range.
     """
 
     max_batch: int = 256  # sequences that run at once

@@ -22,7 +22,7 @@ from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
 from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
-COMPILED = ("core", "core_parts", "cost", "layout", "policies", "result", "setup")
+COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
 """Modules whose text decides what is compiled."""
 
 

@@ -73,8 +73,7 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 def ranks(trace: RequestTrace, policy: str) -> Column:
     """Place of every request in the order of a policy; a permutation.
 
-    Raises:
-        UnknownNameError: no such policy.
+    Raises: UnknownNameError: no such policy.
     """
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")

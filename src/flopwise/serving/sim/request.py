@@ -119,8 +119,7 @@ class SimulationRequest:
     def with_cache(self, cache: ResponseCache | None) -> Self:
         """The same with a cache of answers before the replicas; who asks the same is drawn.
 
-        Raises:
-            SpecError: users in a closed loop: when they ask depends on when they are answered.
+        Raises: SpecError: users in a closed loop: when they ask depends on when they are answered.
         """
         if cache is None:
             return self
@@ -147,8 +146,7 @@ class SimulationRequest:
     def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> SimulatedRun:
         """What users see of a fixed number of replicas.
 
-        Raises:
-            SpecError: less than one replica.
+        Raises: SpecError: less than one replica.
         """
         if replicas < 1:
             raise SpecError(f"{replicas} replicas; allowed: from 1")

@@ -274,8 +274,7 @@ class Switches:
     def start(self, replica: int, on_ps: int, *, busy: bool, ended_ps: int) -> None:
         """A replica is on from then on.
 
-        Raises:
-            SpecError: it is on, or has not ended what it has.
+        Raises: SpecError: it is on, or has not ended what it has.
         """
         if busy or (self.on_ps[replica] is not None and self.drained_ps[replica] is None):
             raise SpecError(f"replica {replica} is on; a replica must be drained and empty before it is started again")

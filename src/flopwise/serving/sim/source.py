@@ -83,8 +83,7 @@ class Traffic(Spec):
     def check(self) -> None:
         """Refuse what contradicts itself.
 
-        Raises:
-            SpecError: says what goes with what.
+        Raises: SpecError: says what goes with what.
         """
         sources = [self.trace is not None, self.rate is not None, self.users is not None]
         if sum(sources) != 1:
@@ -119,8 +118,7 @@ class Traffic(Spec):
     def drawn(self) -> RequestTrace:
         """The requests.
 
-        Raises:
-            SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
+        Raises: SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
         """
         from flopwise.serving.sim.traffic import draw_requests  # noqa: PLC0415 - commands start without numpy
 

@@ -34,8 +34,7 @@ MOST_PEAK = 50.0
 def _expected_requests(rate_per_s: float, duration_s: float) -> float:
     """The number of requests to expect.
 
-    Raises:
-        SpecError: a rate or a duration that cannot be, or too many requests to hold.
+    Raises: SpecError: a rate or a duration that cannot be, or too many requests to hold.
     """
     for name, value in (("rate", rate_per_s), ("duration", duration_s)):
         if not (math.isfinite(value) and value > 0):
@@ -185,8 +184,7 @@ PROCESSES: dict[str, Callable[..., Seconds]] = {
 def draw_requests(traffic: Traffic) -> RequestTrace:
     """The requests of checked `traffic`: a trace file's, or drawn from its seed.
 
-    Raises:
-        SpecError: a file or a value that cannot be.
+    Raises: SpecError: a file or a value that cannot be.
     """
     if traffic.trace is not None:
         return _replayed_requests(traffic, traffic.trace)
