@@ -34,49 +34,32 @@ class Traffic(Spec):
     """
 
     trace: Path | None = _traffic(
-        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...",
-    )
+        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...")
     scale: float = _traffic("--scale", options.COUNT, "Replay the trace so many times as fast.", default=1.0)
     rate: float | None = same(RequestSpec, "rate")
-    arrivals: str = _traffic(
-        "--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
+    arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
         "How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
-        default=DEFAULT_ARRIVALS,
-    )
-    duration_s: float | None = _traffic(
-        "--duration", options.SECONDS, "Requests come this long (default: 10 min).",
-    )
+        default=DEFAULT_ARRIVALS)
+    duration_s: float | None = _traffic("--duration", options.SECONDS, "Requests come this long (default: 10 min).")
     requests: int | None = _traffic(
-        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.",
-    )
-    burstiness: float | None = _traffic(
-        "--burstiness", options.quantity("x", units.parse_count, high=100.0),
-        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.",
-    )
-    peak: float | None = _traffic(
-        "--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
-        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.",
-    )
+        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.")
+    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, high=100.0),
+        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.")
+    peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
+        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.")
     peak_hour: float | None = _traffic("--peak-hour", options.HOUR, "Of diurnal arrivals (default: 14).")
     weekend: float | None = _traffic(
-        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.",
-    )
+        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.")
     users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0,
-    )
+        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0)
     together: bool = _traffic(
-        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False,
-    )
+        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
-    prefixes: int = _traffic(
-        "--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0,
-    )
-    prefix_tokens: int | None = _traffic(
-        "--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.",
-    )
+    prefixes: int = _traffic("--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0)
+    prefix_tokens: int | None = _traffic("--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
     # fmt: on
 
