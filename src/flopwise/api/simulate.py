@@ -157,16 +157,12 @@ def batch(
     inputs, outputs = (max(1, round(mean)) for mean in request.mean_lengths())
     job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
-    def machines_of(gpus: int) -> WorkerMachines:
-        return WorkerMachines(
-            spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, source.known),
-            on_demand=replace(machines, purchase="on_demand").cluster(gpus, source.known),
-            provider=machines.provider,
-            facts=source.known,
-        )
-
-    notes = (*native, *found.notes, *technique_assumptions(job))
-    return queue_answer(request, job, machines_of, notes, report)
+    gpus, known = job.num_gpus * request.workers, source.known
+    workers = WorkerMachines(
+        spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, known),
+        on_demand=replace(machines, purchase="on_demand").cluster(gpus, known), provider=machines.provider, facts=known,
+    )  # fmt: skip
+    return queue_answer(request, job, workers, (*native, *found.notes, *technique_assumptions(job)), report)
 
 
 def resolve(

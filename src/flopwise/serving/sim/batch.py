@@ -91,10 +91,8 @@ class BatchQueue:
 
         Source: definition. Assumes: a worker's requests began at different times.
         """
-        if self.checkpoint_every_s is None:
-            return self._unsaved_s(worked_s)
         every = self.checkpoint_every_s
-        return self._unsaved_s(np.minimum(worked_s % (every + self.checkpoint_s), every))
+        return self._unsaved_s(worked_s if every is None else np.minimum(worked_s % (every + self.checkpoint_s), every))
 
     def _unsaved_s(self, since_s: Seconds) -> Seconds:
         """Work in requests in flight that was done within the last `since_s`."""
@@ -107,8 +105,7 @@ class BatchQueue:
     @property
     def most_lost_s(self) -> float:
         """The most that one interruption sends back."""
-        every = self.checkpoint_every_s
-        return float(self._unsaved_s(np.asarray(math.inf if every is None else every)))
+        return float(self._unsaved_s(np.asarray(self.checkpoint_every_s or math.inf)))
 
 
 def _within(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
@@ -166,7 +163,7 @@ def on_demand(queue: BatchQueue, workers: int | None = None) -> tuple[float, flo
 
     Source: definition: the boot, then all workers at their rate. Assumes: nothing is saved on the way.
     """
-    count = queue.workers if workers is None else workers
+    count = workers or queue.workers
     seconds = queue.boot_s + queue.requests / (queue.requests_per_s * count)
     return seconds, count * seconds / HOUR_S * queue.on_demand_usd_per_hour
 
@@ -210,12 +207,12 @@ def simulate_queue(
             f"{queue.boot_s:.3g} s and has requests {queue.flight_s:.3g} s in flight: the queue never empties; use "
             "on-demand workers, or save progress more often"
         )
-    found = []
-    for trial in range(trials):
-        found.append(_trial(replace(queue, requests_per_s=queue.requests_per_s * float(factors[trial])), rng))
+    rows = []
+    for trial, factor in enumerate(factors.tolist(), 1):
+        rows.append(_trial(replace(queue, requests_per_s=queue.requests_per_s * factor), rng))
         if report is not None:
-            report(trial + 1, trials)
-    seconds, usd, interruptions, fell_back = (np.array(column) for column in zip(*found, strict=True))
+            report(trial, trials)
+    seconds, usd, interruptions, fell_back = (np.array(column) for column in zip(*rows, strict=True))
     return BatchOutcome(
         seconds=seconds, usd=usd, interruptions=interruptions, fell_back=fell_back, deadline_s=queue.deadline_s
     )
@@ -228,9 +225,8 @@ def _trial(queue: BatchQueue, rng: Rng) -> tuple[float, float, int, bool]:
     for span in _spans(queue, goal):
         lives.extend(span)
         line = lives.progress()
-        end, switch = _reaches(line, goal), None
-        if queue.fallback_workers:
-            switch = _switch_s(queue, line, goal)
+        end = _reaches(line, goal)
+        switch = _switch_s(queue, line, goal) if queue.fallback_workers else None
         if switch is not None and (end is None or switch < end):
             if switch + queue.boot_s <= span:
                 return _fallen_back(queue, lives, switch, end, goal)
@@ -270,11 +266,8 @@ class _Lives:
         whole, rest = divmod(queue.workers, queue.workers_per_instance)
         self.size = np.array([[queue.workers_per_instance]] * whole + [[rest]] * (rest > 0), dtype=np.float64)
         self.starts = np.zeros(self.size.shape)
-        self.ends = self._lives(1)
-
-    def _lives(self, count: int) -> Seconds:
-        rate, shape = self.queue.interruptions_per_s, (len(self.size), count)
-        return np.full(shape, np.inf) if rate == 0 else self.rng.exponential(1.0 / rate, shape)
+        rate = queue.interruptions_per_s
+        self.ends = rng.exponential(1.0 / rate, self.starts.shape) if rate else np.full(self.starts.shape, np.inf)
 
     def extend(self, until_s: float) -> None:
         """Draw lives until every instance's last one ends at `until_s` or later."""
@@ -283,7 +276,7 @@ class _Lives:
         cycle = 1.0 / self.queue.interruptions_per_s + self.queue.replace_s
         while (last := self.ends[:, -1:]).min() < until_s:
             more = 4 + math.ceil((until_s - float(last.min())) / cycle * 1.2)
-            life = self._lives(more)
+            life = self.rng.exponential(1.0 / self.queue.interruptions_per_s, (len(self.size), more))
             away = self.rng.exponential(self.queue.replace_s, life.shape) if self.queue.replace_s else 0.0
             ends = last + np.cumsum(life + away, axis=1)
             self.starts = np.concatenate([self.starts, ends - life], axis=1)
@@ -404,14 +397,13 @@ class WorkerMachines:
 def queue_answer(
     request: BatchRequest,
     job: ServeJob,
-    machines_of: Callable[[int], WorkerMachines],
+    machines: WorkerMachines,
     notes: tuple[str, ...],
     report: Callable[[int, int], None] | None = None,
 ) -> BatchAnswer:
     """The queue worked off by replicas of `job`, with as many requests in flight as their memory holds.
 
-    `machines_of` gives the machines of a number of devices. Each trial draws the lives of the workers and, from the
-    measured errors of predicted throughput, a rate.
+    Each trial draws the lives of the workers and, from the measured errors of predicted throughput, a rate.
 
     Raises:
         InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
@@ -424,10 +416,12 @@ def queue_answer(
     if request.workers * worker.max_concurrency > request.queue:
         worker = estimate(replace(job, concurrency=-(-request.queue // request.workers)))
     job = worker.job
-    machines = machines_of(job.num_gpus * request.workers)
     interruptions_per_s, spot_notes = _interruptions(request, machines)
     queue = _queue(request, worker, interruptions_per_s, machines)
-    outcome, row = _trials(queue, worker, request, request.trials, report)
+    outcome, own = _trials(queue, worker, request, request.trials, report)
+    counts = {max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers}
+    trials = min(request.trials, SWEEP_TRIALS)
+    others = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in sorted(counts)]
     slow = worker.throughput.band.quantile(1.0 - CONFIDENCE)
     fewest = fewest_on_demand(replace(queue, requests_per_s=queue.requests_per_s * slow))
     return BatchAnswer(
@@ -438,7 +432,7 @@ def queue_answer(
         long_run_frac=long_run_frac(queue),
         on_demand=_constant_workers("on demand", queue, worker, queue.workers),
         fewest_on_demand=None if fewest is None else _constant_workers("on demand, the fewest", queue, worker, fewest),
-        sweep=_sweep(queue, worker, request, row),
+        sweep=tuple(sorted([own, *others], key=lambda row: row.workers)),
         priced=machines.spot.usd_per_gpu_hour is not None and machines.on_demand.usd_per_gpu_hour is not None,
         settings=_settings(job, queue, request, machines),
         assumptions=tuple(dict.fromkeys((*notes, *job.cluster.assumptions, *spot_notes, *_guesses(request)))),
@@ -488,7 +482,7 @@ def _queue(request: BatchRequest, worker: ServeEstimate, rate: float, machines: 
 def _speed_factors(worker: ServeEstimate, count: int) -> list[float]:
     """True over predicted throughput: evenly spread shares of the measured errors, as far as physics allows."""
     band, most = worker.throughput.band, worker.throughput.bound
-    ceiling = float("inf") if most is None else most / worker.requests_per_s
+    ceiling = math.inf if most is None else most / worker.requests_per_s
     return [min(band.quantile((place + 0.5) / count), ceiling) for place in range(count)]
 
 
@@ -513,16 +507,6 @@ def _trials(
         mean_usd=float(outcome.usd.mean()) if priced else None,
     )
     return outcome, row
-
-
-def _sweep(
-    queue: BatchQueue, worker: ServeEstimate, request: BatchRequest, own: WorkersForecast
-) -> tuple[WorkersForecast, ...]:
-    """Other numbers of spot workers beside the one asked for."""
-    counts = sorted({max(1, round(request.workers * factor)) for factor in SWEEP} - {request.workers})
-    trials = min(request.trials, SWEEP_TRIALS)
-    rows = [_trials(replace(queue, workers=count), worker, request, trials)[1] for count in counts]
-    return tuple(sorted([own, *rows], key=lambda row: row.workers))
 
 
 def _constant_workers(name: str, queue: BatchQueue, worker: ServeEstimate, workers: int) -> WorkersForecast:
@@ -570,15 +554,11 @@ def _settings(
     )
 
 
-def _guesses(request: BatchRequest) -> tuple[str, ...]:
+def _guesses(request: BatchRequest) -> Iterator[str]:
     """What is assumed where nothing is said."""
-    guesses = []
     if request.cold_start is None:
-        guesses.append("a worker starts as its engine does, weights read from local storage (--cold-start)")
+        yield "a worker starts as its engine does, weights read from local storage (--cold-start)"
     if request.replace_s is None:
-        guesses.append(f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)")
-    return (
-        *guesses,
-        "all spot machines are there at the start; the lives of instances are exponential and independent",
-        "trials differ in interruptions and, together, in the measured error of predicted throughput",
-    )
+        yield f"another spot machine is found after {format_seconds(REPLACE_S)} on average (--replace)"
+    yield "all spot machines are there at the start; the lives of instances are exponential and independent"
+    yield "trials differ in interruptions and, together, in the measured error of predicted throughput"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.lengths import Lengths, empirical
+from flopwise.serving.sim.lengths import Lengths, Tokens
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import RequestTrace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
@@ -203,6 +203,17 @@ def draw_requests(traffic: Traffic) -> RequestTrace:
     prefix = rng.integers(0, traffic.prefixes, count)
     shared = np.full(count, traffic.prefix_tokens)
     return trace(arrival_s, prompts + shared, outputs, prefix=prefix, prefix_tokens=shared)
+
+
+def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
+    """Pairs of prompt and answer drawn together, with replacement, from measured ones; shapes (count,).
+
+    Source: bootstrap. Raises: SpecError: no pairs, or columns of different lengths.
+    """
+    if not len(prompts) or len(prompts) != len(outputs):
+        raise SpecError(f"{len(prompts)} prompts and {len(outputs)} answers: an empirical distribution needs pairs")
+    rows = rng.integers(0, len(prompts), count)
+    return np.asarray(prompts)[rows], np.asarray(outputs)[rows]
 
 
 def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
