@@ -91,8 +91,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
         from flopwise.training.explain import train_figure
 
         return train_figure(answer.estimate)
-    from flopwise.serving.explain import serve_figure
-    from flopwise.serving.explain_techniques import cold_start_figure
+    from flopwise.serving.explain import cold_start_figure, serve_figure
 
     return serve_figure(answer.estimate, cold_start_figure(answer.cold_start))
 

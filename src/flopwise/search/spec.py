@@ -13,8 +13,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FileFormat, Kind, Spec, option, same
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import RequestSpec, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.spec import LORA_RANK, DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import parse_share
 
