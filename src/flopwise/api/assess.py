@@ -49,7 +49,7 @@ def assess_with_plans(
 ) -> Assessed:
     """The assessment, as `assess` gives it, with the plan of each workload for `flopwise.report.write.write_report`."""
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.assess import assess_with_plans as fleet_assessment
+    from flopwise.fleet.assess import assess as fleet_assessment
     from flopwise.fleet.read import fleet_from, load_fleet
 
     day = _day(today)

@@ -101,7 +101,7 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.provenance import derived, given
 
     if answer.training is not None:
-        from flopwise.training.memory_figures import step_memory_figure
+        from flopwise.training.explain import step_memory_figure
 
         held = step_memory_figure(answer.model, *answer.training)
     else:

@@ -14,7 +14,8 @@ import numpy as np
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
-from flopwise.cost.rates import PRECISIONS, precision
+from flopwise.cost.precisions import PRECISIONS
+from flopwise.cost.rates import precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs

@@ -11,8 +11,7 @@ from flopwise.cli.render import Screen, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
-    from flopwise.fleet.onprem import AgainstCloud
-    from flopwise.fleet.own_hour import OwnPrice
+    from flopwise.fleet.onprem import AgainstCloud, OwnPrice
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
 SHOWN: dict[str, Callable[[float], str]] = {
