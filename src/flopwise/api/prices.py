@@ -128,11 +128,7 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
 
 
 def own_prices(
-    gpu: str | None = None,
-    *,
-    utilisation: float = 0.6,
-    facts: str | Path | None = None,
-    **keywords: Any,
+    gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **keywords: Any
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 

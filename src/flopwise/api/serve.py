@@ -128,11 +128,7 @@ def serve(
 
 
 def replica_job(
-    model: Model,
-    deployment: ServingSpec,
-    machines: MachineSpec,
-    techniques: TechniqueRequest,
-    source: SourceSpec,
+    model: Model, deployment: ServingSpec, machines: MachineSpec, techniques: TechniqueRequest, source: SourceSpec
 ) -> tuple[ServeJob, tuple[str, ...]]:
     """One replica of a deployment, without its load, and what was assumed of its format.
 

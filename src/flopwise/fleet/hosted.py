@@ -150,7 +150,7 @@ def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> MonthlyTokens | Non
         requests = None if workload.requests is None else workload.requests * (job.runs_per_month or 1.0)
     else:
         rate = workload.requests_per_s
-        requests = None if rate is None else rate / workload.arriving.peak * job.hours_per_month * HOUR_S
+        requests = None if rate is None else rate / workload.peak * job.hours_per_month * HOUR_S
     if requests is None:
         return None
     return MonthlyTokens(

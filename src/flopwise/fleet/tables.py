@@ -264,5 +264,5 @@ def _against_api(offer: ApiOffer, option: MonthlyOption, workload: Resolved) -> 
     month = option.usd * HOURS_PER_MONTH / option.paid_hours / units
     return break_even(
         offer.price, month, rate * workload.output_tokens / units,
-        inputs_per_output=workload.input_tokens / workload.output_tokens, fill_frac=1.0 / workload.arriving.peak,
+        inputs_per_output=workload.input_tokens / workload.output_tokens, fill_frac=1.0 / workload.peak,
     )  # fmt: skip

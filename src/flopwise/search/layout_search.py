@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.facts.architecture import Model
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
@@ -44,8 +46,6 @@ from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
 
 if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
     from flopwise.search.nodes import NodeKind
 
 Floats = NDArray[np.floating[Any]]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
+from flopwise.search.nodes import NodeKind
 from flopwise.training.layout import Layout
 from flopwise.training.memory import host_bytes
 from flopwise.training.offload import passes_transfer_s
 from flopwise.training.offloaded_activations import moved_bytes
 from flopwise.training.stages import mode_index
-
-if TYPE_CHECKING:
-    from flopwise.search.nodes import NodeKind
 
 ACTIVATIONS = ("activations",)
 OFFLOADS = (

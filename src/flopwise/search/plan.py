@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.ops.columns import keep_freed_memory
-from flopwise.search.answer import Plan
-from flopwise.search.plan_draft import PlanDraft
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.workload import Resolved
+from flopwise.search.answer import Plan, PlanDraft
+from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
@@ -80,11 +77,7 @@ def plan(
         draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)} | {
         "ruled_out": draft.ruled_out.rows(),
-        "assumptions": [
-            *model.notes,
-            *draft.assumptions,
-            *facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN]),
-        ],
+        "assumptions": [*model.notes, *draft.assumptions, *facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])],
     }
     return Plan(
         workload=dict(workload.written),

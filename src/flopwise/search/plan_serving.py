@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.search.answer import Candidate, PlanDraft
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, node_kinds, nodes_with_engine
-from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.serving_floors import floors, format_on, tokens_per_decode_step, weights_read_s
-from flopwise.search.serving_levers import levers
+from flopwise.search.serving_analysis import (
+    floors,
+    format_on,
+    levers,
+    stepped,
+    target_costs,
+    tokens_per_decode_step,
+    weights_read_s,
+)
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
+from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
 NEAREST = 3
@@ -208,7 +210,7 @@ def _picks(
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
     """What is assumed where the workload says nothing."""
-    limits, flow, texts = workload.limits, workload.arriving, list[str]()
+    limits, flow, texts = workload.limits, workload, list[str]()
     if limits.engine is None:
         texts.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):

@@ -6,16 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.search.answer import Candidate
-
-if TYPE_CHECKING:
-    from flopwise.search.nodes import NodeKind, Priced
-    from flopwise.search.workload import Resolved
+from flopwise.search.nodes import NodeKind, Priced
+from flopwise.search.workload import Resolved
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flopwise.cost.energy import facility_joules
+from flopwise.cost.intervals import ErrorBand
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import CacheFormat
+from flopwise.facts.offers import Offer
+from flopwise.search.answer import Candidate
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, replica_job, with_facts
-from flopwise.search.nodes import offer_cluster
+from flopwise.search.nodes import NodeKind, Priced, offer_cluster
 from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.search.spec import Latency
+from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.cost.intervals import ErrorBand
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.formats import CacheFormat
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
-    from flopwise.search.nodes import NodeKind, Priced
-    from flopwise.search.spec import Latency
-    from flopwise.search.workload import Resolved
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""

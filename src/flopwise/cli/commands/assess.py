@@ -15,10 +15,7 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
 
 
-@options.command(
-    "assess",
-    "flopwise assess examples/textnlp.yaml -o build/textnlp-report",
-)
+@options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report")
 @options.argument("fleet", FILE)
 @add("-o --output", FILE, "Write the report into this folder.")
 @add("--compare", FILE, "Say what changed since an earlier report (folder or JSON).", field="old")

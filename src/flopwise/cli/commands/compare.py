@@ -70,13 +70,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @add("--growth", CHANGE, "Traffic that each month adds, such as 5%; from -0.99 to 1.", field="growth_frac", default=0.0)
 @declared(Traffic, "peak", section="")
 @add("--months", whole(high=120), "How far to look.", default=12)
-@add(
-    "--way",
-    choice("api", "open", "finetune", "pretrain"),
-    "Only this way.",
-    field="ways",
-    repeated=True,
-)
+@add("--way", choice("api", "open", "finetune", "pretrain"), "Only this way.", field="ways", repeated=True)
 @add(
     "--api",
     name("api"),

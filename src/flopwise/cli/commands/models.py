@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from flopwise.ops.model_card import Counts, ModelCard
 
 
-@options.command(
-    "models",
-    "flopwise models --family llama",
-    "flopwise models Llama-3.1-8B --batch 1 --seq 8192",
-)
+@options.command("models", "flopwise models --family llama", "flopwise models Llama-3.1-8B --batch 1 --seq 8192")
 @options.argument("name", required=False)
 @declared(SharedSpec, "batch")
 @declared(DataSpec, "seq", section="")
