@@ -21,7 +21,7 @@ the [JSON Schema](fleet.schema.json).
 BEFORE, AFTER = (
     ((spec.Fleet, "The file"), (spec.Hours, "`environments.NAME`, and `hours` of a workload"),
      (spec.Policies, "`policies`"), (spec.Quota, "`policies.quotas`, each"), (spec.Backup, "`policies.backup`"),
-     (spec.Spreads, "`policies.scenarios`")),
+     (spec.MonthSpreads, "`policies.scenarios`")),
     ((spec.Workstations, "`machines`"), (spec.Volumes, "`volumes`"), (spec.OwnMachines, "`own_machines`, each"),
      (spec.SiteFigures, "`own_machines`: `site`")),
 )  # fmt: skip

@@ -140,7 +140,7 @@ def test_unknown_names_come_with_the_nearest(facts: Facts, change: dict[str, Any
 
 
 def test_growth_without_end_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"growth_per_month: 1000% is out of range; allowed: 0 to 1"):
+    with pytest.raises(SpecError, match=r"growth_per_month: 1000% is out of range; allowed: 0 or more, up to 1"):
         fleet_from({"name": "f", "workloads": [DESKS], "policies": {"growth_per_month": "1000%"}})
 
 

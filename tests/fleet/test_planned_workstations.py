@@ -89,7 +89,7 @@ def test_where_nothing_is_left_the_constraint_is_named(constraints: dict[str, An
 def test_what_nothing_on_offer_has_is_told_as_that(facts: Facts) -> None:
     job = {"name": "d", "task": "develop", "machines": {"count": 3, "memory": "9TB"}}
     [item] = planned_workloads(fleet_from({"name": "f", "workloads": [job]}), facts)
-    assert item.reasons[0].startswith("no machine on offer has 1 accelerator of 9TB and a known price; the largest")
+    assert item.reasons[0].startswith("no machine on offer has 1 accelerator of 9.00 TB and a known price; the largest")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_bomb_of_aliases_is_refused_at_its_line() -> None:
 
 
 def test_the_schema_names_every_key() -> None:
-    job = schema()["$defs"]["Job"]["properties"]
+    job = schema()["properties"]["workloads"]["items"]["properties"]
     assert {"name", "task", "traffic", "residency", "tags", "backup", "volumes"} <= set(job)
 
 

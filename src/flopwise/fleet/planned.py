@@ -319,7 +319,7 @@ def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
             refused[name] = refused.get(name, 0) + 1
     if refused:
         values = {name: getattr(job.spec.constraints, name) for name in refused}
-        texts = {n: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for n, v in values.items()}
+        texts = {n: ", ".join(map(str, v)) if isinstance(v, tuple) else f"{v:g}" for n, v in values.items()}
         return [
             f"{count} offers that would do: not within constraints.{name} ({texts[name][:120]})"
             for name, count in refused.items()
