@@ -258,28 +258,32 @@ def defaults_of(spec: type) -> Mapping[str, Any]:
     return _DEFAULTS[spec]
 
 
-def said(spec: Any) -> list[str]:
-    """The options of a spec that say something else than what holds anyway."""
+def changed(spec: Any) -> list[str]:
+    """The options of a spec that are not at their defaults."""
     return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
 
 
-def take(keywords: Mapping[str, Any], *specs: Any) -> tuple[Any, ...]:
-    """`specs`, each with those `keywords` that are its fields; None says nothing.
+def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
+    """The `specs` of a question: each the one that `options` hold whole, under any name, with its single options.
+
+    An option of None says nothing.
 
     Raises:
-        SpecError: a keyword that none of them has; names the nearest.
+        SpecError: an option that none of them has; names the nearest.
     """
-    known = [defaults_of(type(spec)).keys() for spec in specs]
-    every = list(dict.fromkeys(name for names in known for name in names))
-    for given in keywords:
-        if given not in every:
-            near = nearest_names(given, every)
+    whole = {type(value): value for value in options.values() if type(value) in specs}
+    single = {name: value for name, value in options.items() if type(value) not in whole}
+    every = list(dict.fromkeys(name for spec in specs for name in defaults_of(spec)))
+    for name in single:
+        if name not in every:
+            near = nearest_names(name, every)
             nearest = f"nearest: {near[0]}; " if near else ""
-            raise SpecError(f"unknown argument {given!r}; {nearest}there are {', '.join(every)}")
-    values = {given: value for given, value in keywords.items() if value is not None}
+            raise SpecError(f"unknown argument {name!r}; {nearest}there are {', '.join(every)}")
     return tuple(
-        replace(spec, **{n: v for n, v in values.items() if n in names})
-        for spec, names in zip(specs, known, strict=True)
+        replace(
+            whole.get(spec) or spec(), **{n: v for n, v in single.items() if v is not None and n in defaults_of(spec)}
+        )
+        for spec in specs
     )
 
 

@@ -128,12 +128,12 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
 
 
 def own_prices(
-    gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **keywords: Any
+    gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **options: Any
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
-    Further keywords are options of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as
-    usual of a building of one's own, or of rented rooms.
+    `options` are those of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as usual of a
+    building of one's own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
@@ -145,5 +145,5 @@ def own_prices(
     from flopwise.fleet.spec import SiteFigures
     from flopwise.options import take
 
-    (figures,) = take(keywords, SiteFigures())
+    (figures,) = take(options, SiteFigures)
     return hourly_prices(load_facts(facts), site(figures, "site"), utilisation, gpu)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.errors import InfeasibleError
 from flopwise.facts.architecture import Model
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
@@ -39,11 +40,20 @@ from flopwise.search.space import (
 from flopwise.training.estimate import step_watts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoint_bytes, goodput_frac
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Inner, Layout, Recipe
-from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
+from flopwise.training.layout import RECOMPUTE, Inner, Layout, Recipe
+from flopwise.training.memory import (
+    FITS_WITH,
+    allocated_and_states,
+    confident_capacity_bytes,
+    memory_band,
+    reported_bytes,
+    step_memory,
+    tensor_bytes,
+)  # fmt: skip
 from flopwise.training.offload import passes_transfer_s
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
+from flopwise.units import format_percent
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
@@ -398,6 +408,35 @@ def _meter_watts(search: LayoutSearch, node: NodeKind, table: StepTable | None, 
     memory_s = search.recipe.global_batch / (layout.dp * layout.micro_batch) * table.memory_s[degree, inner]
     drawn = step_watts(device.tdp_w, parts, memory_s)
     return np.asarray(facility_joules(device, layout.num_gpus, drawn, 1.0))
+
+
+def best_layout(
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
+) -> tuple[Layout, str]:
+    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
+
+    Raises:
+        InfeasibleError: the global batch does not divide over the GPUs in any layout.
+    """
+    mode = None if recompute is None else RECOMPUTE.index(recompute)
+    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    if best is None:
+        batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
+        if micro_batch and batch % micro_batch:
+            raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
+        each = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        wanted = f"a global batch of {batch:,} sequences{each}"
+        raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {wanted}; give a multiple of {unit:,}")
+    layout, tried, fitting = best
+    sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
+    if fitting:
+        return layout, f"fastest of {tried:,} layouts, {fitting:,} of which fit {sure} or more"
+    device = cluster.accelerator
+    needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
+    if needs > capacity:
+        return layout, f"least memory of {tried:,} layouts, none of which fits"
+    odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
+    return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, none of which fits {sure}"
 
 
 def fastest_layout(

@@ -97,7 +97,7 @@ class TechniqueRequest(Spec):
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return bool(options.said(self))
+        return bool(options.changed(self))
 
     @property
     def draft_name(self) -> str | None:

@@ -98,7 +98,7 @@ def _forward(other: options.Command, arguments: list[str]) -> None:
 
 def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Explain the answer to another command's question, whose options are parsed as it parses them."""
-    from flopwise.api.explain import explained
+    from flopwise.api.explain import explanation
 
     module = import_module(f"flopwise.cli.commands.{question}")
     here = click.get_current_context()
@@ -107,5 +107,5 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         here.meta["flopwise.json"] = wants_json
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
-        found = explained(module.question(**given))
+        found = explanation(module.question(**given))
     options.answer(lambda: view.document(found), lambda paper: view.lines(found, depth, paper))

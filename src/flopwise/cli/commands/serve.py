@@ -45,7 +45,7 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     does not sustain --rate, is estimated all the same; the exit code is then 1.
     """
     if sweep is not None:
-        from flopwise.api.serve_sweep import serve_sweep
+        from flopwise.api.serve import serve_sweep
 
         options.refuse(["explain"], "of one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, **options.values(given))

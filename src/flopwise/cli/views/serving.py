@@ -13,8 +13,7 @@ from flopwise.cli.views import parts
 from flopwise.cli.views.training import memory_document, memory_items
 
 if TYPE_CHECKING:
-    from flopwise.api.serve import ServeAnswer
-    from flopwise.api.serve_sweep import ServeSweep
+    from flopwise.api.serve import ServeAnswer, ServeSweep
     from flopwise.serving.job import Ranged
     from flopwise.serving.load_curve import SweepPoint
 
@@ -29,7 +28,7 @@ AXES = {
 def document(answer: ServeAnswer) -> dict[str, Any]:
     """The answer as the JSON that scripts rely on; throughput of all replicas."""
     found, replicas = answer.estimate, answer.replicas
-    job, start, drafts = found.job, answer.cold_start, answer.speculation
+    job, start = found.job, answer.cold_start
     each_s = found.tpot_s if answer.keeps_up else None
     hourly = found.usd_per_hour
     return {
@@ -69,14 +68,7 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
             **picked(start, "storage weights_bound"),
             "read_bytes_per_node": start.read_bytes,
         },
-        "speculation": None
-        if drafts is None
-        else {
-            "draft": drafts.name,
-            "tokens_per_step": drafts.tokens_per_step,
-            "decode_speedup": drafts.speedup,
-            "pays_up_to": drafts.pays_up_to,
-        },
+        "speculation": answer.speculation,
         "prefill_gpus": job.techniques.prefill_gpus * replicas,
         "host_bytes": answer.host_bytes,
         "under_load": answer.under_load,
@@ -161,7 +153,7 @@ def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:
         far = f"pays up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never pays here"
-        gain = f"decoding {drafts.speedup:.2f} x as fast; {far}"
+        gain = f"decoding {drafts.decode_speedup:.2f} x as fast; {far}"
         rows.append(("speculation", f"{drafts.tokens_per_step:.2f} tokens a step, {gain}"))
     if answer.host_bytes:
         rows.append(("on the host", f"{units.format_bytes(answer.host_bytes)} of weights"))
@@ -208,8 +200,7 @@ def sweep_document(answer: ServeSweep) -> dict[str, Any]:
         **picked(answer, "axis points"),
         "saturation": None if answer.saturation is None else answer.saturation.value,
         "max_concurrency": answer.most_in_flight,
-        "settings": dict(answer.first.settings),
-        "assumptions": list(answer.assumptions),
+        **notes(answer.first),
     }
 
 
@@ -230,7 +221,7 @@ def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
     )  # fmt: skip
     yield _curve(answer, paper)
     yield _saturation(answer)
-    yield parts.assumption_list(answer.assumptions)
+    yield parts.assumption_list(answer.first.assumptions)
 
 
 def _point(p: SweepPoint) -> list[str]:
