@@ -178,12 +178,8 @@ def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) 
     from flopwise.provenance import render_tree
 
     paper = to or screen()
-    return plain_lines(render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode))
-
-
-def plain_lines(text: str) -> str:
-    """`text` line by line without control characters."""
-    return "\n".join(map(plain_text, text.split("\n")))
+    drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
+    return "\n".join(map(plain_text, drawn.split("\n")))
 
 
 def bars(rows: Sequence[tuple[str, float, str]], to: Screen | None = None, *, columns: int = 30) -> str:

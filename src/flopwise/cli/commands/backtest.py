@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
@@ -32,7 +32,7 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 @options.argument("kind")
 @options.argument("file", FILE)
 @add("--by", name("column"), "Split by this column of the file.", repeated=True)
-@declared(SourceSpec, "facts")
+@flags(SourceSpec, "facts")
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
@@ -43,7 +43,7 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
 
     with Progress(f"predicting {kind}") as progress:
         done = backtest(kind, file, facts=facts, progress=progress)
-    options.answer(lambda: document(done, by), lambda paper: _report(done, by, paper))
+    options.answer(done, lambda found, paper: _report(found, by, paper), lambda found: document(found, by))
 
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,48 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.cli import options
-from flopwise.cli.jsonout import picked
-from flopwise.cli.render import Screen, bars, heading, table
+from flopwise.cli.jsonout import attributes, entries, interval, notes
+from flopwise.cli.render import Screen, bars, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.api.memory import MemoryAnswer
-    from flopwise.api.serve import ServeAnswer
-    from flopwise.api.train import TrainAnswer
     from flopwise.cost.quick import QuickFormula
-    from flopwise.provenance import Figure
-
-
-def write_answer(
-    answer: TrainAnswer | ServeAnswer | MemoryAnswer,
-    document: Callable[[Any], dict[str, Any]],
-    lines: Callable[[Any, Screen], Iterator[str]],
-    *,
-    explained: bool,
-) -> None:
-    """Write the answer as JSON or as lines, with the tree of its figures where that was asked for."""
-
-    def text(paper: Screen) -> Iterator[str]:
-        from flopwise.api.explain import figure_of
-
-        yield from lines(answer, paper)
-        if explained:
-            yield tree((figure_of(answer),), paper)
-
-    def plain() -> dict[str, Any]:
-        if not explained:
-            return document(answer)
-        from flopwise.api.explain import figure_of
-        from flopwise.provenance import to_json
-
-        return document(answer) | {"provenance": [to_json(figure_of(answer))]}
-
-    options.answer(plain, text)
 
 
 def quick(rules: Iterable[QuickFormula]) -> list[dict[str, Any]]:
     """Rules of thumb as JSON."""
-    return [picked(rule, "name formula unit value estimate") | {"error": rule.error_frac} for rule in rules]
+    return [attributes(rule, "name formula unit value estimate") | {"error": rule.error_frac} for rule in rules]
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
@@ -88,14 +57,6 @@ def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], pape
     return bars(shown, paper)
 
 
-def tree(figures: Iterable[Figure], paper: Screen, *, depth: int | None = None) -> str:
-    """Where figures come from."""
-    from flopwise.provenance import render_tree
-
-    drawn = [render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode) for figure in figures]
-    return "\n\n".join([heading("Where the figures come from", paper), *drawn])
-
-
 def between(low: float, high: float, text: Callable[[float], str]) -> str:
     """The ends of an interval, in parentheses."""
     return f"({text(low)} to {text(high)} in 8 of 10 cases)"
@@ -118,3 +79,53 @@ def energy(joules: float | None) -> str | None:
     if joules is None:
         return None
     return f"{joules:,.3g} J" if joules < units.HOUR_S else units.format_joules(joules)
+
+
+def memory_document(answer: MemoryAnswer) -> dict[str, Any]:
+    """The memory as the JSON that scripts rely on."""
+    return {
+        "model": answer.model.name,
+        "task": answer.task,
+        "gpu": None if answer.accelerator is None else answer.accelerator.name,
+        **attributes(answer, "per_gpu_bytes low_bytes high_bytes"),
+        "items": entries(answer.items, "bytes"),
+        "worst_rank": answer.worst_rank,
+        "moments": entries(answer.moments, "bytes"),
+        **attributes(answer, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
+        "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in answer.remedies],
+        "interval": interval(answer.band),
+        **attributes(answer, "kv_capacity_tokens max_concurrency max_whole_contexts"),
+        "quick": quick(answer.quick),
+        **notes(answer),
+    }
+
+
+def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:
+    """Item by item with bars, the total against the device, and what would make it fit.
+
+    With `capacity` how many sequences the device holds.
+    """
+    gib = units.format_gib
+    rows = [(name, size, gib(size)) for name, size in answer.items if size > 0]
+    yield bars([*rows, ("total", answer.per_gpu_bytes, gib(answer.per_gpu_bytes))], paper)
+    total = f"{gib(answer.per_gpu_bytes)} {between(answer.low_bytes, answer.high_bytes, gib)}"
+    told: list[tuple[str, Any]] = [("total", total)]
+    if answer.moments:
+        (name, _), *others = answer.moments
+        backward = next(((n, b) for n, b in others if "backward" in n), None)
+        beside = "" if backward is None or "backward" in name else f"; {backward[0]}: {gib(backward[1])}"
+        told.append(("peak", f"{name}{beside}"))
+    if answer.host_bytes:
+        told.append(("in host memory", gib(answer.host_bytes)))
+    if answer.capacity_bytes is not None and answer.margin_bytes is not None:
+        told.append(("device", gib(answer.capacity_bytes)))
+        if answer.usable_bytes is not None and answer.usable_bytes != answer.capacity_bytes:
+            told.append(("the engine uses", gib(answer.usable_bytes)))
+        told.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
+    if capacity and answer.max_concurrency is not None:
+        cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens" if answer.kv_capacity_tokens is not None else ""
+        told.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
+    yield pairs(told, paper)
+    if answer.remedies:
+        changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]
+        yield table(["change", ">saves", "enough"], changes, paper)
