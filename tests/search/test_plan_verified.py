@@ -16,9 +16,9 @@ from flopwise.search.deployments import DEGREES, deployments, least_prompt_s, re
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.rank import Pick
-from flopwise.search.serving_analysis import floors, stepped, weights_read_s
+from flopwise.search.serving_analysis import floors, ladder_step, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.verify import Simulator, batch_requests, simulated_odds, verified
+from flopwise.search.verify import Simulator, batch_requests, simulated_odds, simulated_trial
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
@@ -93,10 +93,10 @@ def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
     picks = []
     for option in options(workload):
         met = option.odds()
-        rows = option.allowed(met)
+        rows = option.allowed_rows(met)
         if rows.size:
             picks.append(Pick(option, int(rows[option.score[rows].argmin()]), met))
-    held = [done for pick in picks[:4] if not (done := verified(pick, Simulator(workload))).failed]
+    held = [done for pick in picks[:4] if not (done := simulated_trial(pick, Simulator(workload))).failed]
     assert held
     for done in held:
         fresh = Simulator(workload, seed=7).run(done.pick.option, done.pick.row)
@@ -215,7 +215,7 @@ def test_a_relaxed_target_never_costs_more() -> None:
 
 @pytest.mark.parametrize(("value", "up", "to"), [(0.03, 1, 0.05), (0.05, -1, 0.03), (1.0, 1, 1.5), (1.0, -1, 0.75)])
 def test_steps_of_the_ladder(value: float, up: int, to: float) -> None:
-    assert stepped(value, up) == pytest.approx(to)
+    assert ladder_step(value, up) == pytest.approx(to)
 
 
 def test_impossible_targets_name_the_floor_that_forbids_them() -> None:

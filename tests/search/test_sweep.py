@@ -114,7 +114,7 @@ def test_plans_are_those_of_single_workloads() -> None:
         assert one.plan is not None
         assert one.plan.plans == alone.plans
         assert one.plan.front == alone.front
-    assert found.evaluated == sum(p.plan.evaluated for p in found.planned if p.plan is not None)
+    assert found.num_evaluated == sum(p.plan.evaluated for p in found.planned if p.plan is not None)
 
 
 def test_what_cannot_be_is_told_and_the_others_are_planned() -> None:

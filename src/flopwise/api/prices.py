@@ -47,12 +47,9 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         "spot interruptions": [record.date for record in known.spot_records],
     }
     return PriceAges(
-        today=on.isoformat(),
-        most_days=limit,
-        providers=tuple(ages(known.offers, on, limit)),
-        imported=tuple(list_prices()),
-        book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
-    )
+        today=on.isoformat(), most_days=limit, providers=tuple(ages(known.offers, on, limit)),
+        imported=tuple(list_prices()), book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
+    )  # fmt: skip
 
 
 def stale_notes(

@@ -12,7 +12,7 @@ import click
 from flopwise import options
 from flopwise.cli.render import Screen, heading, screen, tree, write
 from flopwise.errors import SpecError
-from flopwise.options import FLAG, Kind, Option, OptionError, name
+from flopwise.options import FLAG, Option, OptionError, ValueKind, name
 
 if TYPE_CHECKING:
     from flopwise.provenance import Figure
@@ -28,7 +28,7 @@ V = TypeVar("V")
 class Value(_ParamType):
     """What people write behind a flag, read as its declared kind."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueKind) -> None:
         """`kind.metavar` stands in the help."""
         self.kind, self.name = kind, kind.metavar
 
@@ -38,7 +38,7 @@ class Value(_ParamType):
         return self.kind.parse(value, spelling(param))
 
 
-class Written(Value):
+class FileValue(Value):
     """A value that goes into a file: it is checked, and quantities with units stay as people write them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -69,11 +69,11 @@ def spelling(param: click.Parameter | None) -> str:
 
 
 def flag(
-    field: str, declared: Option, default: Any = None, *, required: bool = False, written: bool = False
+    field: str, declared: Option, default: Any = None, *, required: bool = False, for_file: bool = False
 ) -> Callable[[Function], Function]:
-    """The flag of an option, whose value is the parameter `field` of the command; `written`: as a file would say it."""
+    """The flag of an option, whose value is the parameter `field` of the command; `for_file`: as files say it."""
     kind = declared.kind
-    value = Written(kind) if written else Value(kind)
+    value = FileValue(kind) if for_file else Value(kind)
     if isinstance(default, float) and default.is_integer():
         default = int(default)  # as the help shows it
     no_default = default is options.NEEDED or default == ()
@@ -87,27 +87,27 @@ def flag(
 
 
 def add(
-    spelled: str, kind: Kind, text: str, *, field: str = "", default: Any = None, required: bool = False, **parts: Any
+    names: str, kind: ValueKind, text: str, *, field: str = "", default: Any = None, required: bool = False, **more: Any
 ) -> Callable[[Function], Function]:
-    """A flag that only one command has, by default of the parameter that is spelled so; `parts` are of the `Option`."""
-    declared = Option(flags=tuple(spelled.split()), kind=kind, help=text, **parts)
+    """A flag that only one command has, by default of the parameter of its name; `more` is of the `Option`."""
+    declared = Option(flags=tuple(names.split()), kind=kind, help=text, **more)
     longest = max(declared.flags, key=len).partition("/")[0]
     return flag(field or longest.lstrip("-").replace("-", "_"), declared, default, required=required)
 
 
 def flags(
-    spec: type, names: str = "", *, without: str = "", written: bool = False, **changes: Any
+    spec: type, names: str = "", *, without: str = "", for_file: bool = False, **changes: Any
 ) -> Callable[[Function], Function]:
     """The flags of a spec, in the order of its fields: those of `names`, or all but those `without`.
 
-    `written`: with values as a file would say them. `changes` are of the declarations: another section ...
+    `for_file`: with values as a file would say them. `changes` are of the declarations: another section ...
     """
     found, defaults = options.options_of(spec), options.defaults_of(spec)
     chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
 
     def decorate(function: Function) -> Function:
         for one in reversed(chosen):
-            function = flag(one, replace(found[one], **changes), defaults[one], written=written)(function)
+            function = flag(one, replace(found[one], **changes), defaults[one], for_file=for_file)(function)
         return function
 
     return decorate
@@ -179,7 +179,7 @@ def command(title: str, *examples: str) -> Callable[[Callable[..., None]], Comma
 
 
 def argument(
-    title: str, kind: Kind | None = None, *, required: bool = True, **changes: Any
+    title: str, kind: ValueKind | None = None, *, required: bool = True, **changes: Any
 ) -> Callable[[Function], Function]:
     """An argument, a name where no other kind is given; `changes` are of click's."""
     return click.argument(title, type=Value(kind or name(title, 4096)), required=required, **changes)

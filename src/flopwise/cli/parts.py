@@ -26,12 +26,15 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
     def shown(value: float | None, unit: str) -> str | None:
         return None if value is None else format_value(Figure("x", value, unit, kind="given"))
 
-    def signed(fraction: float | None) -> str | None:
+    def signed_percent(fraction: float | None) -> str | None:
         if fraction is None:
             return None
         return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
 
-    rows = [(r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed(r.error_frac)) for r in rules]
+    rows = [
+        (r.name, r.formula, shown(r.value, r.unit), shown(r.estimate, r.unit), signed_percent(r.error_frac))
+        for r in rules
+    ]
     return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""
 
 

@@ -111,7 +111,7 @@ def table(
     right = [headers[i].startswith(">") for i in kept]
     titles = [_title(headers[i]) for i in kept]
     cells = [[row[i] for i in kept] for row in cells]
-    widths = [widths[i] for i in kept] if paper.width is None else _fitted(titles, cells, right, paper.width)
+    widths = [widths[i] for i in kept] if paper.width is None else _column_widths(titles, cells, right, paper.width)
 
     def line(texts: Sequence[str], *, numbers: bool = True) -> str:
         places = zip(texts, widths, right, strict=True)
@@ -145,7 +145,9 @@ def _narrow(text: str, width: int, *, number: bool = False) -> str:
     return text[: width - 1] + "…"
 
 
-def _fitted(titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int) -> list[int]:
+def _column_widths(
+    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], limit: int
+) -> list[int]:
     """Widths of the columns such that a line has at most `limit` characters, if all of `NARROWEST` have as many."""
     contents = [max((len(row[i]) for row in cells), default=0) for i in range(len(titles))]
     widths = [max(len(title), content) for title, content in zip(titles, contents, strict=True)]

@@ -73,7 +73,7 @@ def fleet_from(data: dict[str, Any], where: str = "fleet") -> Platform:
 def _read(data: dict[str, Any], node: Any, where: str) -> Platform:
     source = FileSource(where, node)
     try:
-        return replace(resolved(FLEET_FILE.read(data)[0]), source=source, written=FLEET_FILE.written(data))
+        return replace(resolved(FLEET_FILE.parse(data)[0]), source=source, written=FLEET_FILE.without_defaults(data))
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
@@ -220,6 +220,6 @@ def _workload(job: Job, where: str) -> Resolved | None:
 
 def _keys(planned: Mapping[str, Any]) -> list[str]:
     """The keys of a workload: sections, and the keys within its constraints."""
-    written = WORKLOAD_FILE.written(planned)
+    written = WORKLOAD_FILE.without_defaults(planned)
     limits = written.pop("constraints", {})
     return [*written, *(f"constraints.{key}" for key in limits)]

@@ -81,7 +81,7 @@ class LayoutSearch:
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     reliability: Reliability = DEFAULT_RELIABILITY
 
-    def evaluated(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
+    def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
         found = []
         for family in self.space.families:
@@ -93,7 +93,9 @@ class LayoutSearch:
 
     def with_memory(self) -> LayoutSearch:
         """The same with the memory of its space evaluated."""
-        return replace(self, allocated_bytes=self.evaluated(lambda one: allocated_and_states(self.memory, one)[0]))
+        return replace(
+            self, allocated_bytes=self.bytes_by_family(lambda one: allocated_and_states(self.memory, one)[0])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,17 +368,12 @@ def timed_layouts(
         going.recompute_partly(table, undecided)
     found = going.rows(every=every)
     return TimedLayouts(
-        rows=(rows := found.row.astype(np.intp)),
-        step_s=found.step_s,
-        run_s=tokens / search.recipe.useful_tokens * found.run_s,
-        num_gpus=found.num_gpus.astype(np.int64),
+        rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
+        run_s=tokens / search.recipe.useful_tokens * found.run_s, num_gpus=found.num_gpus.astype(np.int64),
         memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
-        watts=_meter_watts(search, node, table, rows),
-        table=table,
-        considered=going.considered,
-        fitting=going.fitting,
+        watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
-    )
+    )  # fmt: skip
 
 
 def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:

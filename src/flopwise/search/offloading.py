@@ -33,7 +33,7 @@ def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
     if "activations" in parts and space.inner.tp.size:
         moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
     away = replace(search, space=space, moved_bytes=moved).with_memory()
-    return replace(away, host_bytes=away.evaluated(lambda layout: host_bytes(table, layout)))
+    return replace(away, host_bytes=away.bytes_by_family(lambda layout: host_bytes(table, layout)))
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

@@ -81,7 +81,7 @@ def plan(
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     parts |= {"ruled_out": draft.ruled_out.rows(), "assumptions": [*model.notes, *draft.assumptions, *remarks]}
     return Plan(
-        workload=dict(workload.written), task=workload.task, objective=workload.objective,
+        workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
 

@@ -20,8 +20,8 @@ from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheape
 from flopwise.search.serving_analysis import (
     floors,
     format_on,
+    ladder_step,
     levers,
-    stepped,
     target_costs,
     tokens_per_decode_step,
     weights_read_s,
@@ -137,7 +137,7 @@ def plan_serving(
             draft.fronts = _latency_fronts(options, workload)
     if plans:
         best, _ = plans[0]
-        draft.levers = levers(best.option, best.candidate(), draft)
+        draft.levers = levers(best.option, best.candidate(), draft.plans)
         draft.assumptions += _simulation_assumptions(draft, workload) if simulates else []
         return draft
     missed.sort(key=lambda entry: entry[0])
@@ -181,7 +181,7 @@ def _front(
         lambda option: (
             np.flatnonzero(option.num_gpus <= option.workload.max_gpus)
             if others is None
-            else option.allowed(option.odds(others))
+            else option.allowed_rows(option.odds(others))
         ),
     )
 
@@ -198,7 +198,7 @@ def _picks(
     missed: list[tuple[float, Pick[ServingOption]]] = []
     for option in options:
         odds = option.odds()
-        rows = option.allowed(odds)
+        rows = option.allowed_rows(odds)
         if rows.size:
             picks += [Pick(option, int(row), odds) for row in _best_rows(option, rows)]
         else:
@@ -284,7 +284,7 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
     """
     least: dict[int, float] = {}
     for option in options:
-        rows = option.allowed(option.odds())
+        rows = option.allowed_rows(option.odds())
         cost = float(option.cost_usd[rows].min(initial=np.inf))
         least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
@@ -309,7 +309,7 @@ def _options(
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)
-    limit_s = np.inf if target is None else stepped(target.seconds, 1)
+    limit_s = np.inf if target is None else ladder_step(target.seconds, 1)
     forms = list(dict.fromkeys(weights for weights, _ in wanted))
     read_s = {
         (id(n), form.name): 0.0 if target is None else weights_read_s(model, n, form) / each

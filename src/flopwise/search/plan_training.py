@@ -76,7 +76,7 @@ def plan_training(
     missed: list[tuple[float, Pick[TrainingOption]]] = []
     for option in options:
         odds = option.odds()
-        rows = option.allowed(odds)
+        rows = option.allowed_rows(odds)
         if not rows.size:
             short, row = option.nearest_miss()
             missed.append((short, Pick(option, row, odds)))
@@ -157,13 +157,9 @@ def _options(
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
         job = layout_search(
-            model,
-            recipe,
-            most=workload.max_gpus,
-            least=workload.min_gpus,
-            schedule=workload.training.schedule,
+            model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=workload.training.schedule,
             shard=workload.training.shard,
-        )
+        )  # fmt: skip
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)

@@ -1,10 +1,13 @@
-"""Lower bounds of latencies: reading the weights, computing a prompt at datasheet rates, starting every message."""
+"""What stands beside the plans of a service: what physics allows, what its targets cost, what single changes do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,11 @@ from flopwise.facts.architecture import Experts, Linear, Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.ops.tensors import active_parameters
-from flopwise.search.answer import Candidate, Floor, Lever, PlanDraft, TargetCost, device_levers
+from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
+    DEGREES,
     MAX_TP,
-    answers_in_one_pass,
+    Deployments,
     computed_prompt_tokens,
     deployments,
     least_prompt_s,
@@ -82,54 +86,36 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
 
     Source and assumptions: `weights_read_s`, `message_s` and `least_prompt_s`, at the tp that makes the sum least.
     """
-    each = tokens_per_decode_step(workload)
-    tpots: list[Floor] = []
-    ttfts: list[Floor] = []
-    for node in nodes:
-        for weights in wanted:
-            form = format_on(weights, node.cluster, workload.facts)
-            tp = np.unique(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
-            if not tp.size:
-                continue
-            read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp / each
-            links = message_s(model, node, tp) / each
-            at = int((read + links).argmin())
-            parts = {READING: float(read[at]), LINKS: float(links[at])}
-            tpots.append(_floor("tpot", workload.tpot, parts, node, weights, tp[at]))
-            links = links * each
-            try:
-                dtype = product_path(model, form, node.cluster.rates).dtype
-                compute = least_prompt_s(model, node, dtype, computed_prompt_tokens(workload), tp)
-            except MissingFactError:
-                continue
-            at = int((compute + links).argmin())
-            parts = {COMPUTING: float(compute[at]), LINKS: float(links[at])}
-            ttfts.append(_floor("ttft", workload.ttft, parts, node, weights, tp[at]))
-    found = []
-    if tpots and workload.tpot is not None:
-        found.append(min(tpots, key=lambda f: f.seconds))
-    if ttfts and workload.ttft is not None:
-        found.append(min(ttfts, key=lambda f: f.seconds))
-    if tpots and ttfts and workload.latency is not None:
-        found.append(_whole(workload, min(ttfts, key=lambda f: f.seconds), min(tpots, key=lambda f: f.seconds)))
+    each, best = tokens_per_decode_step(workload), dict[str, Floor]()
+    for node, weights in product(nodes, wanted):
+        form, device = format_on(weights, node.cluster, workload.facts), node.cluster.accelerator
+        tp = np.unique(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
+        if not tp.size:
+            continue
+        links = message_s(model, node, tp)
+        read = weights_read_s(model, node, form) * min(node.count, MAX_TP) / tp / each
+        lines = {"tpot": {READING: read, LINKS: links / each}}
+        with suppress(MissingFactError):
+            dtype = product_path(model, form, node.cluster.rates).dtype
+            compute = least_prompt_s(model, node, dtype, computed_prompt_tokens(workload), tp)
+            lines["ttft"] = {COMPUTING: compute, LINKS: links}
+        for target, columns in lines.items():
+            at = int(np.sum(list(columns.values()), axis=0).argmin())
+            parts = {name: float(column[at]) for name, column in columns.items()}
+            if target not in best or sum(parts.values()) < best[target].seconds:
+                limit = latency_targets(workload)[target]
+                best[target] = Floor(
+                    target=target, limit_s=0.0 if limit is None else limit.seconds, seconds=sum(parts.values()),
+                    parts=parts, gpu=device.name, instance=node.name,
+                    layout={"tp": int(tp[at]), "weights": weights.name},
+                )  # fmt: skip
+    found = [floor for floor in best.values() if latency_targets(workload)[floor.target] is not None]
+    if len(best) > 1 and workload.latency is not None:
+        found.append(_whole_floor(workload, best["ttft"], best["tpot"]))
     return found
 
 
-def _floor(
-    target: str, limit: Latency | None, parts: dict[str, float], node: NodeKind, weights: WeightFormat, tp: float
-) -> Floor:
-    return Floor(
-        target=target,
-        limit_s=0.0 if limit is None else limit.seconds,
-        seconds=sum(parts.values()),
-        parts=parts,
-        gpu=node.cluster.accelerator.name,
-        instance=node.name,
-        layout={"tp": int(tp), "weights": weights.name},
-    )
-
-
-def _whole(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
+def _whole_floor(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
     """The floor of a whole request: its prompt, and one step for each further token."""
     assert workload.latency is not None
     steps = workload.output_tokens - 1
@@ -149,11 +135,11 @@ NODES = 3
 """Kinds of machines, the cheapest ones, that another percentile is planned anew on."""
 NEAR = 1.5
 """Of machines that miss a target by no more than this factor."""
-Best = tuple[float, "ServingOption", int]
+Best = tuple[float, ServingOption, int]
 """Cost, option and row of a plan."""
 
 
-def stepped(value: float, up: int) -> float:
+def ladder_step(value: float, up: int) -> float:
     """The next step of the ladder above (`up` 1) or below (-1) a value."""
     decade = 10.0 ** math.floor(math.log10(value) + 1e-9)
     steps = [LADDER[-2] / 10 * decade, *(step * decade for step in LADDER), LADDER[1] * 10 * decade]
@@ -165,7 +151,7 @@ def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency |
     """(target, as it is, as it would be) of each step; None: without it."""
     for name, now in latency_targets(workload).items():
         if now is not None:
-            yield from ((name, now, Latency(now.percentile, stepped(now.seconds, up))) for up in (-1, 1))
+            yield from ((name, now, Latency(now.percentile, ladder_step(now.seconds, up))) for up in (-1, 1))
             if now.percentile in WEAKER:
                 yield name, now, Latency(WEAKER[now.percentile], now.seconds)
             yield name, now, None
@@ -177,8 +163,7 @@ def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[T
     A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
     What holds a percentile holds a weaker one.
     """
-    now = _cheapest(options, workload)
-    costs = []
+    now, costs = _cheapest(options, workload), []
     for name, target, moved in _moved_targets(workload):
         changed: dict[str, Any] = {name: moved}
         wanted = replace(workload, **changed)
@@ -186,18 +171,17 @@ def target_costs(options: Sequence[ServingOption], workload: Resolved) -> list[T
         if percentile == target.percentile:
             best = _cheapest(options, wanted)
         else:
-            plans = (_cheapest(_estimated_anew(options, wanted), wanted), now)
-            best = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0], default=None)
+            plans = filter(None, (_cheapest(_estimated_anew(options, wanted), wanted), now))
+            best = min(plans, key=lambda plan: plan[0], default=None)
         cost = None if best is None else best[0]
         saves = None if cost is None or now is None else now[0] - cost
-        costs.append(
-            TargetCost(
-                target=name, percentile=target.percentile, from_s=target.seconds, to_percentile=percentile,
-                to_s=None if moved is None else moved.seconds, cost_usd=cost, saves_usd=saves,
-                saves_frac=None if saves is None or now is None else saves / now[0],
-                instead="" if best is None else _plan_text(*best[1:]),
-            )
+        one = TargetCost(
+            target=name, percentile=target.percentile, from_s=target.seconds, to_percentile=percentile,
+            to_s=None if moved is None else moved.seconds, cost_usd=cost, saves_usd=saves,
+            saves_frac=None if saves is None or now is None else saves / now[0],
+            instead="" if best is None else _plan_text(*best[1:]),
         )  # fmt: skip
+        costs.append(one)
     return costs
 
 
@@ -205,7 +189,7 @@ def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | No
     """The cheapest plan that meets the targets of `workload`."""
     best: Best | None = None
     for option in options:
-        rows = option.allowed(option.odds(workload))
+        rows = option.allowed_rows(option.odds(workload))
         if rows.size:
             row = int(rows[option.cost_usd[rows].argmin()])
             if best is None or option.cost_usd[row] < best[0]:
@@ -220,21 +204,20 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
         near = option.cost_usd[option.shortfall <= NEAR]
         least[id(option.node)] = min(float(near.min(initial=np.inf)), least.get(id(option.node), np.inf))
     nodes = set(sorted(least, key=least.__getitem__)[:NODES])
-    estimates = {}
-    found: list[ServingOption] = []
+    estimates: dict[int, Deployments | None] = {}
+    anew: list[ServingOption] = []
     for option in options:
-        key = id(option.found)
+        key, found = id(option.found), option.found
         if id(option.node) not in nodes:
             continue
         if key not in estimates:
-            try:
-                estimates[key] = deployments(option.model, workload, option.node, option.found.weights, option.kv_dtype)
-            except MissingFactError:
-                estimates[key] = None
+            estimates[key] = None
+            with suppress(MissingFactError):
+                estimates[key] = deployments(option.model, workload, option.node, found.weights, option.kv_dtype)
         other = estimates[key]
         if other is not None and other.batch.size:
-            found.append(option.estimated_as(other, workload))
-    return found
+            anew.append(option.estimated_as(other, workload))
+    return anew
 
 
 def _plan_text(option: ServingOption, row: int) -> str:
@@ -253,47 +236,44 @@ WITHOUT = {
 }
 
 
-def levers(best: ServingOption, chosen: Candidate, draft: PlanDraft) -> list[Lever]:
+def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    own = (*_other_fields(best, chosen), *_other_loads(best, chosen, best.workload))
-    return [*own, *device_levers(draft.plans)]
+    changes = (*_other_fields(best, chosen), *_other_loads(best.workload))
+    return [*(_lever(best, chosen, change, **fields) for change, fields in changes), *device_levers(plans)]
 
 
-def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[Lever]:
+def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
     """Weights, caches and degrees that engine, device and model accept, and other batches."""
-    workload, one_pass = best.workload, answers_in_one_pass(best.model, best.workload)
-    degrees = {axis: chosen.layout[axis] for axis in ("tp", "pp", "ep", "dp")}
+    workload, layout, batch = best.workload, chosen.layout, chosen.layout["max_batch"]
     service = {
-        "weights": best.found.weights, "kv_dtype": best.kv_dtype, "layout": ServingLayout(**degrees),
-        "engine": workload.engine,
+        "weights": best.found.weights, "kv_dtype": best.kv_dtype, "engine": workload.engine,
+        "layout": ServingLayout(**{axis: layout[axis] for axis in DEGREES}),
     }  # fmt: skip
     for change, fields in serving_changes(best.model, service, workload.facts, best.node.cluster.accelerator):
         if "layout" in fields:
-            wider = {axis: int(getattr(fields["layout"], axis)) for axis in degrees}
-            yield _lever(change, best, chosen, layout={**chosen.layout, **wider})
-        elif "engine" not in fields and not one_pass:
-            yield _lever(change, best, chosen, **fields)
-    batch = chosen.layout["max_batch"]
+            wider = {axis: int(getattr(fields["layout"], axis)) for axis in DEGREES}
+            yield change, {"layout": {**layout, **wider}}
+        elif "engine" not in fields and best.decodes:
+            yield change, fields
     for change, size in (("twice the batch", 2 * batch), ("half the batch", max(1, batch // 2))):
-        yield _lever(change, best, chosen, layout={**chosen.layout, "max_batch": size})
+        yield change, {"layout": {**layout, "max_batch": size}}
 
 
-def _other_loads(best: ServingOption, chosen: Candidate, workload: Resolved) -> Iterator[Lever]:
+def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
     """The workload without each of its techniques, and with other traffic."""
     for change, names in WITHOUT.items():
         if any(getattr(workload.techniques, name) is not None for name in names):
             plain = replace(workload.techniques, **dict.fromkeys(names))
-            yield _lever(change, best, chosen, workload=replace(workload, techniques=plain))
+            yield change, {"workload": replace(workload, techniques=plain)}
     if workload.requests_per_s is not None:
         for factor, change in ((2.0, "twice the traffic"), (0.5, "half the traffic")):
-            asked = replace(workload, requests_per_s=workload.requests_per_s * factor)
-            yield _lever(change, best, chosen, workload=asked)
+            yield change, {"workload": replace(workload, requests_per_s=workload.requests_per_s * factor)}
 
 
 def _lever(
-    change: str,
     best: ServingOption,
     chosen: Candidate,
+    change: str,
     *,
     weights: WeightFormat | None = None,
     kv_dtype: CacheFormat | None = None,
@@ -301,29 +281,23 @@ def _lever(
     layout: dict[str, Any] | None = None,
 ) -> Lever:
     """One change; the layout stays unless another is given."""
-    asked, cache = workload or best.workload, kv_dtype or best.kv_dtype
+    wanted, cache, layout = workload or best.workload, kv_dtype or best.kv_dtype, layout or chosen.layout
+    missing = partial(Lever, change, None, None, None, fits=False)
     try:
-        found = deployments(best.model, asked, best.node, weights or best.found.weights, cache)
+        found = deployments(best.model, wanted, best.node, weights or best.found.weights, cache)
     except FlopwiseError as error:
-        return Lever(change, None, None, None, fits=False, note=str(error))
+        return missing(note=str(error))
     if found is None or not found.batch.size:
-        return Lever(change, None, None, None, fits=False, note="does not fit in memory")
-    option = best.estimated_as(found, asked, cache)
-    met = option.odds()
-    rows = option.allowed(met)
-    held = layout or chosen.layout
-    same = np.flatnonzero(np.all([getattr(found, name) == held[name] for name in ("tp", "pp", "ep", "dp")], axis=0))
+        return missing(note="does not fit in memory")
+    same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
     if not same.size:
-        return Lever(change, None, None, None, fits=False, note="does not fit this instance or its memory")
-    row = int(same[np.abs(found.batch[same] - held["max_batch"]).argmin()])
-    if found.batch[row] < 0.9 * held["max_batch"]:
-        return Lever(change, None, None, None, fits=False, note="that batch does not fit in memory")
-    note = "" if row in rows else "misses the targets"
-    return Lever(
-        change,
-        float(found.memory_bytes[row]) / chosen.memory_bytes,
-        float(option.seconds[row]) / chosen.seconds,
-        float(option.cost_usd[row]) / chosen.cost_usd,
-        fits=True,
-        note=note,
-    )
+        return missing(note="does not fit this instance or its memory")
+    row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
+    if found.batch[row] < 0.9 * layout["max_batch"]:
+        return missing(note="that batch does not fit in memory")
+    option = best.estimated_as(found, wanted, cache)
+    figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
+    before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
+    memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
+    note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
+    return Lever(change, memory, seconds, cost, fits=True, note=note)

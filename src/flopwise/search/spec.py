@@ -10,7 +10,7 @@ from flopwise import options
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FileFormat, Kind, Spec, option, same
+from flopwise.options import FileFormat, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.serving.technique_request import TechniqueRequest
@@ -53,7 +53,7 @@ def _latency(value: object, what: str) -> Latency:
     return Latency(percentile, options.SECONDS.parse(seconds, f"{what}.{percentile}"))
 
 
-LATENCY = Kind(
+LATENCY = ValueKind(
     "time", _latency, "quantity or quantity by percentile",
     {"anyOf": [{"type": ["number", "string"]}, {"type": "object", "minProperties": 1, "maxProperties": 1,
      "propertyNames": {"enum": list(PERCENTILES)}, "additionalProperties": {"type": ["number", "string"]}}]},

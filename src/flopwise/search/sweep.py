@@ -64,7 +64,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
 
     @property
-    def evaluated(self) -> int:
+    def num_evaluated(self) -> int:
         """Candidates evaluated for all workloads."""
         return sum(p.plan.evaluated for p in self.planned if p.plan is not None)
 
@@ -201,7 +201,7 @@ def plan_sweep(
     task = partial(plan_workload, facts=facts, assume_family=assume_family)
     if address is not None and engine != "ray":
         raise SpecError(f"an address is of a Ray cluster; the engine is {engine}: give --engine ray, or no address")
-    sent = [(w.name, w.varied, msgspec.json.encode(w.workload.written)) for w in workloads]
+    sent = [(w.name, w.varied, msgspec.json.encode(w.workload.document)) for w in workloads]
     running: Iterator[tuple[int, Planned]]
     if engine == "inline":
         running = enumerate(map(task, sent))

@@ -20,7 +20,7 @@ from flopwise.options import OptionError, changed
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.search.nodes import NodeKind, offer_cluster
-from flopwise.search.rank import ByTarget, Floats, Option
+from flopwise.search.rank import ByTarget, Floats, PlanOption
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
 from flopwise.training.estimate import training_band
@@ -123,7 +123,7 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOption(Option):
+class TrainingOption(PlanOption):
     """The fastest layouts of a recipe for each number of GPUs."""
 
     search: LayoutSearch
@@ -164,13 +164,10 @@ class TrainingOption(Option):
     def job(self, row: int) -> TrainJob:
         """The job of one row."""
         return TrainJob(
-            model=self.search.model,
-            recipe=self.search.recipe,
-            layout=self.search.space.layout(int(self.layouts.rows[row])),
-            cluster=self.node.cluster,
-            tokens=self.workload.tokens,
-            conditions=self.conditions,
-        )
+            model=self.search.model, recipe=self.search.recipe,
+            layout=self.search.space.layout(int(self.layouts.rows[row])), cluster=self.node.cluster,
+            tokens=self.workload.tokens, conditions=self.conditions,
+        )  # fmt: skip
 
     def layout_document(self, row: int) -> dict[str, Any]:
         """The layout and recipe of a row in plain values; `candidate_job` reads it back."""
@@ -217,20 +214,12 @@ def training_options(
         instances = gpus // node.count
         options.append(
             TrainingOption(
-                workload=workload,
-                node=node,
-                priced=priced,
-                instances=np.asarray(instances),
-                seconds=seconds,
-                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour),
-                energy_joules=seconds * layouts.watts,
-                memory_bytes=layouts.memory_bytes,
-                tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
-                search=search,
-                layouts=layouts,
-                conditions=surroundings,
+                workload=workload, node=node, priced=priced, instances=np.asarray(instances), seconds=seconds,
+                cost_usd=seconds / 3600 * (instances * priced.usd_per_hour), energy_joules=seconds * layouts.watts,
+                memory_bytes=layouts.memory_bytes, tokens_per_s=search.recipe.useful_tokens / layouts.step_s,
+                search=search, layouts=layouts, conditions=surroundings,
             )
-        )
+        )  # fmt: skip
     return options
 
 

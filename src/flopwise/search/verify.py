@@ -220,16 +220,11 @@ def _figures(
     }
     summary, busy_ps = run.summary(), int(run.totals.busy_ps.sum())
     return SimulatedFigures(
-        **shares,
-        goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None,
-        requests=len(good),
-        replicas=replicas,
-        dropped=summary.dropped,
-        preemptions=summary.preemptions,
-        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1),
-        kv_peak_frac=summary.kv_peak_frac,
+        **shares, goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None, requests=len(good),
+        replicas=replicas, dropped=summary.dropped, preemptions=summary.preemptions,
+        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=summary.kv_peak_frac,
         seconds=seconds,
-    )
+    )  # fmt: skip
 
 
 def _percentile(values: Array, percentile: str) -> float | None:
@@ -305,7 +300,7 @@ def verified_plans(
             rest[pick.kind] = pick, trial or Trial(pick, None, {}, note="" if simulator is None else NOT_RUN)
         else:
             advance(simulator.runs)
-            trial = verified(pick, simulator)
+            trial = simulated_trial(pick, simulator)
             if trial.failed:
                 failed.append(trial)
                 draft.ruled_out.add(f"misses {trial.failed} in the simulator", 1, trial.note, unit="plans")
@@ -316,7 +311,7 @@ def verified_plans(
     return [*holding.values(), *rest.values()]
 
 
-def verified(pick: ServingPick, simulator: Simulator) -> Trial:
+def simulated_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     """A pick as the simulator sees it, with as many replicas as it takes to hold its targets."""
     run = _batch_trial if simulator.workload.task == "batch" else _service_trial
     try:
@@ -371,7 +366,7 @@ def _service_trial(pick: ServingPick, simulator: Simulator) -> Trial:
             found = _with_replicas(option, replicas, simulator)
             alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
             rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
-            trials[replicas] = trial(_picked(option, found, int(rows[found.batch[rows].argmax()])))
+            trials[replicas] = trial(_pick(option, found, int(rows[found.batch[rows].argmax()])))
         return trials[replicas].least
 
     best, instances = trial(pick), int(option.instances[row])
@@ -409,7 +404,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         paces, tokens = np.array(found.requests_per_s), np.array(found.tokens_per_s)
         tokens[row] *= pace / float(paces[row])
         paces[row] = pace
-        chosen = _picked(option, replace(found, requests_per_s=paces, tokens_per_s=tokens), row)
+        chosen = _pick(option, replace(found, requests_per_s=paces, tokens_per_s=tokens), row)
         odds = simulated_odds(chosen.option, row, run)
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / workload.deadline_s))
@@ -420,7 +415,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (workload.deadline_s * pace * sure))))
         instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
         found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
-        chosen, replicas = _picked(option, found, row), float(found.replicas[row])
+        chosen, replicas = _pick(option, found, row), float(found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
             return Trial(pick, run, odds, note="the deadline takes more than max_gpus", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
@@ -438,7 +433,7 @@ def _with_replicas(option: ServingOption, replicas: float, simulator: Simulator)
     return simulator.estimates[key]
 
 
-def _picked(option: ServingOption, found: Deployments, row: int) -> ServingPick:
+def _pick(option: ServingOption, found: Deployments, row: int) -> ServingPick:
     """A row of other deployments on the same machines."""
     other = option.estimated_as(found)
     return Pick(other, row, other.odds())

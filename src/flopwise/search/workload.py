@@ -44,9 +44,9 @@ class WorkloadTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(WorkloadTraffic):
-    """A workload in base units, and as it is `written`. None where the file is silent and no default stands for it."""
+    """A workload in base units, and the `document` of its file. None: the file is silent and there is no default."""
 
-    written: Mapping[str, Any]
+    document: Mapping[str, Any]
     model: str
     task: str
     name: str | None
@@ -83,14 +83,14 @@ class Resolved(WorkloadTraffic):
         """The workload with other constraints, and other ways to buy machines where any are given."""
         lists = {name: list(values) for name, values in limits.items()}
         lists |= {"purchase": list(purchase)} if purchase else {}
-        written = WORKLOAD_FILE.written(merged_onto(self.written, {"constraints": lists}))
+        document = WORKLOAD_FILE.without_defaults(merged_onto(self.document, {"constraints": lists}))
         changed = replace(self.limits, **limits)
-        return replace(self, limits=changed, purchase=purchase or self.purchase, written=written)
+        return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
 
     @property
     def nameless(self) -> Resolved:
         """The workload whatever it is called."""
-        return replace(self, name=None, written={key: value for key, value in self.written.items() if key != "name"})
+        return replace(self, name=None, document={key: value for key, value in self.document.items() if key != "name"})
 
 
 def schema() -> dict[str, Any]:
@@ -117,16 +117,16 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
     Raises:
         SpecError: a key or a value that cannot be; starts with the key's place.
     """
-    values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.read(data, at)}
-    written = WORKLOAD_FILE.written(data)
+    values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.parse(data, at)}
+    document = WORKLOAD_FILE.without_defaults(data)
     task = values[WorkloadSpec].task
-    for section, keys in written.items():
+    for section, keys in document.items():
         for key in [f"{section}.{part}" for part in keys] if section in WORKLOAD_FILE.sections else [section]:
             if not specs.means_something(key, task):
                 shown = key if specs.means_something(section, task) else section
                 raise SpecError(f"{at}{shown}: has no meaning for a {task} workload; leave it out")
     try:
-        return _workload(values, written)
+        return _workload(values, document)
     except OptionError as error:
         keys = (options_of(spec)[error.name].key for spec in WORKLOAD_FILE.specs if error.name in options_of(spec))
         raise SpecError(f"{at}{next(filter(None, keys), error.name)}: {error.reason}") from None
@@ -134,7 +134,7 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
         raise SpecError(f"{at}{error}") from None
 
 
-def _workload(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
+def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     what, ranking, data = values[WorkloadSpec], values[specs.RankingSpec], values[DataSpec]
     limits, targets = values[ConstraintsSpec], values[TargetsSpec]
     adapters, techniques = values[specs.AdaptersSpec], values[TechniqueRequest]
@@ -157,7 +157,7 @@ def _workload(values: dict[type, Any], written: dict[str, Any]) -> Resolved:
         raise OptionError("min_gpus", f"{least} is more than max_gpus, {most}")
     return Resolved(
         **{field.name: getattr(part, field.name) for part in (what, ranking, traffic) for field in fields(part)},
-        written=written, data=data, training=training, conditions=values[RunConditionsSpec], limits=limits,
+        document=document, data=data, training=training, conditions=values[RunConditionsSpec], limits=limits,
         techniques=techniques, purchase=limits.purchase or ("on_demand",), min_gpus=least, max_gpus=most,
         max_usd_per_hour=limits.max_usd_per_hour, confidence=targets.confidence, tokens=tokens, ttft=targets.ttft,
         tpot=targets.tpot, latency=targets.latency, tokens_per_s=targets.throughput, deadline_s=targets.deadline,

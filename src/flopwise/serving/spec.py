@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import Kind, OptionError, Spec, option, same
+from flopwise.options import OptionError, Spec, ValueKind, option, same
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -49,7 +49,7 @@ def _length(value: object, what: str) -> int | str:
     return value
 
 
-LENGTH = Kind("length", _length, "quantity", {"type": ["number", "string"]})
+LENGTH = ValueKind("length", _length, "quantity", {"type": ["number", "string"]})
 
 
 def mean_tokens(length: int | str) -> int:

@@ -47,12 +47,9 @@ def command(**given: Any) -> None:
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
         answer = assess_with_plans(
-            given["fleet"],
-            facts=given["facts"],
-            scenarios=given["scenarios"],
-            seed=given["seed"],
+            given["fleet"], facts=given["facts"], scenarios=given["scenarios"], seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
-        )
+        )  # fmt: skip
     found, written = answer.assessment, list[Path]()
     if given["output"] is not None:
         found = linked(found, answer.plans)

@@ -86,7 +86,7 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
         yield heading("Farthest off", paper)
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
-            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed(p.error)) for p in far],
+            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed_percent(p.error)) for p in far],
             paper,
         )
     missing = reasons(done.predictions)
@@ -109,7 +109,7 @@ def _cells(s: Errors) -> tuple[Any, ...]:
         s.predicted_rows,
         _share(s.median_abs_error),
         _share(s.p90_abs_error),
-        _signed(s.bias),
+        _signed_percent(s.bias),
         _share(s.coverage),
     )
 
@@ -119,7 +119,7 @@ def _total(s: Errors, paper: Screen) -> str:
     if s.median_abs_error is not None:
         line += (
             f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
-            f"bias {_signed(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
+            f"bias {_signed_percent(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
         )
     return heading(line, paper)
 
@@ -128,5 +128,5 @@ def _share(value: float | None) -> str | None:
     return None if value is None else units.format_percent(value)
 
 
-def _signed(value: float | None) -> str | None:
+def _signed_percent(value: float | None) -> str | None:
     return None if value is None else f"{value:+.1%}".replace("%", " %")

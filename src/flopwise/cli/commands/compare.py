@@ -15,7 +15,7 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import CHANGE, COUNT, USD_OR_ZERO, Kind, choice, name, options_of, whole
+from flopwise.options import CHANGE, COUNT, USD_OR_ZERO, ValueKind, choice, name, options_of, whole
 from flopwise.search.spec import ConstraintsSpec, TargetsSpec, WorkloadSpec
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
@@ -33,7 +33,7 @@ PURCHASE = options_of(ConstraintsSpec)["purchase"].kind
 def _numbers(parse: Callable[[object, str], float]) -> Callable[[object, str], tuple[float, ...]]:
     """A reader of one number, or of two with a slash between, none of them negative."""
 
-    def read(value: object, what: str) -> tuple[float, ...]:
+    def parse_numbers(value: object, what: str) -> tuple[float, ...]:
         text = str(value)
         parts = text.split("/")
         if len(parts) > 2:
@@ -44,7 +44,7 @@ def _numbers(parse: Callable[[object, str], float]) -> Callable[[object, str], t
             raise SpecError(f"{what}: {text[:60]} is out of range; allowed: above 0")
         return found
 
-    return read
+    return parse_numbers
 
 
 def _prices(value: object, what: str) -> tuple[float, ...]:
@@ -67,7 +67,7 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 @options.argument("model")
 @add(
     "--tokens-per-month",
-    Kind("volume", _numbers(units.parse_count)),
+    ValueKind("volume", _numbers(units.parse_count)),
     "Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.",
     required=True,
 )
@@ -85,16 +85,16 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
 )
 @add(
     "--api-price",
-    Kind("in/out", _prices),
+    ValueKind("in/out", _prices),
     "A price of your own, USD a million tokens: 0.15/0.60.",
     field="api_prices",
     repeated=True,
 )
 @add("--finetune-tokens", COUNT, "Tokens of fine-tuning.", default="50M")
-@flags(TrainingSpec, ADAPTERS, section="", written=True)
+@flags(TrainingSpec, ADAPTERS, section="", for_file=True)
 @add(
     "--pretrain-tokens",
-    Kind("tokens", _pretrain_tokens),
+    ValueKind("tokens", _pretrain_tokens),
     "Tokens from scratch, or auto (default): as many as are compute-optimal.",
 )
 @add("--pretrain-model", name("model"), "Train this model from scratch instead, such as 1B.")
@@ -106,8 +106,8 @@ def _pretrain_tokens(value: object, what: str) -> float | None:
     field="upkeep_usd_per_month",
     default=0.0,
 )
-@flags(TargetsSpec, LATENCIES, written=True)
-@flags(ConstraintsSpec, PLACES, written=True)
+@flags(TargetsSpec, LATENCIES, for_file=True)
+@flags(ConstraintsSpec, PLACES, for_file=True)
 @flags(ConstraintsSpec, "purchase")
 @add("--train-purchase", PURCHASE, "As --purchase, for what trains.", repeated=True, section="Where it may run")
 @flags(WorkloadSpec, "simulate")
@@ -201,7 +201,7 @@ def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
     """The answer in a sentence, how it comes about, and what would change it."""
     said = f"Cheapest: {made.cheapest}"
     if made.saves_usd is not None and made.against is not None:
-        saves = _ranged(units.format_usd, made.saves_usd, made.saves_usd_low, made.saves_usd_high)
+        saves = _with_ends(units.format_usd, made.saves_usd, made.saves_usd_low, made.saves_usd_high)
         said += f", {saves} less than {made.against}"
     if made.chance is not None:
         sure = "settled" if made.settled else "not settled"
@@ -216,11 +216,11 @@ def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
 def _turn(turn: TippingPoint) -> tuple[Any, ...]:
     show = SHOWN[turn.unit]
     times = None if turn.times is None else f"{turn.times:.3g}"
-    at = None if turn.at is None else _ranged(show, turn.at, turn.low, turn.high, never=turn.unit != "times")
+    at = None if turn.at is None else _with_ends(show, turn.at, turn.low, turn.high, never=turn.unit != "times")
     return (turn.input, show(turn.now), at, times, turn.then if turn.at is not None else None, turn.why or None)
 
 
-def _ranged(
+def _with_ends(
     show: Callable[[float], str], value: float, low: float | None, high: float | None, *, never: bool = False
 ) -> str:
     """A figure with its ends; an end that is nowhere is said to be `never` where that means something."""
@@ -234,10 +234,10 @@ def _row(way: Alternative) -> tuple[Any, ...]:
     usd = units.format_usd
     return (
         way.name,
-        _ranged(usd, way.upfront_usd or 0.0, way.upfront_usd_low, way.upfront_usd_high),
-        _ranged(usd, way.usd_per_month or 0.0, way.usd_per_month_low, way.usd_per_month_high),
-        _ranged(usd, way.total_usd or 0.0, way.total_usd_low, way.total_usd_high),
-        _ranged(
+        _with_ends(usd, way.upfront_usd or 0.0, way.upfront_usd_low, way.upfront_usd_high),
+        _with_ends(usd, way.usd_per_month or 0.0, way.usd_per_month_low, way.usd_per_month_high),
+        _with_ends(usd, way.total_usd or 0.0, way.total_usd_low, way.total_usd_high),
+        _with_ends(
             usd, way.usd_per_million_tokens or 0.0, way.usd_per_million_tokens_low, way.usd_per_million_tokens_high
         ),
     )
@@ -249,19 +249,19 @@ def _requirements_row(way: Alternative) -> tuple[Any, ...]:
     if run is not None:
         times = f"{run.runs} x " if run.runs > 1 else ""
         trained = f"{times}{units.format_count(run.tokens)} tokens, {run.num_instances} x {run.provider} {run.instance}"
-        takes = _ranged(units.format_seconds, run.seconds, run.seconds_low, run.seconds_high)
+        takes = _with_ends(units.format_seconds, run.seconds, run.seconds_low, run.seconds_high)
     served = filled = None
     if serving is not None:
         served = f"{serving.provider} {serving.what}"
         if serving.num_instances is not None:
-            count = _ranged(
+            count = _with_ends(
                 "{:.0f}".format, serving.num_instances, serving.num_instances_low, serving.num_instances_high
             )
             served = f"{count} x {served}"
         if serving.last_what is not None:
             served += f", at last {serving.last_num_instances} x {serving.last_what}"
         if serving.filled_frac is not None:
-            filled = _ranged(
+            filled = _with_ends(
                 units.format_percent, serving.filled_frac, serving.filled_frac_low, serving.filled_frac_high
             )
     return (way.name, trained, takes, served, filled)
@@ -283,10 +283,10 @@ def _crossing(c: ApiBreakEven) -> tuple[Any, ...]:
     def month(number: float) -> str:
         return "at once" if number == 0 else f"{number:.0f}"
 
-    when = None if c.month is None else _ranged(month, c.month, c.month_low, c.month_high, never=True)
+    when = None if c.month is None else _with_ends(month, c.month, c.month_low, c.month_high, never=True)
     volume = None
     if c.tokens_per_month is not None:
-        volume = _ranged(
+        volume = _with_ends(
             units.format_count, c.tokens_per_month, c.tokens_per_month_low, c.tokens_per_month_high, never=True
         )
     return (c.way, c.against, when, volume, c.why or None)

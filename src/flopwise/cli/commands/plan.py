@@ -40,7 +40,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 found.setdefault(one.flags, (field, spec))
     for field, spec in reversed(found.values()):
         repeated = field == "engine" or options_of(spec)[field].repeated
-        function = flags(spec, field, written=True, repeated=repeated)(function)
+        function = flags(spec, field, for_file=True, repeated=repeated)(function)
     return function
 
 
@@ -71,9 +71,12 @@ def command(
     """
     from flopwise.api import plan as api
 
+    source, how = (
+        options.values({name: given.pop(name) for name in names})
+        for names in (("assume_family", "facts"), ("address", "workers"))
+    )
     changes, runner = _changes(given)
-    source = options.values(given, SourceSpec)
-    how = options.values({"engine": runner, "address": given["address"], "workers": given["workers"]})
+    how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
     if many is not None:
         options.refuse(["explain", "compare"], "for one workload; this file holds a sweep")
@@ -97,7 +100,7 @@ def command(
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
     best = answer.plans[0] if explain and answer.plans else None
-    _show(answer, other, top, None if best is None else api.explain_candidate(answer, best, facts=given["facts"]))
+    _show(answer, other, top, None if best is None else api.explain_candidate(answer, best, facts=source.get("facts")))
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", reasons(answer))
 
@@ -154,7 +157,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None) -> 
         return {**plain(plan), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
     options.answer(answer, text, document)
-    options.say_age(stale_notes(answer.priced(top)))
+    options.say_age(stale_notes(answer.price_dates(top)))
 
 
 def _workload(workload: str, changes: dict[str, Any]) -> Any:
@@ -341,12 +344,12 @@ def _best(best: Candidate, paper: Screen) -> str:
     ]
     rows += [(LABELS[name], _figure(name, value)) for name, value in best.figures.items() if value is not None]
     if best.simulated is not None:
-        rows += _simulated(best.simulated)
+        rows += _simulation_rows(best.simulated)
     rows += [(f"meets {name}", f"{100 * p:.0f} % likely") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
 
-def _simulated(run: SimulatedFigures) -> list[tuple[str, Any]]:
+def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
     """What the simulator says of the best plan."""
     rows: list[tuple[str, Any]] = [("simulated", f"{run.requests:,} requests through {run.replicas:,} replicas")]
     for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
@@ -496,15 +499,15 @@ def sweep_blocks(sweep: Sweep, paper: Screen) -> Iterator[str]:
     answered = sum(1 for p in sweep.planned if p.plan is not None and p.plan.plans)
     yield heading(f"{len(sweep.planned)} workloads, {answered} with a plan that meets every target", paper)
     headers = ("workload", "task", "instances", ">GPUs", "GPU", "layout", ">time", ">cost", ">meets")
-    yield table(headers, [_planned(p) for p in sweep.planned], paper)
+    yield table(headers, [_sweep_row(p) for p in sweep.planned], paper)
     failed = [f"{p.name}: {p.reasons[0]}" for p in sweep.planned if p.plan is None and p.reasons]
     if failed:
         yield bullets("No answer:", failed)
     seconds = units.format_seconds(sweep.elapsed_s)
-    yield f"{sweep.evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
+    yield f"{sweep.num_evaluated:,} candidates evaluated in {seconds} (engine: {sweep.engine})"
 
 
-def _planned(one: Planned) -> tuple[Any, ...]:
+def _sweep_row(one: Planned) -> tuple[Any, ...]:
     plan = one.plan
     if plan is None:
         return (one.name, None, "no answer", *[None] * 6)

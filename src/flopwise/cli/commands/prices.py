@@ -75,11 +75,11 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
             raise usage_error("import takes one --provider")
         assert target is not None
         done = api.import_prices(target, provider=provider[0] if provider else None, facts=facts, **mine)
-        options.answer(done, _imported)
+        options.answer(done, _import_report)
         _say(done.notes)
     elif action == "refresh":
         fresh = api.refresh_prices(providers=provider, facts=facts)
-        options.answer(fresh, _imported)
+        options.answer(fresh, _import_report)
         _say(fresh.notes)
     elif action == "remove":
         assert target is not None
@@ -91,7 +91,7 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
         held = api.list_prices()
-        options.answer(held, _held)
+        options.answer(held, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)
         options.answer(ages, _ages)
@@ -138,10 +138,10 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
         yield f"{stale:,} prices are older than {ages.most_days:g} days; `import` or `refresh` brings newer ones."
     if ages.imported:
         yield heading("Imported", paper)
-        yield from _held(ages.imported, paper)
+        yield from _import_table(ages.imported, paper)
 
 
-def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
+def _import_table(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not held:
         yield "Nothing is imported: the shipped prices hold."
         return
@@ -155,7 +155,7 @@ def _held(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
             yield f"{each.name} cannot be read: {each.fault}"
 
 
-def _imported(done: PriceImport, paper: Screen) -> Iterator[str]:
+def _import_report(done: PriceImport, paper: Screen) -> Iterator[str]:
     yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
     yield pairs(
         [

@@ -95,12 +95,12 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
         "num_gpus": answer.num_gpus,
         "replicas": replicas,
         "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
-        **_ranged("ttft_s", found.ttft_s if answer.keeps_up else None),
-        **_ranged("tpot_s", each_s),
+        **_interval_fields("ttft_s", found.ttft_s if answer.keeps_up else None),
+        **_interval_fields("tpot_s", each_s),
         "e2e_s": found.e2e_s if answer.keeps_up else None,
-        **_ranged("requests_per_s", found.throughput, replicas),
-        **_ranged("output_tokens_per_s", found.output_tokens_per_s, replicas),
-        **_ranged("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
+        **_interval_fields("requests_per_s", found.throughput, replicas),
+        **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
+        **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
         "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
         **{
             name: value * replicas
@@ -135,7 +135,7 @@ def document(answer: ServeAnswer) -> dict[str, Any]:
     }
 
 
-def _ranged(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
+def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dict[str, float | None]:
     ends = (None, None, None) if value is None else (value.value * scale, value.low * scale, value.high * scale)
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
@@ -149,7 +149,7 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     for warning in _warnings(answer):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
-    yield pairs(_speed(answer), paper)
+    yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
         rows = [(p, units.format_seconds(load.ttft_s[p]), units.format_seconds(load.tpot_s[p])) for p in load.ttft_s]
@@ -183,7 +183,7 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
         )
 
 
-def _speed(answer: ServeAnswer) -> list[tuple[str, Any]]:
+def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
     requests, tokens = found.throughput, found.output_tokens_per_s
     most = f"{found.max_concurrency * replicas:,} in flight"

@@ -141,7 +141,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
         warning = "WARNING: this layout does not fit the memory; the figures are of a run that would fail."
         yield paper.paint(warning, "red")
     yield pairs(answer.settings, paper)
-    yield pairs(_speed(answer), paper)
+    yield pairs(_speed_rows(answer), paper)
     yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
     yield heading("Memory per accelerator", paper)
@@ -151,7 +151,7 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     yield parts.assumption_list(answer.assumptions)
 
 
-def _speed(answer: TrainAnswer) -> list[tuple[str, Any]]:
+def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
     found, percent = answer.estimate, units.format_percent
     least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
     ends = f"({found.low:,.0f} to {found.high:,.0f} in 8 of 10 cases; {found.band.rows} measured rows)"
