@@ -129,7 +129,7 @@ def of_training(
     """The answer for one layout of one recipe."""
     from flopwise.facts.models.positions import check_length
     from flopwise.training.memory import step_memory
-    from flopwise.training.rules_of_thumb import memory_rules
+    from flopwise.training.rules import memory_rules
 
     kind = "gpu" if chip is None else chip.kind
     held = step_memory(model, recipe, layout, device_kind=kind)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.job import Conditions
     from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.rules import TokenRules
     from flopwise.training.storage import Reads
-    from flopwise.training.token_rules import TokenRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,7 @@ def answered(
     """The answer for one layout."""
     from flopwise.training.estimate import estimate
     from flopwise.training.job import DEFAULT_CONDITIONS, TrainJob
-    from flopwise.training.rules_of_thumb import step_rules
-    from flopwise.training.token_rules import token_rules
+    from flopwise.training.rules import step_rules, token_rules
     from flopwise.units import format_percent, format_price
 
     job = TrainJob(

@@ -24,6 +24,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
+from flopwise.training.layout import LOW_PRECISION
 from flopwise.training.widths import ACT_BYTES, added_grad_bytes
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
-LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"})
 LIGHT = frozenset({"norm", "pointwise"})
 PRODUCTS = frozenset({"matmul", "grouped"})
 RAISED = ("q_b_proj", "kv_b_proj")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
+LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"})
+"""Recipes in which products inside the layers run in 8 bits or fewer."""
 
 COLUMNS = (
     "dp",
