@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flopwise.training.frozen import Frozen
 
 Attention = Literal["flash", "sdpa", "eager"]
+"""Recipes in which products inside the layers run in 8 bits or fewer."""
 
 COLUMNS = (
     "dp",
