@@ -17,7 +17,7 @@ from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet
 from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
-from flopwise.serving.sim.simulate import LATEST_PS, Engine, TimelineSample, check_clock, run_result
+from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 MOST_FIXED_REPLICAS = 1024
@@ -260,7 +260,7 @@ def _run_ticks(
                 deployments.advance(woken_ps)
                 deployments.wish(1, woken_ps, cold_ps)
             elif not deployments.draining:
-                log.add(TimelineSample(now_ps, 0, 0, 0, 0), (0, 0, 0))
+                log.add((now_ps, 0, 0, 0, 0), (0, 0, 0))
                 last_ps = now_ps
                 continue
         deployments.advance(now_ps)
@@ -362,13 +362,11 @@ class _Deployments:
             self.lives[life] = self.lives[life]._replace(drained_ps=now_ps)
             self.draining[slot] = life
 
-    def sample(self, now_ps: int, deployments: int) -> TimelineSample:
+    def sample(self, now_ps: int, deployments: int) -> Sample:
         """The state of all replicas."""
         now = self.now
         queue = int(now.queue.sum()) + self.unassigned_count
-        return TimelineSample(
-            now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
-        )
+        return now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
 
 
 class _Log:
@@ -376,10 +374,10 @@ class _Log:
 
     def __init__(self, samples: int) -> None:
         self.wanted, self.every, self.ticks = samples, 1, 0
-        self.samples: list[TimelineSample] = []
+        self.samples: list[Sample] = []
         self.counts: list[tuple[int, int, int]] = []  # deployments ready, starting, draining
 
-    def add(self, sample: TimelineSample, counts: tuple[int, int, int]) -> None:
+    def add(self, sample: Sample, counts: tuple[int, int, int]) -> None:
         """Record a tick, if it is one of those that are kept."""
         self.ticks += 1
         if self.ticks % self.every:
