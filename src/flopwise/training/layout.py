@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from flopwise.training.frozen import Frozen
 
 Attention = Literal["flash", "sdpa", "eager"]
-"""Recipes in which products inside the layers run in 8 bits or fewer."""
 
 COLUMNS = (
     "dp",
