@@ -34,7 +34,7 @@ def command(**given: Any) -> None:
     """
     from flopwise.api.assess import assess_with_plans
     from flopwise.cli.views import assess as view
-    from flopwise.report.write import check_folder, linked, read_assessment, write_report
+    from flopwise.report.write import check_folder, read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:
         check_folder(given["output"])
@@ -49,7 +49,7 @@ def command(**given: Any) -> None:
         )
     found, written = answer.assessment, list[Path]()
     if given["output"] is not None:
-        found = linked(found, answer.plans)
+        found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
     options.answer(lambda: view.document(found), lambda paper: view.blocks(found, paper, written, before))
     if not all(w.feasible for w in found.workloads):

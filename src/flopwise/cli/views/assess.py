@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cli.render import Screen, bars, heading, pairs, plain_text, table
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.costs import saved
-from flopwise.report.words import between, bought, hours, listed, usd
+from flopwise.report.costs import savings_by_kind
+from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def blocks(
 
 def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
-    sums = saved(found)
+    sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
         ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
@@ -69,7 +69,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         share = format_percent(cost.total / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
-        named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 5)
+        named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
         rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
     return rows
 
