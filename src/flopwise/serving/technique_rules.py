@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise import units
 from flopwise.errors import SpecError
@@ -12,9 +11,6 @@ from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
 from flopwise.serving.techniques import STREAM_TOKENS
-
-if TYPE_CHECKING:
-    from flopwise.serving.job import ServeJob
 
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
