@@ -20,6 +20,8 @@ from flopwise.errors import SpecError, nearest_names
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()
 """As a default: the option has to be said."""
+FIELD = "."
+"""As a key: the name of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class Option:
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
     kind: ValueKind
     help: str
-    key: str = ""  # in a file, behind its section and a dot; none where files do not say it
+    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; FIELD: the field's name
     section: str = ""  # heading in the help
     metavar: str = ""  # in the help, instead of the kind's
     repeated: bool = False  # a flag that may be given several times, a list in a file
@@ -246,7 +248,8 @@ _DEFAULTS: dict[type, Mapping[str, Any]] = {}
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
     if spec not in _OPTIONS:
-        _OPTIONS[spec] = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+        declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
+        _OPTIONS[spec] = {n: replace(o, key=n) if o.key == FIELD else o for n, o in declared.items()}
     return _OPTIONS[spec]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.fleet.assess import assess_with_plans
+from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
 from flopwise.report.costs import saved

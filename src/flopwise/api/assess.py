@@ -39,7 +39,7 @@ def assess_with_plans(
         InfeasibleError: the policies leave no allocation; says which, and for a budget what the floor is.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.assess import assess_with_plans as fleet_assessment
+    from flopwise.fleet.assess import assess as fleet_assessment
     from flopwise.fleet.read import fleet_from, load_fleet
 
     day = _day(today)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flopwise.fleet.own_hour import OwnPrice
+    from flopwise.fleet.onprem import OwnPrice
     from flopwise.price_import.age import PriceAge
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
@@ -137,8 +137,8 @@ def own_prices(
         InfeasibleError: nobody's purchase price of it is known.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.own_hour import hourly_prices
-    from flopwise.fleet.own_machines import site
+    from flopwise.fleet.offers import site
+    from flopwise.fleet.onprem import hourly_prices
     from flopwise.fleet.spec import SiteFigures
     from flopwise.options import take
 

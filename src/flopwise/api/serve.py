@@ -10,8 +10,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, defaults_of, take
-from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
@@ -113,7 +112,7 @@ def _answer(
     from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.startup import cold_start
     from flopwise.serving.technique_rules import technique_settings
-    from flopwise.serving.technique_runner import host_bytes
+    from flopwise.serving.techniques import host_bytes
     from flopwise.units import format_price
 
     result, rate, in_flight, cluster = estimate(job), request.rate, request.concurrency, job.cluster

@@ -11,16 +11,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.batch_queue import BatchAnswer
-    from flopwise.serving.sim.caching import ResponseCache
+    from flopwise.serving.sim.batch import BatchAnswer
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-    from flopwise.serving.sim.request import SimulationRequest
+    from flopwise.serving.sim.request import ResponseCache, SimulationRequest
     from flopwise.serving.sim.result import Slo
 
 
@@ -134,7 +132,7 @@ def batch(
     """
     from flopwise.serving.deployment import replica_of
     from flopwise.serving.memory import generates
-    from flopwise.serving.sim.batch_queue import WorkerMachines, queue_answer
+    from flopwise.serving.sim.batch import WorkerMachines, queue_answer
     from flopwise.serving.technique_rules import technique_assumptions
 
     queue, machines, deployment, techniques, source = take(
@@ -148,16 +146,13 @@ def batch(
     inputs, outputs = (max(1, round(mean)) for mean in queue.mean_lengths())
     job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
-    def machines_of(gpus: int) -> WorkerMachines:
-        spot, on_demand = (replace(machines, purchase=way) for way in ("spot", "on_demand"))
-        return WorkerMachines(
-            spot=replace(spot, price=queue.spot_price).cluster(gpus, facts),
-            on_demand=on_demand.cluster(gpus, facts),
-            provider=machines.provider,
-            facts=facts,
-        )
-
-    return queue_answer(queue, job, machines_of, (*notes, *found.notes, *technique_assumptions(job)), report)
+    gpus = job.num_gpus * queue.workers
+    spot, on_demand = (replace(machines, purchase=way) for way in ("spot", "on_demand"))
+    workers = WorkerMachines(
+        spot=replace(spot, price=queue.spot_price).cluster(gpus, facts), on_demand=on_demand.cluster(gpus, facts),
+        provider=machines.provider, facts=facts,
+    )  # fmt: skip
+    return queue_answer(queue, job, workers, (*notes, *found.notes, *technique_assumptions(job)), report)
 
 
 def resolve(model: Any, **options: Any) -> SimulationRequest:

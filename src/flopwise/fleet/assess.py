@@ -6,29 +6,24 @@ import datetime as dt
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import AllocationProblem, allocation_problem
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.allocate import allocate, allocation_problem
 from flopwise.fleet.assessment import Allotment, Assessment
-from flopwise.fleet.bill import IDLE, SolvedFleet, allotments, monthly_cost
-from flopwise.fleet.expected_figures import chosen_workloads
-from flopwise.fleet.forecast import forecast, roadmap
-from flopwise.fleet.monitoring import alerts
+from flopwise.fleet.bill import SolvedFleet, solved_fleet
+from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, PlannedWorkload, Platform
+from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
+from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
-from flopwise.fleet.resolve_names import resolve_names
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import plans_by_workload, workload_result
-from flopwise.fleet.risks import risks
+from flopwise.fleet.risks import alerts, risks
 from flopwise.fleet.savings import savings
-from flopwise.fleet.scenarios import drawn_months
 from flopwise.fleet.tables import comparison_tables
-from flopwise.fleet.whatif import bindings, what_ifs
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Scenarios
-    from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, PlannedWorkload, Platform
-    from flopwise.search.answer import Plan
+from flopwise.search.answer import Plan
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
@@ -47,27 +42,9 @@ class Assessed:
 
 
 def assess(
-    platform: Platform,
-    facts: Facts,
-    *,
-    advance: Advance | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
+    platform: Platform, facts: Facts, *, advance: Advance | None = None, scenarios: int = 1000, seed: int = 0,
     today: str | None = None,
-) -> Assessment:
-    """The assessment alone; arguments and errors are those of `assess_with_plans`."""
-    return assess_with_plans(platform, facts, advance=advance, scenarios=scenarios, seed=seed, today=today).assessment
-
-
-def assess_with_plans(
-    platform: Platform,
-    facts: Facts,
-    *,
-    advance: Advance | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
-    today: str | None = None,
-) -> Assessed:
+) -> Assessed:  # fmt: skip
     """Assess a platform over the offers of `facts`; `advance(stage, done, whole)` is called as it goes.
 
     `scenarios`: drawn months, 0 for none. `today`: the date of the assessment (2026-11-21), for the age of prices.
@@ -79,13 +56,9 @@ def assess_with_plans(
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
     platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocate(platform, facts, advance)
-    chosen = tuple(chosen_workloads(problem, allocation, facts))
-    rows = tuple(allotments(problem, allocation, chosen))
-    cost, notes = monthly_cost(problem, allocation, rows)
-    fleet = SolvedFleet(
-        platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost
-    )
+    problem, allocation = _allocation(platform, facts, advance)
+    fleet = solved_fleet(platform, facts, problem, allocation)
+    chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
     advance(STAGES[2], 1, 3)
@@ -93,23 +66,24 @@ def assess_with_plans(
     advance(STAGES[2], 2, 3)
     saved = savings(fleet)
     advance(STAGES[3], 0, 1)
-    drawn = _drawn_months(fleet, scenarios, seed) if scenarios else None
+    drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    ages, tables, months = price_ages(rows, today), comparison_tables(fleet), forecast(fleet, today)
+    ages, tables, months = _price_ages(fleet.rows, today), comparison_tables(fleet), forecast(fleet, today)
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(rows), usd_per_month=cost,
-        savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding, whatif=questions,
-        scenarios=drawn, roadmap=roadmap(chosen, cost), monitoring=alerts(fleet), optimality_gap=allocation.gap,
-        budget_per_month=platform.rules.budget_per_month, assumptions=assumptions(fleet, drawn is not None, today),
-        price_notes=price_notes(fleet, ages) + notes + _own_notes(tables["own_machines"]),
+        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
+        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
+        whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
+        optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
+        assumptions=_assumptions(fleet, drawn is not None, today),
+        price_notes=[*_price_notes(fleet, ages), *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
 
 
-def _allocate(
+def _allocation(
     platform: Platform, facts: Facts, advance: Advance, times: int = 1
 ) -> tuple[AllocationProblem, Allocation]:
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
@@ -118,13 +92,13 @@ def _allocate(
     problem = allocation_problem(platform, items, facts)
     advance(STAGES[1], 0, 1)
     try:
-        allocation = problem.solved()
+        allocation = allocate(problem)
     except InfeasibleError as error:
         few = [item.num_kinds for item in items if item.num_kinds is not None]
         if not few:
             raise
-        if platform.rules.providers and times == 1:
-            return _allocate(platform, facts, advance, WIDER)
+        if platform.rules.shares and times == 1:
+            return _allocation(platform, facts, advance, WIDER)
         seen = f"among the {min(few)} kinds of machines that were searched for each workload of this large fleet"
         raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
     advance(STAGES[1], 1, 1)
@@ -146,18 +120,7 @@ def _check_all_carried(items: Sequence[PlannedWorkload]) -> None:
         )
 
 
-def _drawn_months(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
-    """Drawn months of machines that carry workloads; those that carry nothing, and storage, cost the same in each."""
-    sent = {fleet.chosen[number].name: traffic for number, (_, traffic) in fleet.volumes.items()}
-    busy = [(row, load) for row, load in zip(fleet.rows, fleet.loads, strict=True) if row.role != IDLE]
-    fixed = fleet.cost.storage + sum(row.usd_per_month for row in fleet.rows if row.role == IDLE)
-    return drawn_months(
-        fleet.platform, [row for row, _ in busy], fixed, loads=[load for _, load in busy], sent_usd=sent, runs=runs,
-        seed=seed, facts=fleet.facts,
-    )  # fmt: skip
-
-
-def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:
+def _price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:
     """Days since each date of a price; nothing where no day is given."""
     if today is None:
         return {}
@@ -165,7 +128,7 @@ def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]
     return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows if row.price_date}
 
 
-def price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> list[str]:
+def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> list[str]:
     """Prices that are older than the fleet allows, and how the taken machines are billed."""
     notes = []
     most = fleet.platform.rules.max_price_age_days
@@ -209,9 +172,9 @@ def _own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> list[str]:
+def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> list[str]:
     """What is assumed: of the fleet, then of each workload's plan."""
-    rules, spreads, items = fleet.platform.rules, fleet.platform.rules.spreads, fleet.problem.items
+    rules, spreads, items = fleet.platform.rules, fleet.platform.rules.scenarios, fleet.problem.items
     texts = [
         "a month has 730 hours; a run without a deadline has its share of its environment's hours",
         "machines of a kind are there when they are needed, at the listed price, up to the quotas",

@@ -6,20 +6,25 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.fleet.assessment import Allotment, MonthlyCost
-from flopwise.fleet.model import VOLUMES, rented
-from flopwise.fleet.own_machines import OwnOffer
-from flopwise.fleet.replica_scaling import replica_load
-from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.allocate import AllocationProblem
-    from flopwise.fleet.model import Allocation, ChosenWorkload, Machine, MonthlyOption, Platform, Taken
-    from flopwise.fleet.replica_scaling import ReplicaLoad
+from flopwise.fleet.model import (
+    VOLUMES,
+    Allocation,
+    ChosenWorkload,
+    Machine,
+    MonthlyOption,
+    Platform,
+    Taken,
+    is_rented,
+)
+from flopwise.fleet.offers import OwnOffer
+from flopwise.fleet.option import ReplicaLoad, replica_load
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.results import chosen_workloads
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 IDLE = "idle"
 """Role and environment of machines that are paid and carry nothing."""
@@ -36,6 +41,7 @@ class SolvedFleet:
     chosen: tuple[ChosenWorkload, ...]
     rows: tuple[Allotment, ...]
     cost: MonthlyCost
+    price_notes: tuple[str, ...]  # where prices of volumes are from
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:
@@ -65,6 +71,27 @@ class SolvedFleet:
         return sums
 
 
+def solved_fleet(
+    platform: Platform, facts: Facts, problem: AllocationProblem, allocation: Allocation
+) -> SolvedFleet:  # fmt: skip
+    """The fleet with the figures of what its workloads run on, and its bill."""
+    chosen = tuple(chosen_workloads(problem, allocation, facts))
+    rows = tuple(allotments(problem, allocation, chosen))
+    cost, notes = monthly_cost(problem, allocation, rows)
+    return SolvedFleet(
+        platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
+        price_notes=notes,
+    )  # fmt: skip
+
+
+def spot_interruptions(row: Allotment, facts: Facts) -> float:
+    """Interruptions that are expected in a month, of all instances of a row of the bill; 0 unless they are spot."""
+    if row.purchase != "spot":
+        return 0.0
+    rate = facts.spot(row.provider, row.gpu).interruptions_per_s
+    return rate * HOUR_S * row.hours_per_month * row.count
+
+
 def allotments(
     made: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload] = ()
 ) -> list[Allotment]:
@@ -74,7 +101,7 @@ def allotments(
     """
     sharers: dict[Machine, set[int]] = defaultdict(set)
     for taken in allocation.taken:
-        if taken.option.pooled:
+        if taken.option.is_pooled:
             sharers[taken.option.machine].add(taken.option.workload)
     rows = [
         _allotment(
@@ -93,7 +120,7 @@ def _allotment(
     option, job, rules = taken.option, made.items[taken.option.workload].job, made.rules
     busy, paid = option.busy_hours, option.paid_hours
     if taken.role == "backup":
-        paid = busy = HOURS_PER_MONTH if rules.backup_on else rules.backup_hours
+        paid = busy = HOURS_PER_MONTH if rules.backup.on else rules.backup.hours
     rate, work = option.usd_per_hour, max(busy * taken.count, 1e-12)
     return Allotment(
         workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
@@ -115,7 +142,7 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
         less, more = load.interval_usd(1.0)
         return min(usd, usd + less), max(usd, usd + more)
     option = taken.option
-    if figures is None or taken.role == "backup" or option.pooled or not rented(option.purchase):
+    if figures is None or taken.role == "backup" or option.is_pooled or not is_rented(option.purchase):
         return usd, usd
     return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
 
@@ -140,7 +167,7 @@ def _price_date(offer: Offer, machines: int) -> str:
 
 def monthly_cost(
     made: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
-) -> tuple[MonthlyCost, list[str]]:
+) -> tuple[MonthlyCost, tuple[str, ...]]:
     """The bill by what it is for, and where its prices are from. Storage and traffic go with the machines."""
     by: dict[str, dict[str, float]] = {
         name: defaultdict(float) for name in ("provider", "environment", "workload", "purchase")
@@ -163,4 +190,4 @@ def monthly_cost(
         total=compute + storage + traffic, low=low + storage + traffic, high=high + storage + traffic,
         compute=compute, storage=storage, traffic=traffic, **ordered,
     )  # fmt: skip
-    return cost, list(dict.fromkeys(notes))
+    return cost, tuple(dict.fromkeys(notes))

@@ -246,7 +246,7 @@ def volume_bills(
     machines, or sent to an API, is in their price.
     """
     clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
-    nbytes = [{kind: float(getattr(job, f"{kind}_bytes")) for kind in VOLUME_KINDS} for job in jobs]
+    nbytes = [{kind: float(getattr(job.volumes, kind)) for kind in VOLUME_KINDS} for job in jobs]
     totals = {kind: sum(own[kind] for own in nbytes) for kind in VOLUME_KINDS}
     rates = {kind: _byte_rates(kind, total, clouds, facts) if total else {} for kind, total in totals.items()}
     bills: dict[tuple[int, str], VolumeBill] = {}

@@ -15,9 +15,8 @@ import msgspec
 
 from flopwise.errors import FlopwiseError
 from flopwise.fleet.assessment import Allotment, CostSaving
+from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import monthly_option
-from flopwise.fleet.own_machines import OwnOffer
-from flopwise.fleet.planned import splittable
 from flopwise.fleet.spec import API, OWNED
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.offers import Offer
     from flopwise.fleet.bill import SolvedFleet
-    from flopwise.fleet.model import ChosenWorkload, MonthlyOption, Rules
+    from flopwise.fleet.model import ChosenWorkload, MonthlyOption
+    from flopwise.fleet.spec import Policies
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
@@ -45,19 +45,19 @@ def savings(fleet: SolvedFleet) -> list[CostSaving]:
     """Every saving worth a line, largest first; below zero where the policies have the plan pay more."""
     facts, found = fleet.facts, list[CostSaving]()
     for row, taken, chosen in fleet.primary:
-        found += _scheduled(row, taken.option, chosen)
-        found += _purchased(row, taken.option, chosen, fleet.platform.rules)
+        found += _schedule_savings(row, taken.option, chosen)
+        found += _purchase_savings(row, taken.option, chosen, fleet.platform.rules)
     known: dict[tuple[int, int], list[CostSaving]] = {}
     dearest = {id(c) for c in sorted(fleet.chosen, key=lambda c: -c.option.usd)[:QUANTISED]}
     for chosen in fleet.chosen:
         if any(taken.option.purchase == OWNED for taken in chosen.parts):
             continue  # own machines are paid for: what would be rented instead stands beside them
-        found += _right_sized(chosen, facts)
+        found += _size_savings(chosen, facts)
         candidate, searched = chosen.option.candidate, chosen.planned.plan
         if id(chosen) in dearest and searched is not None and "weights" in candidate.layout:
             key = (id(searched), id(candidate))
             if key not in known:
-                known[key] = list(_quantised(chosen, facts))
+                known[key] = list(_format_savings(chosen, facts))
             found += [msgspec.structs.replace(s, workload=chosen.name) for s in known[key]]
     worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
     return _counted_once(sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)))
@@ -75,7 +75,9 @@ def _counted_once(found: Sequence[CostSaving]) -> list[CostSaving]:
     return rows
 
 
-def _purchased(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, rules: Rules) -> Iterable[CostSaving]:
+def _purchase_savings(
+    row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, rules: Policies
+) -> Iterable[CostSaving]:
     """How one row of the bill is bought, against the cheapest option on demand."""
     plain = cheapest_on_demand(chosen)
     if row.purchase == OWNED or plain is None:
@@ -99,16 +101,16 @@ def _purchased(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, ru
     )  # fmt: skip
 
 
-def _why_dearer(row: Allotment, rules: Rules) -> str:
+def _why_dearer(row: Allotment, rules: Policies) -> str:
     """Why a row is bought that is dearer than the cheapest option on demand."""
     if row.pool:
         return "its part of machines that others use, too"
-    if row.provider in rules.providers:
+    if row.provider in rules.shares:
         return f"bought for the {row.provider} share"
     return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
 
 
-def _scheduled(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
+def _schedule_savings(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
     """Hours that machines are off; those of runs, which end anyhow, are shown and not counted."""
     rate, job, busy = option.offer.on_demand_usd_per_hour, chosen.job, option.busy_hours
     otherwise = min(HOURS_PER_MONTH, job.hours_per_month) if job.ends else HOURS_PER_MONTH
@@ -132,7 +134,7 @@ def _on_demand_usd(chosen: ChosenWorkload, plain: MonthlyOption) -> float:
     return sum(plain.usd * taken.count / taken.option.instances for taken in chosen.parts)
 
 
-def _right_sized(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
+def _size_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     """Against the cheapest way on an accelerator with more memory than the smallest that does: the next best choice."""
     option, plain = chosen.option, cheapest_on_demand(chosen)
     if chosen.figures is None or plain is None:
@@ -154,7 +156,7 @@ def _right_sized(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     )  # fmt: skip
 
 
-def _quantised(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
+def _format_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     """The chosen format against 16 bits on whatever suits those best, and fewer bits on the same instance type."""
     option = chosen.option
     current = _weights(option)
@@ -200,7 +202,7 @@ def _options_in(
     """The workload in a weight format on some machines; none where they do not hold it."""
     item, workload = chosen.planned, chosen.planned.workload
     assert workload is not None
-    own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not splittable(item.job)]
+    own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not item.job.splittable]
     narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
     narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:

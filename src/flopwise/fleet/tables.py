@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from flopwise.fleet.hosted import ApiOffer, BreakEven, break_even
-from flopwise.fleet.model import rented
+from flopwise.fleet.hosted import BreakEven, break_even
+from flopwise.fleet.model import is_rented
+from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
 from flopwise.fleet.onprem import against_clouds
-from flopwise.fleet.own_machines import OwnOffer
-from flopwise.fleet.regions import why_not_allowed
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
@@ -122,7 +121,7 @@ def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     workloads: dict[tuple[str, str, str], list[str]] = {}
     for taken in fleet.allocation.taken:
         workloads.setdefault(taken.option.offer.key, []).append(fleet.chosen[taken.option.workload].name)
-    offers = {option.offer.key: option.offer for option in fleet.problem.options if rented(option.purchase)}
+    offers = {option.offer.key: option.offer for option in fleet.problem.options if is_rented(option.purchase)}
     rows = [
         {
             "provider": o.provider, "instance": o.instance, "region": o.region, "gpu": o.accelerator, "count": o.count,

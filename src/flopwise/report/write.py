@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +18,31 @@ from flopwise.report.html import html
 from flopwise.report.markdown import markdown
 
 if TYPE_CHECKING:
+    from flopwise.report.blocks import Document
     from flopwise.search.answer import Plan
 
-HTML, MARKDOWN, JSON, PLANS = "report.html", "report.md", "assessment.json", "plans"
+JSON, PLANS = "assessment.json", "plans"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
 MOST_BYTES = 200_000_000
+
+
+def to_json(assessment: Assessment) -> bytes:
+    """The assessment as one JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
+
+
+TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
+    "report.html": lambda _, made: _text(html(made)),
+    "report.md": lambda _, made: _text(markdown(made)),
+    JSON: lambda assessment, _: to_json(assessment),
+}
+"""What is written of an assessment and of the document that people read: a file of each name, by its function."""
 
 
 def plan_file(name: str, number: int) -> str:
     """The file of a workload's plan: its name with nothing in it that could lead elsewhere, and its number."""
     safe = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
     return f"{PLANS}/{number:03d}-{safe or 'workload'}.json"
-
-
-def to_json(assessment: Assessment) -> bytes:
-    """The assessment as one JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
 class _Version(msgspec.Struct):
@@ -96,7 +105,7 @@ def write_report(
     check_folder(goal)
     assessment = linked(assessment, given)
     made = document(assessment, before)
-    files = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made)), JSON: to_json(assessment)}
+    files = {name: export(assessment, made) for name, export in TARGETS.items()}
     files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in assessment.workloads if w.plan_file}
     made_for_it = [above for above in goal.parents if not above.exists()]
     try:

@@ -37,8 +37,8 @@ from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits, product_path, substitute
-from flopwise.serving.speculative import tokens_per_step
-from flopwise.serving.technique_request import DRAFT_TOKENS
+from flopwise.serving.spec import DRAFT_TOKENS
+from flopwise.serving.techniques import tokens_per_step
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
@@ -30,7 +31,7 @@ from flopwise.training.layout import COLUMNS, RECOMPUTE, Layout, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import NAMES, schedule_code
-from flopwise.training.spec import PRECISIONS, SEQ_LEN, divisible_batch
+from flopwise.training.spec import SEQ_LEN, divisible_batch
 
 FINETUNE_SEQ_LEN = 2048
 """Tokens of a sequence of fine-tuning where none are given."""
@@ -86,8 +87,8 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
     one, several = workload.one_precision, workload.limits.precision
     wanted = list(several) or [one or "bf16"]
     for name in wanted:
-        if name not in (*PRECISIONS, ANY):
-            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*PRECISIONS, ANY))}")
+        if name not in (*TRAINING_PRECISIONS, ANY):
+            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*TRAINING_PRECISIONS, ANY))}")
     if ANY not in wanted:
         open_ = one is None and not several
         return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""

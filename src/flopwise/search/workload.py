@@ -14,8 +14,7 @@ from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
 from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, mean_tokens
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
 STRETCH = 5000
@@ -219,7 +218,7 @@ def _check_traffic(traffic: TrafficSpec, process: str) -> None:
 
 def _trace_traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
     """Rates and mean lengths of a trace; times are stretched to a rate that is given besides."""
-    from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - few workloads have one
+    from flopwise.serving.sim.trace import read_trace_columns  # noqa: PLC0415 - few workloads have one
 
     try:
         columns = read_trace_columns(traffic.trace)

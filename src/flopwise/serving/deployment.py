@@ -11,13 +11,19 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
-from flopwise.serving.estimate import check_layout, percentiles, runner
+from flopwise.serving.estimate import check_layout, percentiles
 from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, mean_tokens
-from flopwise.serving.technique_request import TechniqueContext, TechniqueRequest
-from flopwise.serving.technique_runner import request_work, tokens_a_round
+from flopwise.serving.spec import (
+    DEFAULT_INPUT,
+    DEFAULT_OUTPUT,
+    RequestSpec,
+    ServingSpec,
+    TechniqueRequest,
+    mean_tokens,
+)
+from flopwise.serving.techniques import request_work, resolve_techniques, runner, tokens_a_round
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
@@ -39,14 +45,8 @@ def replica_of(
     software = spec.software(source.known)
     check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
-    place = TechniqueContext(
-        tp=spec.tp, weights=software["weights"], engine=software["engine"], chip=cluster.accelerator, facts=source.known
-    )
-    job = ServeJob(
-        model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
-        techniques=techniques.resolve(model, place, source.model),
-    )  # fmt: skip
-    return job, notes
+    job = ServeJob(model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction)
+    return replace(job, techniques=resolve_techniques(techniques, job, source.known, source.model)), notes
 
 
 def request_tokens(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -313,28 +312,6 @@ def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
     if row.memory_rule == "free":
         return np.where(card > taken, (card - taken) * share, card - taken)
     return card - taken
-
-
-def max_concurrency(
-    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: Any
-) -> Floats:
-    """Sequences of `context` tokens that run at once on GPUs of `hbm_bytes`; 0 where not one fits.
-
-    Keyword arguments: as `serving_memory`.
-    """
-    memory = serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how)
-    return memory.max_concurrency
-
-
-def kv_capacity_tokens(
-    model: Model, context: Ints, hbm_bytes: Floats, layout: ServingLayout | None = None, **how: Any
-) -> Floats:
-    """Tokens that the cache holds on GPUs of `hbm_bytes`, in sequences of `context`.
-
-    Keyword arguments: as `serving_memory`.
-    """
-    memory = serving_memory(model, layout, context=context, hbm_bytes=hbm_bytes, **how)
-    return memory.kv_capacity_tokens
 
 
 def _plain(value: Floats) -> Floats:

@@ -19,8 +19,7 @@ from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
     from flopwise.api.prices import PriceAges
-    from flopwise.fleet.onprem import AgainstCloud
-    from flopwise.fleet.own_hour import OwnPrice
+    from flopwise.fleet.onprem import AgainstCloud, OwnPrice
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")

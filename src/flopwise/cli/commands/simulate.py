@@ -20,12 +20,18 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FLAG, FRACTION, options_of
 from flopwise.search.spec import TargetsSpec
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import AutoscaleSpec, BatchRequest, ResponseCacheSpec, Scheduling, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import (
+    AutoscaleSpec,
+    BatchRequest,
+    ResponseCacheSpec,
+    Scheduling,
+    ServingSpec,
+    TechniqueRequest,
+)
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.batch_queue import BatchAnswer, WorkersForecast
+    from flopwise.serving.sim.batch import BatchAnswer, WorkersForecast
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
     from flopwise.serving.sim.result import RunSummary, Slo
 
@@ -504,7 +510,7 @@ def _numbers(found: BatchAnswer) -> list[WorkersForecast]:
 
 def _cheapest(found: BatchAnswer) -> str:
     """The cheapest number of workers that meets the deadline in nine of ten cases."""
-    from flopwise.serving.sim.batch_queue import CONFIDENCE
+    from flopwise.serving.sim.batch import CONFIDENCE
 
     if found.queue.deadline_s is None:
         return ""

@@ -11,7 +11,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.memory import serving_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.technique_runner import changed_memory, request_work
+from flopwise.serving.techniques import memory_changes, request_work
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
@@ -29,8 +29,7 @@ MOST_BATCH = 2**20 - 1
 class ReplicaLimits:
     """Limits of one replica and the habits of its scheduler.
 
-    Raises:
-        SpecError: a number out of range.
+    Raises: SpecError: a number out of range.
     """
 
     max_batch: int = 256  # sequences that run at once
@@ -107,7 +106,8 @@ def replica(
     simulator's is a step that brings several, and a sequence holds as many more as it does on average.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
-    from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
+    from flopwise.serving.estimate import check  # noqa: PLC0415 - it will call the simulator some day
+    from flopwise.serving.techniques import runner  # noqa: PLC0415 - it will call the simulator some day
 
     check(job)
     machine, row, how = runner(job), job.engine, job.techniques
@@ -123,7 +123,7 @@ def replica(
         memory_frac=job.memory_frac,
         max_batch=job.max_batch,
         device_kind=job.cluster.accelerator.kind,
-        **changed_memory(replace(job, techniques=replace(how, shared_tokens=0))),
+        changes=replace(memory_changes(job), shared_tokens=0),
     )
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)

@@ -1,7 +1,7 @@
 """Who goes first and who goes where: scheduling policies and balancers, one function or one row each.
 
 A policy gives every request a key; the smallest goes first, and among equal keys who came first. A balancer says which
-replica a request is sent to; the rule itself stands in `flopwise.serving.sim.reference` and in the compiled core.
+replica a request is sent to; the rule itself stands in the compiled core.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ BALANCERS: dict[str, str] = {
     "least-tokens": "the fewest tokens of prompts and answers that wait or run",
     "prefix-aware": "where the prefix was last sent, unless that one is far behind the least loaded",
 }
-"""Names and what they do."""
+"""Names and what they do; `ROUND_ROBIN` and the others are their places."""
 ROUND_ROBIN, LEAST_LOADED, LEAST_TOKENS, PREFIX_AWARE = range(4)
-"""Their places in `BALANCERS`."""
 BEHIND_REQUESTS = 64
 """A prefix is left behind where its replica has so many more requests than the least loaded, and half as many again.
 
@@ -74,22 +73,10 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 def ranks(trace: RequestTrace, policy: str) -> Column:
     """Place of every request in the order of a policy; a permutation.
 
-    Raises:
-        UnknownNameError: no such policy.
+    Raises: UnknownNameError: no such policy.
     """
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
     found = np.empty(len(trace), dtype=np.int64)
     found[np.argsort(POLICIES[policy](trace), kind="stable")] = np.arange(len(trace))
     return found
-
-
-def balancer_number(name: str) -> int:
-    """Place of a balancer in `BALANCERS`.
-
-    Raises:
-        UnknownNameError: no such balancer.
-    """
-    if name not in BALANCERS:
-        raise UnknownNameError("balancer", name, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
-    return list(BALANCERS).index(name)
