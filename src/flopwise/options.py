@@ -226,8 +226,9 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Read the values that are said; SpecError for one that cannot be."""
-        defaults = defaults_of(type(self))
-        for name, declared in options_of(type(self)).items():
+        spec: Any = type(self)
+        defaults = defaults_of(spec)
+        for name, declared in options_of(spec).items():
             value = getattr(self, name)
             if value is not None and value is not defaults[name]:
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
@@ -249,7 +250,8 @@ def defaults_of(spec: type) -> Mapping[str, Any]:
 
 def changed(spec: Any) -> list[str]:
     """The options of a spec that are not at their defaults."""
-    return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
+    kind: Any = type(spec)
+    return [name for name, default in defaults_of(kind).items() if getattr(spec, name) != default]
 
 
 def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
