@@ -123,7 +123,7 @@ def of_training(
     """The answer for one layout of one recipe."""
     from flopwise.facts.models.positions import check_length
     from flopwise.training.memory import memory_band, step_memory
-    from flopwise.training.rules_of_thumb import memory_rules
+    from flopwise.training.rules import memory_rules
 
     memory = step_memory(model, recipe, layout, device_kind="gpu" if chip is None else chip.kind)
     total, capacity = float(memory.total_bytes), None if chip is None else float(chip.hbm_bytes)

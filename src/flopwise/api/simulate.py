@@ -147,10 +147,9 @@ def batch(
     job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
     gpus = job.num_gpus * queue.workers
-    spot, on_demand = (replace(machines, purchase=way) for way in ("spot", "on_demand"))
     workers = WorkerMachines(
-        spot=replace(spot, price=queue.spot_price).cluster(gpus, facts), on_demand=on_demand.cluster(gpus, facts),
-        provider=machines.provider, facts=facts,
+        spot=replace(machines, purchase="spot", price=queue.spot_price).cluster(gpus, facts),
+        on_demand=replace(machines, purchase="on_demand").cluster(gpus, facts), provider=machines.provider, facts=facts,
     )  # fmt: skip
     return queue_answer(queue, job, workers, (*notes, *found.notes, *technique_assumptions(job)), report)
 

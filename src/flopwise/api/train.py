@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.job import TrainJob
     from flopwise.training.layout import Layout, Recipe
-    from flopwise.training.token_rules import TokenRules
+    from flopwise.training.rules import TokenRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,7 @@ def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float
 def _answer(job: TrainJob, facts: Facts, laid_out: str, notes: tuple[str, ...]) -> TrainAnswer:
     """The answer for one job."""
     from flopwise.training.estimate import estimate
-    from flopwise.training.rules_of_thumb import step_rules
-    from flopwise.training.token_rules import token_rules
+    from flopwise.training.rules import step_rules, token_rules
     from flopwise.units import format_percent, format_price
 
     result, recipe, layout, cluster = estimate(job), job.recipe, job.layout, job.cluster

@@ -122,8 +122,8 @@ def replica_job(
     )  # fmt: skip
     if not workload.techniques.any:
         return job
-    found = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
-    return replace(job, techniques=found)
+    techniques = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
+    return replace(job, techniques=techniques)
 
 
 def computed_prompt_tokens(workload: Resolved) -> int:

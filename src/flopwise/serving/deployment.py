@@ -15,14 +15,7 @@ from flopwise.serving.estimate import check_layout, percentiles
 from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
-from flopwise.serving.spec import (
-    DEFAULT_INPUT,
-    DEFAULT_OUTPUT,
-    RequestSpec,
-    ServingSpec,
-    TechniqueRequest,
-    mean_tokens,
-)
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, TechniqueRequest, mean_tokens
 from flopwise.serving.techniques import request_work, resolve_techniques, runner, tokens_a_round
 
 START_TOKENS = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -92,24 +93,20 @@ def estimate(job: ServeJob) -> ServeEstimate:
     return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
 
-def job_memory(job: ServeJob) -> ServingMemory:
-    """Memory of the fullest GPU under the job's load, and how much load it takes. Raises as `serving_memory`."""
+def job_memory(job: ServeJob, **load: Any) -> ServingMemory:
+    """Memory of the fullest GPU under the job's load, and how much load it takes; `load`: another one.
+
+    Keywords and errors: as `serving_memory`.
+    """
+    chip = job.cluster.accelerator
+    usual: dict[str, Any] = {
+        "concurrency": _replica_concurrency(job), "context": job.context, "answer": job.growing,
+        "prefill_tokens": job.prefill_tokens, "changes": memory_changes(job),
+    }  # fmt: skip
     return serving_memory(
-        job.model,
-        job.layout,
-        concurrency=_replica_concurrency(job),
-        context=job.context,
-        answer=job.growing,
-        hbm_bytes=job.cluster.accelerator.hbm_bytes,
-        weights=job.weights,
-        kv_dtype=job.kv_dtype,
-        engine=job.engine,
-        memory_frac=job.memory_frac,
-        max_batch=job.max_batch,
-        prefill_tokens=job.prefill_tokens,
-        device_kind=job.cluster.accelerator.kind,
-        changes=memory_changes(job),
-    )
+        job.model, job.layout, hbm_bytes=chip.hbm_bytes, weights=job.weights, kv_dtype=job.kv_dtype, engine=job.engine,
+        memory_frac=job.memory_frac, max_batch=job.max_batch, device_kind=chip.kind, **(usual | load),
+    )  # fmt: skip
 
 
 def _replica_concurrency(job: ServeJob) -> int | None:

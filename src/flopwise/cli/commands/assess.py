@@ -17,8 +17,8 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import FILE, WHOLE_OR_ZERO
 from flopwise.report.blocks import Table, Text
 from flopwise.report.changes import changes
-from flopwise.report.costs import saved
-from flopwise.report.words import between, bought, hours, listed, usd
+from flopwise.report.costs import savings_by_kind
+from flopwise.report.words import between, bought, enumeration, hours, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(**given: Any) -> None:
     together, cannot be met.
     """
     from flopwise.api.assess import assess_with_plans
-    from flopwise.report.write import check_folder, linked, read_assessment, write_report
+    from flopwise.report.write import check_folder, read_assessment, with_plan_files, write_report
 
     if given["output"] is not None:
         check_folder(given["output"])
@@ -52,7 +52,7 @@ def command(**given: Any) -> None:
         )  # fmt: skip
     found, written = answer.assessment, list[Path]()
     if given["output"] is not None:
-        found = linked(found, answer.plans)
+        found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
     options.answer(found, lambda fleet, paper: blocks(fleet, paper, written, before))
     if not all(w.feasible for w in found.workloads):
@@ -90,7 +90,7 @@ def blocks(
 
 def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
-    sums = saved(found)
+    sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
         ("interval", f"{between(cost.low, cost.high)} in 8 of 10 cases"),
         ("optimal", f"within {format_percent(found.optimality_gap)} of the least that these choices allow"),
@@ -104,7 +104,7 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
         share = format_percent(cost.total / found.budget_per_month)
         rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
-        named = listed([f"{name} {usd(value)}" for name, value in sums.items()], 5)
+        named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
         rows.append(("savings", f"{usd(sum(sums.values()))} a month in this plan, against the next best: {named}"))
     return rows
 

@@ -140,7 +140,7 @@ def _technique_notes(job: ServeJob) -> Iterator[str]:
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
     """What is assumed of the engine, the seed, the traffic and the policy."""
-    limits, traffic = request.limits, request.traffic
+    limits, traffic = request.replica.limits, request.traffic
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
     yield "a run repeats exactly with its seed; its intervals are those of the step times that it is made of"

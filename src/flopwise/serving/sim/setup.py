@@ -10,6 +10,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.policies import BALANCERS, ranks
+from flopwise.serving.sim.result import BEYOND_CONTEXT, BEYOND_MEMORY
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.techniques import cached_tokens
 
@@ -101,7 +102,9 @@ def setup(
     if balancer not in BALANCERS:
         raise UnknownNameError("balancer", balancer, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
     work, hits = _with_techniques(trace, limits)
-    reasons = limits.drops(trace, work.output)
+    blocks = -(-(trace.prompt + work.output - 1) // limits.block_tokens)  # of each request alone
+    reasons = np.where(blocks > limits.num_blocks, BEYOND_MEMORY, 0)
+    reasons = np.where(trace.prompt + trace.output > limits.max_tokens, BEYOND_CONTEXT, reasons)
     kept = np.flatnonzero(reasons == 0)
     left = work if len(kept) == len(trace) else work.take(kept)
     if users is not None:
