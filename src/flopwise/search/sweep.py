@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_names
+from flopwise.errors import FlopwiseError, InfeasibleError, SpecError, nearest_hint
 from flopwise.facts.catalog import Facts
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
@@ -147,9 +147,8 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
         raise SpecError(f"{where}: `sweep` is a mapping of what varies to lists; it takes {', '.join(AXES)}")
     unknown = next((key for key in axes if key not in AXES), None)
     if unknown is not None:
-        near = nearest_names(str(unknown), AXES)
-        hint = f"; nearest: {near[0]}" if near else ""
-        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{hint}")
+        near = nearest_hint(unknown, AXES)
+        raise SpecError(f"{where}: sweep.{str(unknown)[:60]}: allowed: {', '.join(AXES)}{near}")
     for key, values in axes.items():
         if not isinstance(values, list) or not 1 <= len(values) <= MOST_VALUES:
             raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
