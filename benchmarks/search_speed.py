@@ -18,7 +18,7 @@ from flopwise.search.space import CHUNK, Family
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
 from flopwise.training.memory import allocated_and_states
-from flopwise.training.step import StepTable
+from flopwise.training.step_table import StepTable
 
 MAX_GPUS = 16_384
 T = TypeVar("T")

@@ -7,6 +7,7 @@ max, min, sqrt, exp. What kernels and messages take is no such arithmetic: their
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,49 @@ def total(name: str, unit: str, parts: Iterable[Figure], *, note: str = "") -> F
     """The sum of `parts`."""
     held = tuple(parts)
     return derived(name, sum(float(p.value or 0.0) for p in held), unit, SUM, *held, note=note)
+
+
+class Ledger:
+    """The figures of a tree by name: the inputs of a figure are those that its formula names."""
+
+    def __init__(self) -> None:
+        """Begin with no figure."""
+        self._figures: dict[str, Figure] = {}
+
+    def put(self, figure: Figure) -> Figure:
+        """`figure`, which later formulas may name."""
+        self._figures[figure.name] = figure
+        return figure
+
+    def given(self, name: str, value: float | str | None, unit: str = "") -> Figure:
+        """A figure that the user gave."""
+        return self.put(given(name, value, unit))
+
+    def derived(
+        self, name: str, value: float, unit: str, formula: str, *inputs: Figure, source: str = "", note: str = ""
+    ) -> Figure:
+        """A figure that follows by `formula` from `inputs`, or from the figures that the formula names."""
+        return self.put(
+            derived(name, value, unit, formula, *(inputs or self._named(formula)), source=source, note=note)
+        )
+
+    def counted(self, name: str, value: float, unit: str, what: str, *inputs: Figure, source: str = "") -> Figure:
+        """A figure that is counted from `inputs`, not computed by a formula in one line."""
+        return self.put(derived(name, value, unit, f"{COUNTED}: {what}", *inputs, source=source))
+
+    def timed(self, name: str, seconds: float, what: str, *inputs: Figure) -> Figure:
+        """A time by the kernel model."""
+        return self.put(derived(name, seconds, "s", f"{KERNEL}: {what}", *inputs))
+
+    def total(self, name: str, unit: str, parts: Iterable[Figure]) -> Figure:
+        """The sum of `parts`."""
+        return self.put(total(name, unit, parts))
+
+    def _named(self, formula: str) -> tuple[Figure, ...]:
+        """The figures whose names stand in an arithmetic formula, in its order; of two names the longer counts."""
+        names = sorted((name for name in self._figures if name in formula), key=len, reverse=True)
+        words = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", formula) if names else ()
+        return tuple(self._figures[name] for name in dict.fromkeys(words))
 
 
 class Device:

@@ -21,7 +21,7 @@ TRAINING: list[dict[str, Any]] = [
      "recompute": "selective"},
     {"model": "Llama-3.1-8B", "gpu": "rtx 4090", "gpus": 1, "qlora": True, "seq": 1024, "tokens": 1e7, "micro_batch": 1,
      "recompute": "full", "tp": 1},
-    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "usd_per_gpu_hour": 2.0, "tokens": 1e9, "zero": 2},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "price": 2.0, "tokens": 1e9, "zero": 2},
     {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "precision": "fp16", "tp": 1, "tokens": 1e6},
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 64, "fsdp": True, "seq": 2048, "tokens": 1e10, "jitter": 0.02,
      "validate_every": 100, "validate_batches": 5, "loader_rate": 3.0, "failures": "rsc-1", "repair": 3600.0,
@@ -29,7 +29,7 @@ TRAINING: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 16, "fsdp": True, "seq": 2048, "samples": 1e6, "epochs": 2,
      "node_mtbf": 3e6, "restart": 300.0, "checkpoint_bandwidth": 2e10, "checkpoint_every": 1800.0,
      "provider": "aws", "purchase": "spot"},
-    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 16, "seq": 2048, "tokens": 1e9, "storage_bytes_per_s": 1e5},
+    {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 16, "seq": 2048, "tokens": 1e9, "storage_bandwidth": 1e5},
     {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "tp": 1, "storage": "hdd"},
 ]  # fmt: skip
 SERVING: list[dict[str, Any]] = [
@@ -38,7 +38,7 @@ SERVING: list[dict[str, Any]] = [
     {"model": "Llama-3.1-70B", "gpu": "h100", "tp": 4, "kv_dtype": "fp8", "concurrency": 5000},
     {"model": "Mixtral-8x7B", "instance": "p5.48xlarge", "tp": 4, "pp": 2, "static": True, "concurrency": 16},
     {"model": "bert-base-uncased", "gpu": "t4", "input_tokens": 128, "weights": "fp16"},
-    {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "usd_per_gpu_hour": 1.5},
+    {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "price": 1.5},
 ]
 MEMORY: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},
@@ -150,7 +150,7 @@ def test_leaves_are_facts_with_a_source_calibrations_with_their_data_or_given(ki
     datasheet = [f for f in facts if "hbm_bytes" in f.name]
     assert all(f.date and f.confidence for f in datasheet)
     assert datasheet or kind == "memory"
-    if asked.get("usd_per_gpu_hour"):
+    if asked.get("price"):
         assert any(f.name == "price per device and hour" and f.kind == "given" for f in figures)
 
 

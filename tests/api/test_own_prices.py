@@ -46,7 +46,7 @@ def test_what_is_said_of_the_site_is_taken() -> None:
         ({"utilisation": float("nan")}, SpecError, "utilisation"),
         ({"pue": 0.5}, SpecError, "pue"),
         ({"years": 0.0}, SpecError, "years"),
-        ({"usd_per_kwh": -1.0}, SpecError, "usd_per_kwh"),
+        ({"usd_per_kwh": -1.0}, SpecError, "usd per kwh: -1.0 is out of range"),
     ],
 )
 def test_bad_input(asked: dict[str, Any], error: type[Exception], why: str) -> None:

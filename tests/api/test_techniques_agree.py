@@ -91,16 +91,16 @@ def test_every_technique_that_saves_is_worth_its_lever() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"draft": "eagle"}, "techniques: a draft needs --acceptance"),
-        ({"acceptance": 0.5}, "techniques: an acceptance is given"),
-        ({"prefix_hit": 1.5}, "techniques.prefix_hit: a share from 0 to 1"),
+        ({"draft": "eagle"}, "techniques.draft: needs --acceptance"),
+        ({"acceptance": 0.5}, "techniques.acceptance: given, but no draft"),
+        ({"prefix_hit": 1.5}, "techniques.prefix_hit: 1.5 is out of range; allowed: 0 or more, up to 1"),
         ({"prefix_hit": "lots"}, "techniques.prefix_hit"),
         ({"shared_prefix": 1000}, "techniques: a shared prefix of 1,000 tokens in prompts of 1,000"),
         ({"draft": "Lama-3.2-1B", "acceptance": 0.5}, "unknown model 'Lama-3.2-1B'"),
         ({"draft": "Qwen3-0.6B", "acceptance": 0.5}, "vocabulary"),
         ({"expert_skew": 2}, "no experts"),
         ({"prefix_hits": 0.5}, "nearest: prefix_hit"),
-        ({"offload_weights": 0.5, "gpu_layers": 3}, "not both"),
+        ({"offload_weights": 0.5, "gpu_layers": 3}, "the share of offloaded layers is given, too"),
     ],
 )
 def test_techniques_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:
@@ -115,5 +115,5 @@ def test_techniques_mean_nothing_in_training() -> None:
 
 
 def test_split_pools_do_not_scale_by_themselves() -> None:
-    with pytest.raises(SpecError, match="say the same"):
+    with pytest.raises(SpecError, match="says the same"):
         simulate("Llama-3.1-8B", gpu="h100", rate=1, prefill_replicas=1, prefill_gpus=1)

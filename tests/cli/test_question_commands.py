@@ -381,8 +381,8 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("serve Llama-3.1-8B --gpu h100 --weights int3", "format"),
         ("serve Llama-3.1-8B --gpu h100 --engine vlm", "vllm"),
         ("serve bert-base-uncased --gpu t4 --rate 3 --input 128", "does not generate"),
-        ("memory Llama-3.1-8B --task serve --lora 8", "--lora does not go with --task serve"),
-        ("memory Llama-3.1-8B --kv-dtype fp8", "--kv-dtype does not go with --task train"),
+        ("memory Llama-3.1-8B --task serve --lora 8", "--lora: does not go with --task serve"),
+        ("memory Llama-3.1-8B --kv-dtype fp8", "--kv-dtype: does not go with --task train"),
         ("memory Llama-3.1-8B --offload parameters", "ZeRO 3"),
         ("roofline --gpu h100", "--flops and --bytes"),
         ("roofline Llama-3.1-8B --flops 1e12 --gpu h100", "both given"),
@@ -390,7 +390,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("roofline --flops 1e12 --gpu h100 --efficiency 1.5", "--efficiency"),
         ("explain gpus h100", "gpus"),
         ("explain train Llama-3.1-8B --gpu h100 --tpp 2", "--tp"),
-        ("explain memory Llama-3.1-8B --task serve --lora 8", "--lora does not go"),
+        ("explain memory Llama-3.1-8B --task serve --lora 8", "--lora: does not go"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(run: Run, line: str, said: str) -> None:

@@ -194,7 +194,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 SLOW = {
     "numpy.ma", "logging", "importlib.resources", "shutil", "zipfile", "msgspec", "yaml", "huggingface_hub",
-    "flopwise.serving", "flopwise.backtests", "flopwise.training.explain", "flopwise.search.plan",
+    "flopwise.serving.estimate", "flopwise.backtests", "flopwise.training.explain", "flopwise.search.plan",
     "flopwise.search.scaling", "fractions",
 }  # fmt: skip
 """What the answer to a plain question has no use for, and its start would wait for."""

@@ -254,9 +254,9 @@ def test_a_batch_job_is_timed_by_the_simulator() -> None:
     ("body", "line", "says"),
     [
         ("  requests_per_s: 3\n  burstiness: 0\n", 5, "above 0, up to 100"),
-        ("  requests_per_s: 3\n  peak: 0.5\n", 5, "1 to 50"),
-        ("  requests_per_s: 3\n  peak: .nan\n", 5, "1 to 50"),
-        ("  concurrency: 3\n  peak: 2\n", 5, "shapes traffic.requests_per_s"),
+        ("  requests_per_s: 3\n  peak: 0.5\n", 5, "allowed: 1 or more, up to 50"),
+        ("  requests_per_s: 3\n  peak: .nan\n", 5, "nan is not finite"),
+        ("  concurrency: 3\n  peak: 2\n", 5, "shapes the rate of requests"),
         ("  requests_per_s: 3\n  arrivals: uniform\n  burstiness: 2\n", 6, "goes with gamma"),
         ("  trace: missing.csv\n", 4, "is no file"),
         ("  trace: missing.csv\n  input_tokens: 5\n", 5, "a trace says how long"),

@@ -69,9 +69,9 @@ def test_a_single_workload_is_no_sweep() -> None:
     ("text", "message"),
     [
         ("sweep: {modle: [gpt2]}", r"modle: allowed: .*nearest: model"),
-        ("sweep: {model: gpt2}", "each is a list of values"),
-        ("sweep: {budget: []}", "length >= 1"),
-        ("sweep: {model: []}", "an empty list leaves no workload"),
+        ("sweep: {model: gpt2}", "sweep.model: expected a list of 1 to 1,000 values"),
+        ("sweep: {budget: []}", "sweep.budget: expected a list of 1 to"),
+        ("sweep: {model: []}", "sweep.model: expected a list of 1 to"),
         ("sweep: []", "`sweep` is a mapping"),
         ("workloads: {}", "`workloads` is a list"),
         ("workloads: []", "at least one"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,22 +16,19 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.provenance import walk
 from flopwise.training.documents import (
-    PACKINGS,
     Documents,
     Packing,
-    computed_lengths,
     filled_frac,
     from_file,
     histogram,
     lognormal,
-    longest_moments,
-    waiting_frac,
 )
 from flopwise.training.estimate import counted_batch, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Inner, Layout
-from flopwise.training.step import step_parts, step_table
+from flopwise.training.step import step_parts
+from flopwise.training.step_table import step_table
 from named import recipe_with
 
 SEQ = 2048
@@ -50,7 +47,7 @@ def test_the_longest_of_a_micro_batch_is_that_of_sampled_ones(mean: float, sprea
     assert found.mean == pytest.approx(sampled(mean, spread, 200_000).mean(), rel=0.02)
     for many in (1, 2, 8, 64):
         longest = sampled(mean, spread, 20_000 * many).reshape(-1, many).max(axis=1)
-        first, second = longest_moments(found, many)
+        first, second = found.longest_moments(many)
         assert float(first) == pytest.approx(longest.mean(), rel=0.03)
         assert float(second) == pytest.approx((longest**2).mean(), rel=0.06)
 
@@ -64,9 +61,9 @@ def test_the_slowest_replica_is_that_of_sampled_steps(
     widths = sampled(mean, spread, steps * replicas * num_micro * batch)
     widths = widths.reshape(steps, replicas, num_micro, batch).max(axis=3)
     slow = widths.sum(axis=2).max(axis=1).mean() / (num_micro * widths.mean())
-    assert 1 + float(waiting_frac(found, batch, replicas, num_micro, each=0)) == pytest.approx(slow, rel=0.06)
+    assert 1 + float(found.waiting_frac(batch, replicas, num_micro, each=0)) == pytest.approx(slow, rel=0.06)
     often = widths.max(axis=1).mean() / widths.mean()
-    assert 1 + float(waiting_frac(found, batch, replicas, num_micro, each=1)) == pytest.approx(often, rel=0.03)
+    assert 1 + float(found.waiting_frac(batch, replicas, num_micro, each=1)) == pytest.approx(often, rel=0.03)
 
 
 def first_fit(lengths: Any) -> float:
@@ -90,12 +87,12 @@ def test_packed_sequences_are_as_full_as_sampled_documents_fill_them(mean: float
 def test_packed_documents_attend_to_as_many_pairs_as_they_have() -> None:
     lengths = np.array([3.0, 500.0, 1000.0])
     found = histogram(lengths, np.array([5.0, 2.0, 1.0]), SEQ, "packed")
-    tokens, attended = computed_lengths(found, 1, masked=True)
+    tokens, attended = found.computed_lengths(1, masked=True)
     total = float(np.dot(lengths, [5, 2, 1]))
     pairs = float(np.dot(lengths * (lengths + 1) / 2, [5, 2, 1]))
     assert tokens == SEQ
     assert total / attended * (attended * (attended + 1) / 2) == pytest.approx(pairs, rel=2e-3)  # a whole length
-    assert computed_lengths(found, 1, masked=False) == (SEQ, SEQ)
+    assert found.computed_lengths(1, masked=False) == (SEQ, SEQ)
 
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
@@ -107,7 +104,7 @@ def job(documents: Documents | None, recipe: dict[str, Any] | None = None, **lay
     return TrainJob(model=load_model("Llama-3.1-8B"), recipe=wanted, layout=Layout(**shape), cluster=H100, tokens=1e8)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("packing", get_args(Packing))
 def test_full_documents_are_full_sequences(packing: Packing) -> None:
     plain, full = estimate(job(None)), estimate(job(lognormal(SEQ, 0.0, SEQ, packing)))
     assert full.step_s == pytest.approx(plain.step_s, rel=1e-9)
@@ -127,7 +124,7 @@ def test_padded_documents_of_one_length_are_shorter_sequences() -> None:
 
 
 def test_packing_trains_on_more_documents_a_second_than_padding() -> None:
-    padded, packed = (estimate(job(lognormal(300, 1.0, SEQ, p))) for p in PACKINGS)
+    padded, packed = (estimate(job(lognormal(300, 1.0, SEQ, p))) for p in get_args(Packing))
     assert packed.useful_tokens_per_s > 1.5 * padded.useful_tokens_per_s
     assert packed.tokens_per_s >= packed.useful_tokens_per_s
     assert padded.tokens_per_s > padded.useful_tokens_per_s

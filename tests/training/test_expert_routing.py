@@ -19,7 +19,8 @@ from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.step import owned_params, step_parts, step_table
+from flopwise.training.step import owned_params, step_parts
+from flopwise.training.step_table import step_table
 from named import FACTS, recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)

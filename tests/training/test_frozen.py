@@ -24,7 +24,7 @@ from flopwise.provenance import walk
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, single_table
 from flopwise.training.explain import train_figure
-from flopwise.training.frozen import Frozen, frozen_of, split_model, training_flops
+from flopwise.training.frozen import Frozen, split_model, training_flops
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import ALL_TARGETS, Layout
@@ -39,7 +39,7 @@ H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network
 def kept_bytes(record: dict[str, Any], case: str, frozen: str) -> float:
     """What the layers keep in eager code on a CPU."""
     model = model_from_config(record["configs"][case], name=case)
-    split = split_model(model, frozen_of(frozen) if frozen else None)
+    split = split_model(model, Frozen.of(frozen) if frozen else None)
     first = split.model.stacks[0]
     total = 0.0
     for index, (layer, block) in enumerate(zip(first.kinds, split.blocks[1:-1], strict=True)):
@@ -58,7 +58,7 @@ def held_to(record: dict[str, Any]) -> None:
     whole = {row["case"]: row for row in record["rows"] if not row["frozen"]}
     for row in record["rows"]:
         model = model_from_config(record["configs"][row["case"]], name=row["case"])
-        frozen = frozen_of(row["frozen"]) if row["frozen"] else Frozen()
+        frozen = Frozen.of(row["frozen"]) if row["frozen"] else Frozen()
         forward, both = training_flops(model, frozen, record["batch"], record["seq"], causal=False)
         assert (forward, both) == pytest.approx((row["forward"], row["whole"]), rel=1e-9), row
         table = MemoryTable(model, recipe_with(seq_len=record["seq"], frozen=frozen))
@@ -86,7 +86,7 @@ def test_fresh_operations_parameters_and_bytes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def job(freeze: str = "", name: str = "Llama-3.1-8B", **layout: Any) -> TrainJob:
-    recipe = recipe_with(seq_len=4096, global_batch=64, frozen=frozen_of(freeze) if freeze else None)
+    recipe = recipe_with(seq_len=4096, global_batch=64, frozen=Frozen.of(freeze) if freeze else None)
     shape: dict[str, Any] = {"dp": 8, "zero": 3, **layout}
     return TrainJob(model=load_model(name), recipe=recipe, layout=Layout(**shape), cluster=H100)
 
@@ -148,7 +148,7 @@ def test_a_frozen_encoder_keeps_nothing_and_has_no_backward_pass() -> None:
 def test_the_tree_spells_frozen_layers_out() -> None:
     names = {figure.name for figure in walk(train_figure(estimate(job("first:8"))))}
     assert any("(frozen)" in name for name in names)
-    assert parameters(split_model(load_model("Llama-3.1-8B"), frozen_of("first:8")).model) == 8_030_261_248
+    assert parameters(split_model(load_model("Llama-3.1-8B"), Frozen.of("first:8")).model) == 8_030_261_248
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_tree_spells_frozen_layers_out() -> None:
 )
 def test_names_that_do_not_exist_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="allowed"):
-        frozen_of(text)
+        Frozen.of(text)
 
 
 @pytest.mark.parametrize(("freeze", "name"), [

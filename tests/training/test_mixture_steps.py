@@ -22,7 +22,7 @@ from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import schedule_code
-from flopwise.training.state_bytes import added_grad_bytes
+from flopwise.training.widths import added_grad_bytes
 from named import FACTS, recipe_with
 
 H800 = cluster(load_facts().accelerator("H800-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)

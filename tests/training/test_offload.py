@@ -14,7 +14,7 @@ from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
-from flopwise.training.offload import host_update_s, passes_transfer_s
+from flopwise.training.step import host_update_s, passes_transfer_s
 from named import recipe_with
 
 

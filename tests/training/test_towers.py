@@ -13,7 +13,7 @@ from flopwise.training.estimate import estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
-from flopwise.training.towers import tower_items
+from flopwise.training.step_table import tower_items
 from named import FACTS, recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)

@@ -91,8 +91,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
         from flopwise.training.explain import train_figure
 
         return train_figure(answer.estimate)
-    from flopwise.serving.explain import serve_figure
-    from flopwise.serving.explain_techniques import cold_start_figure
+    from flopwise.serving.explain import cold_start_figure, serve_figure
 
     return serve_figure(answer.estimate, cold_start_figure(answer.cold_start))
 
@@ -102,7 +101,7 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.provenance import derived, given
 
     if answer.training is not None:
-        from flopwise.training.memory_figures import step_memory_figure
+        from flopwise.training.explain import step_memory_figure
 
         held = step_memory_figure(answer.model, *answer.training)
     else:

@@ -12,8 +12,15 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, ServingSpec, StartSpec, mean_tokens
-from flopwise.serving.technique_request import TechniqueContext, TechniqueRequest
+from flopwise.serving.spec import (
+    DEFAULT_INPUT,
+    DEFAULT_OUTPUT,
+    RequestSpec,
+    ServingSpec,
+    StartSpec,
+    TechniqueRequest,
+    mean_tokens,
+)
 
 if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
@@ -142,23 +149,14 @@ def replica_job(
     """
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.job import ServeJob
+    from flopwise.serving.techniques import resolve_techniques
 
     spec, native = deployment.in_its_format(model)
     software = spec.software(source.known)
     check_layout(model, spec.layout())
     cluster = machines.cluster(spec.num_gpus + (techniques.prefill_gpus or 0), source.known)
-    place = TechniqueContext(
-        tp=spec.tp, weights=software["weights"], engine=software["engine"], chip=cluster.accelerator, facts=source.known
-    )
-    job = ServeJob(
-        model=model,
-        cluster=cluster,
-        layout=spec.layout(),
-        **software,
-        memory_frac=spec.memory_fraction,
-        techniques=techniques.resolve(model, place, source.model),
-    )
-    return job, native
+    job = ServeJob(model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction)
+    return replace(job, techniques=resolve_techniques(techniques, job, source.known, source.model)), native
 
 
 def request_shape(model: Model, request: RequestSpec) -> tuple[int, int, tuple[str, ...]]:
@@ -204,7 +202,7 @@ def _answered(
     from flopwise.serving.estimate import estimate, job_memory
     from flopwise.serving.rules_of_thumb import token_rules
     from flopwise.serving.technique_rules import technique_settings
-    from flopwise.serving.technique_runner import host_bytes
+    from flopwise.serving.techniques import host_bytes
     from flopwise.units import format_price
 
     found, rate, concurrency = estimate(job), request.rate, request.concurrency

@@ -30,9 +30,8 @@ def drafted(job: ServeJob, found: ServeEstimate) -> Drafted | None:
     """How much drafts gain at this load, and up to which batch; None without them."""
     import numpy as np
 
-    from flopwise.serving.estimate import runner
     from flopwise.serving.iteration import StepLoad
-    from flopwise.serving.technique_runner import request_work, tokens_a_round
+    from flopwise.serving.techniques import request_work, runner, tokens_a_round
 
     how = job.techniques.speculation
     if how is None:

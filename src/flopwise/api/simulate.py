@@ -13,16 +13,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import take
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.batch_queue import BatchAnswer
-    from flopwise.serving.sim.caching import ResponseCache
+    from flopwise.serving.sim.batch import BatchAnswer
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-    from flopwise.serving.sim.request import SimulationRequest
+    from flopwise.serving.sim.request import ResponseCache, SimulationRequest
     from flopwise.serving.sim.result import Slo
 
 
@@ -143,7 +141,7 @@ def batch(
             the work faster than it is done; MissingFactError: a fact that the answer needs is not known.
     """
     from flopwise.serving.memory import generates
-    from flopwise.serving.sim.batch_queue import WorkerMachines, queue_answer
+    from flopwise.serving.sim.batch import WorkerMachines, queue_answer
     from flopwise.serving.technique_rules import technique_assumptions
 
     request, machines, deployment, techniques = take(
@@ -159,16 +157,12 @@ def batch(
     inputs, outputs = (max(1, round(mean)) for mean in request.mean_lengths())
     job = replace(job, input_tokens=inputs, output_tokens=outputs, concurrency=concurrency)
 
-    def machines_of(gpus: int) -> WorkerMachines:
-        return WorkerMachines(
-            spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, source.known),
-            on_demand=replace(machines, purchase="on_demand").cluster(gpus, source.known),
-            provider=machines.provider,
-            facts=source.known,
-        )
-
-    notes = (*native, *found.notes, *technique_assumptions(job))
-    return queue_answer(request, job, machines_of, notes, report)
+    gpus, known = job.num_gpus * request.workers, source.known
+    workers = WorkerMachines(
+        spot=replace(machines, purchase="spot", price=request.spot_price).cluster(gpus, known),
+        on_demand=replace(machines, purchase="on_demand").cluster(gpus, known), provider=machines.provider, facts=known,
+    )  # fmt: skip
+    return queue_answer(request, job, workers, (*native, *found.notes, *technique_assumptions(job)), report)
 
 
 def resolve(

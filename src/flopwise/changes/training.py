@@ -12,11 +12,11 @@ from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Precision, Recipe
+from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
 
-PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "nvfp4")
+PRECISIONS = ("bf16", "fp8", "nvfp4")
 OPTIMIZERS = {"adamw-8bit": "8-bit AdamW", "adafactor": "Adafactor", "muon": "Muon"}
 STAGES = ("", " (shard states)", " (shard gradients too)", " (shard parameters too: FSDP full shard)")
 MOST_DEGREES = {"tp": 8, "cp": 64}
@@ -118,7 +118,7 @@ def _recompute(setup: TrainingSetup) -> Iterator[Change]:
     recipe, layout = setup.recipe, setup.layout
     for mode, name in enumerate(RECOMPUTE):
         if mode != int(layout.recompute) or layout.recomputes_some:
-            yield f"recompute {name}", recipe, layout.recomputing(mode)
+            yield f"recompute {name}", recipe, replace(layout, recompute=mode, recompute_every=1, recompute_first=0)
     every = 2 * int(layout.recompute_every) if int(layout.recompute) == FULL else 2
     some = replace(layout, recompute=FULL, recompute_every=every)
     yield f"recompute {some.recompute_text}", recipe, some

@@ -68,7 +68,7 @@ class ErrorBand:
 
         Source and assumptions: the inverse of `probability_at_most`.
         """
-        if probability == 0.9:  # noqa: PLR2004 - an end of the band: the most frequent question, without a library
+        if probability == 0.9:
             return self.high
         from statistics import NormalDist  # noqa: PLC0415 - only searches ask
 

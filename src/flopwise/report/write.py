@@ -5,32 +5,45 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import FORMAT, Assessment
+from flopwise.report.blocks import Document
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
 
-HTML, MARKDOWN, JSON, PLANS = "report.html", "report.md", "assessment.json", "plans"
+JSON, PLANS = "assessment.json", "plans"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
 MOST_BYTES = 200_000_000
+
+
+def to_json(assessment: Assessment) -> bytes:
+    """The assessment as one JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
+
+
+TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
+    "report.html": lambda _, made: _text(html(made)),
+    "report.md": lambda _, made: _text(markdown(made)),
+    JSON: lambda assessment, _: to_json(assessment),
+}
+"""What is written of an assessment and of the document that people read: a file of each name, by its function."""
 
 
 def plan_file(name: str, number: int) -> str:
     """The file of a workload's plan: its name with nothing in it that could lead elsewhere, and its number."""
     safe = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
     return f"{PLANS}/{number:03d}-{safe or 'workload'}.json"
-
-
-def to_json(assessment: Assessment) -> bytes:
-    """The assessment as one JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
 class _Version(msgspec.Struct):
@@ -88,9 +101,7 @@ def write_report(
     check_folder(goal)
     assessment = with_plan_files(assessment, given)
     made = document(assessment, before)
-    texts = {HTML: html(made), MARKDOWN: markdown(made)}
-    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
-    files[JSON] = to_json(assessment)
+    files = {name: export(assessment, made) for name, export in TARGETS.items()}
     files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in assessment.workloads if w.plan_file}
     made_for_it = [above for above in goal.parents if not above.exists()]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.tensors import parameters
@@ -12,7 +13,7 @@ from flopwise.options import OptionError
 from flopwise.search.spec import ANY
 from flopwise.training.layout import Recipe
 from flopwise.training.routing import check_skew
-from flopwise.training.spec import PRECISIONS, SEQ_LEN, divisible_batch
+from flopwise.training.spec import SEQ_LEN, divisible_batch
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -74,8 +75,8 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
     one, several = workload.one_precision, workload.limits.precision
     wanted = list(several) or [one or "bf16"]
     for name in wanted:
-        if name not in (*PRECISIONS, ANY):
-            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*PRECISIONS, ANY))}")
+        if name not in (*TRAINING_PRECISIONS, ANY):
+            raise SpecError(f"precision: {name!r} is unknown; allowed: {', '.join((*TRAINING_PRECISIONS, ANY))}")
     if ANY not in wanted:
         open_ = one is None and not several
         return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""

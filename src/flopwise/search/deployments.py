@@ -14,21 +14,20 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.space import powers_of_two
-from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.steady import TAILS, Steady, closed_loop, open_loop_percentile
-from flopwise.serving.technique_request import TechniqueContext
-from flopwise.serving.technique_runner import (
+from flopwise.serving.techniques import (
     cached_tokens,
-    changed_memory,
+    memory_changes,
     percentile_tpot_s,
     request_work,
+    resolve_techniques,
+    runner,
     tokens_a_round,
-)  # fmt: skip
-from flopwise.serving.techniques import PLAIN
+)
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -120,21 +119,20 @@ def replica_job(
     Raises:
         SpecError: the device or the engine cannot do what a technique asks.
     """
-    techniques = PLAIN
-    if workload.techniques.any:
-        chip = cluster.accelerator
-        place = TechniqueContext(tp=layout.tp, weights=weights, engine=workload.engine, chip=chip, facts=workload.facts)
-        techniques = workload.techniques.resolve(model, place, lambda _: cast("Model", workload.drafter))
-    return ServeJob(
-        model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine, techniques=techniques,
+    job = ServeJob(
+        model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,
         input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
     )  # fmt: skip
+    if not workload.techniques.any:
+        return job
+    found = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
+    return replace(job, techniques=found)
 
 
 def computed_prompt_tokens(workload: Resolved) -> int:
     """Tokens of a prompt that are not found in the cache.
 
-    Source: `flopwise.serving.technique_runner.cached_tokens`.
+    Source: `flopwise.serving.techniques.cached_tokens`.
     """
     shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
     block, tokens = workload.engine.block_tokens, workload.input_tokens
@@ -211,7 +209,7 @@ def deployments(
     memory = serving_memory(
         model, grid, concurrency=None, context=context, answer=answer, hbm_bytes=device.hbm_bytes, weights=weights,
         kv_dtype=kv_dtype, engine=workload.engine, device_kind=device.kind,
-        **changed_memory(replica_job(workload, model, node.cluster, weights, grid)),
+        changes=memory_changes(replica_job(workload, model, node.cluster, weights, grid)),
     )  # fmt: skip
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
     fit = np.flatnonzero(most >= 1)

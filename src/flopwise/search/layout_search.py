@@ -39,9 +39,9 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability, checkpoi
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes, tensor_bytes
-from flopwise.training.offload import passes_transfer_s
 from flopwise.training.stages import FULL, Partial
-from flopwise.training.step import StepTable, balanced_parts, step_parts, step_table, with_partials
+from flopwise.training.step import balanced_parts, passes_transfer_s, step_parts
+from flopwise.training.step_table import StepTable, step_table
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
@@ -352,7 +352,7 @@ def timed_layouts(
         if piece.meshes.size:
             going.time(table, family, start, piece, every=every)
     if table is not None and (undecided := going.undecided_rows(every=every)).size:
-        table = with_partials(table, search.model, PARTIALS)
+        table = table.with_partials(search.model, PARTIALS)
         going.recompute_partly(table, undecided)
     found = going.rows(every=every)
     return TimedLayouts(

@@ -11,9 +11,9 @@ import numpy as np
 from flopwise.search.layout_search import LayoutSearch, TimedLayouts
 from flopwise.training.layout import Layout
 from flopwise.training.memory import host_bytes
-from flopwise.training.offload import passes_transfer_s
-from flopwise.training.offloaded_activations import moved_bytes
+from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
+from flopwise.training.step import passes_transfer_s
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind

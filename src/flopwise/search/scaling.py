@@ -14,7 +14,8 @@ from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
 from flopwise.training.memory import confident_capacity_bytes, peak_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.step import step_parts, step_table
+from flopwise.training.step import step_parts
+from flopwise.training.step_table import step_table
 from flopwise.units import format_gib
 
 if TYPE_CHECKING:

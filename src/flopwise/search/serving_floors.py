@@ -16,8 +16,8 @@ from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Floor
 from flopwise.search.deployments import MAX_TP, computed_prompt_tokens, least_prompt_s, replica_grid
 from flopwise.serving.precision import layer_weight_bits, product_path, substitute
-from flopwise.serving.speculative import tokens_per_step
-from flopwise.serving.technique_request import DRAFT_TOKENS
+from flopwise.serving.spec import DRAFT_TOKENS
+from flopwise.serving.techniques import tokens_per_step
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -15,10 +15,9 @@ from flopwise.search.deployments import DEGREES
 from flopwise.search.serving_option import LATENCIES, latency_targets
 from flopwise.search.workload_traffic import busiest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
-from flopwise.serving.sim.simulate import Engine, simulate
+from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PS, RequestTrace, trace
-from flopwise.serving.sim.trace_file import read_trace_columns
+from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
-ENGINE: Engine = "fast"
 PERCENTILES = {"mean": None, "p50": 50, "p90": 90, "p95": 95, "p99": 99}
 SEED = 0
 FEWEST, MOST = 2000, 12000
@@ -122,7 +120,6 @@ class Simulator:
     """Runs deployments of one workload, each once."""
 
     workload: Resolved
-    engine: Engine = ENGINE
     seed: int = SEED
     on_compile: Callable[[], None] | None = None  # called where the simulator must be compiled first
     runs: int = 0
@@ -163,7 +160,7 @@ class Simulator:
     ) -> SimulatedRun:
         one = self._replica(option, row, requests)
         return simulate(
-            requests, one.cost, one.limits, replicas=replicas * one.schedulers, engine=self.engine, samples=1,
+            requests, one.cost, one.limits, replicas=replicas * one.schedulers, samples=1,
             on_compile=self.on_compile, **traffic,
         )  # fmt: skip
 

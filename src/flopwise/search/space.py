@@ -20,7 +20,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.training.layout import COLUMNS, Inner, Layout
-from flopwise.training.schedules import NAMES, Pipe, quicker_schedules, runs, schedule_code
+from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL
 
 Column = NDArray[np.int64]
@@ -94,7 +94,9 @@ class Pipelines(NamedTuple):
             SpecError: there is no such schedule.
         """
         if asked is None:
-            return Pipelines(quicker_schedules(software.schedules), zero=software.zero)
+            codes = sorted({schedule_code(name) for name in software.schedules})
+            quicker = (code for code in codes if SCHEDULES[NAMES[code]].splits_backward)  # GPipe never is
+            return Pipelines(tuple(quicker), zero=software.zero)
         code = schedule_code(asked)
         if code:
             return Pipelines((code,), interleaved=False, alone=True, zero=software.zero)

@@ -70,7 +70,8 @@ def schema() -> dict[str, Any]:
         }
         for name, key in AXES.items()
     }
-    varied = {**workload, "properties": {**workload["properties"], "sweep": {"type": "object", "properties": axes}}}
+    sweep = {"type": "object", "properties": axes, "additionalProperties": False}
+    varied = {**workload, "properties": {**workload["properties"], "sweep": sweep}}
     varied["required"] = [*(n for n in workload["required"] if n != "model"), "sweep"]
     listed = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Workload"}}
     whole = {"type": "object", "properties": {"workloads": listed}, "required": ["workloads"]}

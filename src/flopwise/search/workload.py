@@ -24,7 +24,7 @@ from flopwise.search.spec import (
     means_something,
 )
 from flopwise.search.workload_traffic import Arriving, arriving
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import TechniqueRequest
 from flopwise.training.spec import DataSpec, RunConditionsSpec, TrainingSpec
 
 if TYPE_CHECKING:

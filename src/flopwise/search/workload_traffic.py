@@ -84,7 +84,7 @@ def _check_shape(traffic: TrafficSpec) -> None:
 
 def _from_trace(traffic: TrafficSpec, task: str) -> Arriving:
     """Rates and mean lengths of a trace; times are stretched to a rate that is given besides."""
-    from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - few workloads have one
+    from flopwise.serving.sim.trace import read_trace_columns  # noqa: PLC0415 - few workloads have one
 
     requests = traffic.requests
     try:

@@ -12,7 +12,7 @@ from flopwise.shapes.decoding import DecodeClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.shapes.training import TrainingClock
-from flopwise.training.state_bytes import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
+from flopwise.training.widths import ACT_BYTES, DTYPE_BYTES, resident_grad_dtype
 
 PINNED_FRAC = 0.76
 """Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""

@@ -16,11 +16,11 @@ from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.types import Array, Ints
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
-from flopwise.training.block_lines import block_list
 from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.step import StepTable, step_parts, step_table
+from flopwise.training.step import step_parts
+from flopwise.training.step_table import StepTable, block_list, step_table
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""

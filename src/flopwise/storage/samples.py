@@ -19,7 +19,7 @@ from flopwise.facts.samples import ConvolutionLayer, TrainingSample
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Layout, Precision, Recipe
+from flopwise.training.layout import Layout, Recipe
 from flopwise.training.storage import stored_token_bytes
 
 ASSUMED_FRAC = 0.25
@@ -203,7 +203,7 @@ def _training_rate(
     work: SampledWorkload, model: Model, cluster: Cluster, facts: Facts, batch: int, precision: str
 ) -> DeviceRate:
     assert work.tokens is not None
-    named: Precision = "fp32" if precision in ("fp32", "tf32") else precision  # type: ignore[assignment]  # a name of the table of rates
+    named = "fp32" if precision == "tf32" else precision
     recipe = Recipe(
         seq_len=work.tokens,
         global_batch=batch,

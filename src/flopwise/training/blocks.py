@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.ops.backward import adapter_items, backward_works
@@ -23,7 +25,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
-from flopwise.training.state_bytes import ACT_BYTES, added_grad_bytes
+from flopwise.training.widths import ACT_BYTES, added_grad_bytes
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
-LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"})
 LIGHT = frozenset({"norm", "pointwise"})
 PRODUCTS = frozenset({"matmul", "grouped"})
 RAISED = ("q_b_proj", "kv_b_proj")
@@ -60,10 +61,35 @@ class Kernels:
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
+    def again(self, unit: str, selective: str) -> Floats:
+        """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
+
+        Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
+        other layer ("alternate"); or norms, elementwise operations and up-projections of latent attention ("fine"); or
+        all.
+
+        Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2;
+        DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
+        Assumes: products take about as long as one another.
+        """
+        parts = (getattr(self, f"{part}_{unit}") for part in ("forward", "attention", "light", "raised"))
+        forward, attention, light, raised = parts
+        modes: dict[str, Floats] = {
+            "attention": attention,
+            "operations": light + 0.5 * (forward - attention - light),
+            "alternate": 0.5 * forward,
+            "fine": light + raised,
+            "full": forward,
+        }
+        return modes[selective]
+
 
 @dataclass(frozen=True, slots=True)
 class BlockTimes:
-    """Kernels of one block and the messages between them, seconds a micro-batch; shapes as in `Kernels`."""
+    """Kernels of one block and the messages between them, seconds a micro-batch; shapes as in `Kernels`.
+
+    Source: `flopwise.cost.collectives`. Assumes: nothing further.
+    """
 
     kernels: Kernels
     tp_s: Floats  # tensor-parallel collectives of the forward pass, before overlap; backward has as much
@@ -72,6 +98,47 @@ class BlockTimes:
     wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
     backward: bool = True  # whether gradients pass
 
+    @classmethod
+    def of(cls, items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> Self:
+        """`kernels` of one block with the messages between its ranks."""
+        zero = np.zeros_like(kernels.forward_s)
+        tp_s, tp_wire = tensor_parallel_s(items, width, context)
+        ep_s, ep_wire = _expert_parallel_s(items, width, context)
+        cp_s, cp_wire = _context_parallel_s(items, kernels.attention_s, context)
+        backward = context.block.backward
+        wire_s = (2 if backward else 1) * (tp_wire + ep_wire + cp_wire) + zero
+        return cls(kernels, tp_s + zero, cp_s + zero, ep_s + zero, wire_s, backward)
+
+    def lines(self, mode: int, software: TrainingStack, selective: str, contention: float) -> NDArray[np.float64]:
+        """Seconds of the block's part of a step under one recompute mode, shape (6 + 3, n).
+
+        Forward, backward, recompute, messages of tp, cp and ep. Then, beside them: seconds of the backward pass in
+        gradients of weights, seconds of experts' messages that hide as well where another micro-batch's passes run
+        beside them, and operations that run again (FLOP).
+
+        Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; messages of a forward pass come again with it;
+        DeepSeek-V3 report (arXiv:2412.19437) section 3.2.1 for passes side by side.
+        Assumes: selective recompute repeats no message; side by side, all that takes no longer than the layer's passes
+        hides, and slows them by `contention` of its own length.
+        """
+        kernels = self.kernels
+        again_s = (0.0 * kernels.forward_s, kernels.again("s", selective), kernels.forward_s)[mode]
+        flops = (0.0 * kernels.forward_flops, kernels.again("flops", selective), kernels.forward_flops)[mode]
+        passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
+        if not self.backward:
+            again_s, flops, passes = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0
+        routed = passes * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
+        hidden = np.minimum(passes * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
+        beside = passes * self.ep_s - (1.0 - contention) * hidden
+        tensor_s = passes * _exposed_s(self.tp_s, software.tp_overlap, kernels.forward_s)
+        parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, passes * self.cp_s, routed
+        return np.stack([*parts, kernels.weight_s, np.maximum(routed - beside, 0.0), flops])
+
+
+def _exposed_s(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
+    """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
+    return message_s - np.minimum(overlap * message_s, compute_s)
+
 
 def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
     """The unit that runs `work`: low-precision recipes keep attention, head, norms and routers in bf16.
@@ -79,7 +146,7 @@ def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
     Source: Micikevicius et al. 2022 (arXiv:2209.05433) section 3; NVIDIA Transformer Engine user guide, FP8 recipes.
     Assumes: every linear layer inside the blocks follows the recipe.
     """
-    if precision in LOW_PRECISION:
+    if precision in LOW_PRECISIONS:
         return precision if in_layers and work.kind in {"matmul", "grouped"} else "bf16"
     return precision
 
@@ -104,7 +171,7 @@ class BlockContext:
     @property
     def act_bytes(self) -> float:
         """Bytes of one element of the activations."""
-        return 4.0 if self.recipe.precision == "fp32" else ACT_BYTES
+        return self.recipe.elem_bytes
 
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
@@ -161,7 +228,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             continue
         work = merge_works(works)
         adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
-        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISION else context.recipe.precision
+        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISIONS else context.recipe.precision
         unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
         undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
         for part in (work, *undone):
@@ -177,25 +244,6 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
                 *floors,
             )
     yield from loss_kernels(items, context, in_layers=in_layers)
-
-
-def block_times(items: Sequence[Item], width: int, context: BlockContext, kernels: Kernels) -> BlockTimes:
-    """`kernels` of one block with the messages between its ranks.
-
-    Source: `flopwise.cost.collectives`. Assumes: nothing further.
-    """
-    zero = np.zeros_like(kernels.forward_s)
-    tp_s, tp_wire = tensor_parallel_s(items, width, context)
-    ep_s, ep_wire = _expert_parallel_s(items, width, context)
-    cp_s, cp_wire = _context_parallel_s(items, kernels.attention_s, context)
-    return BlockTimes(
-        kernels=kernels,
-        tp_s=tp_s + zero,
-        cp_s=cp_s + zero,
-        ep_s=ep_s + zero,
-        wire_s=(2 if context.block.backward else 1) * (tp_wire + ep_wire + cp_wire) + zero,
-        backward=context.block.backward,
-    )
 
 
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
@@ -233,7 +281,7 @@ def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
     Source: NVIDIA Transformer Engine user guide (both directions of every operand are cast); passes by stack.
     Assumes: weights are cast every micro-batch.
     """
-    if dtype not in LOW_PRECISION:
+    if dtype not in LOW_PRECISIONS:
         return 0.0
     moved = (work.in_elems + work.weight_elems + work.out_elems) * (ACT_BYTES + 1.0)
     directions = 2.0 if dtype == "fp8_rowwise" else 1.0  # scales of rows do not serve the transposed operand
@@ -333,7 +381,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
         return 0.0, 0.0
     ep = context.split.ep
     copies = context.tokens * first.top_k * context.split.expert_load
-    narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISION
+    narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
     routed = {"copies": first.top_k, "pools": first.groups, "top_pools": first.top_groups}
     each = {w: all_to_all_s(context.fabric, elems * w, ep, stride=context.split.tp, **routed) for w in set(widths)}
@@ -359,32 +407,3 @@ def _context_parallel_s(items: Sequence[Item], attention_s: Floats, context: Blo
     wire = (cp - 1) * nbytes / context.fabric.link_bytes_per_s
     exposed = np.maximum(0.0, seconds - attention_s)
     return np.where(cp > 1, exposed, 0.0), np.where(cp > 1, wire, 0.0)
-
-
-def again_s(kernels: Kernels, selective: str) -> Floats:
-    """Seconds of what selective recompute runs again of a block's forward pass.
-
-    Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
-    other layer ("alternate"); or norms, elementwise operations and up-projections of latent attention ("fine"); or all.
-
-    Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; torchtitan (arXiv:2410.06511) section 2.1.2;
-    DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
-    Assumes: products take about as long as one another.
-    """
-    return _recomputed_part(kernels.forward_s, kernels.attention_s, kernels.light_s, kernels.raised_s, selective)
-
-
-def again_flops(kernels: Kernels, selective: str) -> Floats:
-    """Operations of what selective recompute runs again. Source and assumptions: as `again_s`."""
-    parts = kernels.attention_flops, kernels.light_flops, kernels.raised_flops
-    return _recomputed_part(kernels.forward_flops, *parts, selective)
-
-
-def _recomputed_part(forward: Floats, attention: Floats, light: Floats, raised: Floats, selective: str) -> Floats:
-    return {
-        "attention": attention,
-        "operations": light + 0.5 * (forward - attention - light),
-        "alternate": 0.5 * forward,
-        "fine": light + raised,
-        "full": forward,
-    }[selective]

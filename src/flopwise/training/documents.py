@@ -19,7 +19,6 @@ from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 
 Packing = Literal["padded", "packed"]
-PACKINGS: tuple[Packing, ...] = ("padded", "packed")
 QUANTILES = 1024
 """Lengths of equal probability that stand for a continuous distribution."""
 PACKED_SEQUENCES = 256
@@ -51,12 +50,58 @@ class Documents:
         return histogram(np.array(self.lengths), np.array(self.shares), seq_len, self.packing)
 
     def computed_lengths(self, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:
-        """`computed_lengths` of sequences of these documents."""
-        return computed_lengths(self, micro_batch, masked=masked)
+        """(tokens of a sequence, tokens that attention works on at a time) as computed; shape of `micro_batch`.
+
+        Packed documents under a mask attend to themselves: as many pairs as sequences of E[l^2] / E[l] tokens have,
+        token for token. Padded micro-batches are as wide as their longest, W: E[W] tokens a sequence, attention as of
+        E[W^2] / E[W].
+
+        Source: Krell et al. 2021 (arXiv:2107.02027) sections 2 and 3.2; counting pairs, the sum of l (l + 1) / 2.
+        Assumes: kernels skip what the mask hides (`masked`: flash attention with sequence lengths); else packed
+        sequences are attended to in full; padding is computed.
+        """
+        if self.packing == "padded":
+            mean, square = self.longest_moments(micro_batch)
+            return mean, np.maximum(np.rint(square / mean), 1.0)
+        if not masked:
+            return self.seq_len, self.seq_len
+        pairs = float(np.dot(self.shares, np.square(self.lengths)))
+        return self.seq_len, max(1.0, float(np.rint(pairs / self.mean)))
+
+    def longest_moments(self, many: Ints) -> tuple[Array, Array]:
+        """(mean, mean square) of the longest of `many` documents drawn at random; shape of `many`.
+
+        Source: order statistics: the longest is at most x with probability F(x)^n.
+        Assumes: documents are drawn independently, not sorted or grouped by length.
+        """
+        (values,), back = distinct(many)
+        below = np.cumsum(self.shares)
+        below[-1] = 1.0
+        upto = below ** values.astype(np.float64)[:, None]
+        shares = np.diff(upto, axis=1, prepend=0.0)
+        lengths = np.array(self.lengths)
+        return (shares @ lengths)[back], (shares @ lengths**2)[back]
 
     def waiting_frac(self, micro_batch: Ints, replicas: Ints, num_micro: Floats, *, each: Ints) -> Floats:
-        """`waiting_frac` of replicas that are given these documents."""
-        return waiting_frac(self, micro_batch, replicas, num_micro, each=each)
+        """Share by which the replica with the longest documents takes longer than the mean; broadcasts.
+
+        Of one micro-batch the widest of n replicas is the longest of n times as many documents: e over the mean. Over m
+        micro-batches the part a = c sigma / mean of it that a normal variable would have (c: expected largest of n)
+        shrinks as 1 / sqrt(m), and what skewness adds as 1 / m: a / sqrt(m) + (e - a) / m. `each`: 1 where replicas
+        wait for one another every micro-batch (ZeRO 3), else 0.
+
+        Source: order statistics; Cornish and Fisher 1938, first term; Blom 1958 for c. Sampled in
+        tests/training/test_documents.py.
+        Assumes: time in proportion to tokens; packed sequences are alike.
+        """
+        if self.packing == "packed":
+            return 0.0
+        one, square = self.longest_moments(micro_batch)
+        excess = self.longest_moments(np.asarray(micro_batch) * np.asarray(replicas))[0] / one - 1.0
+        usual = np.minimum(_largest_normal(replicas) * np.sqrt(np.maximum(square / one**2 - 1.0, 0.0)), excess)
+        many = np.where(np.asarray(each) > 0, 1.0, np.maximum(num_micro, 1.0))
+        waited: Array = usual / np.sqrt(many) + (excess - usual) / many
+        return waited
 
 
 def lognormal(mean: float, spread: float, seq_len: int, packing: Packing) -> Documents:
@@ -127,63 +172,6 @@ def _row(fields: list[str], where: str) -> tuple[float, float]:
     return length, count
 
 
-def longest_moments(found: Documents, many: Ints) -> tuple[Array, Array]:
-    """(mean, mean square) of the longest of `many` documents drawn at random; shape of `many`.
-
-    Source: order statistics: the longest is at most x with probability F(x)^n.
-    Assumes: documents are drawn independently, not sorted or grouped by length.
-    """
-    (values,), back = distinct(many)
-    below = np.cumsum(found.shares)
-    below[-1] = 1.0
-    upto = below ** values.astype(np.float64)[:, None]
-    shares = np.diff(upto, axis=1, prepend=0.0)
-    lengths = np.array(found.lengths)
-    return (shares @ lengths)[back], (shares @ lengths**2)[back]
-
-
-def computed_lengths(found: Documents, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:
-    """(tokens of a sequence, tokens that attention works on at a time) as computed; shape of `micro_batch`.
-
-    Packed documents under a mask attend to themselves: as many pairs as sequences of E[l^2] / E[l] tokens have, token
-    for token. Padded micro-batches are as wide as their longest, W: E[W] tokens a sequence, attention as of
-    E[W^2] / E[W].
-
-    Source: Krell et al. 2021 (arXiv:2107.02027) sections 2 and 3.2; counting pairs, the sum of l (l + 1) / 2.
-    Assumes: kernels skip what the mask hides (`masked`: flash attention with sequence lengths); else packed sequences
-    are attended to in full; padding is computed.
-    """
-    if found.packing == "padded":
-        mean, square = longest_moments(found, micro_batch)
-        return mean, np.maximum(np.rint(square / mean), 1.0)
-    if not masked:
-        return found.seq_len, found.seq_len
-    lengths, shares = np.array(found.lengths), np.array(found.shares)
-    return found.seq_len, max(1.0, float(np.rint(shares @ lengths**2 / found.mean)))
-
-
-def waiting_frac(found: Documents, micro_batch: Ints, replicas: Ints, num_micro: Floats, *, each: Ints) -> Floats:
-    """Share by which the replica with the longest documents takes longer than the mean; broadcasts.
-
-    Of one micro-batch the widest of n replicas is the longest of n times as many documents: e over the mean. Over m
-    micro-batches the part a = c sigma / mean of it that a normal variable would have (c: expected largest of n) shrinks
-    as 1 / sqrt(m), and what skewness adds as 1 / m: a / sqrt(m) + (e - a) / m. `each`: 1 where replicas wait for one
-    another every micro-batch (ZeRO 3), else 0.
-
-    Source: order statistics; Cornish and Fisher 1938, first term; Blom 1958 for c. Sampled in
-    tests/training/test_documents.py.
-    Assumes: time in proportion to tokens; packed sequences are alike.
-    """
-    if found.packing == "packed":
-        return 0.0
-    one, square = longest_moments(found, micro_batch)
-    excess = longest_moments(found, np.asarray(micro_batch) * np.asarray(replicas))[0] / one - 1.0
-    usual = np.minimum(_largest_normal(replicas) * np.sqrt(np.maximum(square / one**2 - 1.0, 0.0)), excess)
-    many = np.where(np.asarray(each) > 0, 1.0, np.maximum(num_micro, 1.0))
-    waited: Array = usual / np.sqrt(many) + (excess - usual) / many
-    return waited
-
-
 def _largest_normal(many: Ints) -> Array:
     """Expected largest of `many` standard normal variables; shape of `many`."""
     from statistics import NormalDist  # noqa: PLC0415 - 9 ms
@@ -194,31 +182,31 @@ def _largest_normal(many: Ints) -> Array:
 
 
 @lru_cache(maxsize=32)
-def filled_frac(found: Documents) -> float:
+def filled_frac(documents: Documents) -> float:
     """Share of packed sequences that documents fill: the longest first, each into the fullest sequence that has room.
 
     Source: best-fit decreasing, as Krell et al. 2021 (arXiv:2107.02027) section 3.1 on a histogram.
     Assumes: documents are not cut; `PACKED_SEQUENCES` sequences are packed together.
     """
-    lengths, shares = np.array(found.lengths), np.array(found.shares)
-    wanted = max(PACKED_SEQUENCES * found.seq_len / found.mean, 1.0)
+    lengths, shares = np.array(documents.lengths), np.array(documents.shares)
+    wanted = max(PACKED_SEQUENCES * documents.seq_len / documents.mean, 1.0)
     counts = np.diff(np.rint(np.cumsum(shares) * wanted), prepend=0.0).astype(np.int64)
-    room = np.zeros(found.seq_len + 1, dtype=np.int64)  # sequences by the tokens that are free in them
+    room = np.zeros(documents.seq_len + 1, dtype=np.int64)  # sequences by the tokens that are free in them
     opened = 0
     for length, count in zip(lengths[::-1].astype(int).tolist(), counts[::-1].tolist(), strict=True):
         left = count
         while left:
             free = np.flatnonzero(room[length:])
             if not free.size:
-                whole = found.seq_len // length  # of a length that fits nowhere else, new sequences hold this many
+                whole = documents.seq_len // length  # of a length that fits nowhere else, new sequences hold this many
                 full, rest = divmod(left, whole)
                 opened += full + (rest > 0)
-                room[found.seq_len - whole * length] += full
-                room[found.seq_len - rest * length] += rest > 0
+                room[documents.seq_len - whole * length] += full
+                room[documents.seq_len - rest * length] += rest > 0
                 break
             place = int(free[0]) + length
             taken = min(left, int(room[place]))
             room[place] -= taken
             room[place - length] += taken
             left -= taken
-    return float((lengths * counts).sum() / (opened * found.seq_len)) if opened else 1.0
+    return float((lengths * counts).sum() / (opened * documents.seq_len)) if opened else 1.0

@@ -12,21 +12,21 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import causal_forward_flops, forward_flops
+from flopwise.ops.routing import dropped_frac
 from flopwise.ops.types import Floats, Ints
-from flopwise.training.block_lines import EXPERT_IMBALANCE
-from flopwise.training.frozen import training_passes
+from flopwise.training.frozen import training_flops
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Inner, Layout, Recipe
-from flopwise.training.layout_checks import check_layout
+from flopwise.training.layout import Inner, Layout, Recipe, check_layout
 from flopwise.training.memory import Memory, step_memory
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.offloaded_activations import moved_bytes
-from flopwise.training.routing import check_routing, dropped_copies_frac
-from flopwise.training.run import Run, whole_run
-from flopwise.training.schedules import Pipe, check_schedule, schedule_notes
+from flopwise.training.routing import check_routing
+from flopwise.training.run import Run
+from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
+from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
-from flopwise.training.step import WAITING, StepTable, balanced_parts, step_table
+from flopwise.training.step import WAITING, balanced_parts
+from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
 from flopwise.training.storage import LINE
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
@@ -84,10 +84,31 @@ def check(job: TrainJob) -> None:
     check_layout(layout, model, int(recipe.seq_len))
     micros = int(recipe.global_batch) // replicas
     pipe = Pipe(int(layout.pp), int(layout.interleave), micros)
-    check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
+    _check_schedule(int(layout.schedule), pipe, model.stacks[0].num_layers)
     check_routing(model, recipe, layout)
     if model.max_position and int(recipe.seq_len) > 16 * model.max_position:
         raise SpecError(f"sequence {recipe.seq_len} is far beyond what {model.name} is made for ({model.max_position})")
+
+
+def _check_schedule(code: int, pipe: Pipe, layers: int) -> None:
+    """Refuse a pipeline that a schedule cannot run."""
+    name, schedule = NAMES[code], SCHEDULES[NAMES[code]]
+    stages, chunks, micros = (int(n) for n in pipe)
+    if stages == 1:
+        return
+    if chunks > 1 and (schedule.keeps_losses or schedule.fill):
+        own = "one chunk" if schedule.chunks == 1 else f"{schedule.chunks} chunks"
+        raise SpecError(f"schedule {name} runs {own} of layers a stage, not interleave {chunks}")
+    if stages * schedule.chunks > layers:
+        pieces = stages * schedule.chunks
+        raise SpecError(f"schedule {name} cuts the model into {pieces} pieces, more than its {layers} layers")
+    if schedule.copies > 1 and (stages % 2 or micros % 2):
+        raise SpecError(f"schedule {name} needs even numbers of stages and micro-batches, not {stages} and {micros}")
+    if micros < schedule.fill * stages:
+        raise SpecError(
+            f"schedule {name} needs at least {schedule.fill} micro-batches for each of the {stages} stages; "
+            f"{micros} are left of the global batch: give a larger one, or lower dp, micro-batch or pp"
+        )
 
 
 def single_table(job: TrainJob, software: TrainingStack) -> StepTable:
@@ -161,18 +182,41 @@ def estimate(job: TrainJob) -> TrainEstimate:
         mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full,
         hfu_frac=hfu,
-        bound=bound(parts, table, layout, recipe),
+        bound=bound(job, parts, table),
         memory=memory,
-        run=None if job.tokens is None else whole_run(job, parts, _watts(job, parts, table)),
+        run=None if job.tokens is None else Run.of(job, parts, _watts(job, parts, table)),
         band=band,
-        dropped_frac=dropped_copies_frac(job.model, recipe, layout),
+        dropped_frac=_dropped_frac(job.model, recipe, layout),
         assumptions=(
             *job.model.notes,
             *job.cluster.assumptions,
             *memory.assumptions,
-            *schedule_notes(layout, software),
+            *_schedule_notes(layout, software),
         ),
     )
+
+
+def _dropped_frac(model: Model, recipe: Recipe, layout: Layout) -> float | None:
+    """Share of routed copies of tokens that are dropped; None without experts or a capacity.
+
+    Source: `flopwise.ops.routing.dropped_frac`.
+    Assumes: the capacity holds for the tokens of one rank's micro-batch, as in GShard and Megatron-LM.
+    """
+    item = model.stacks[0].largest_experts
+    if item is None or recipe.capacity_factor is None:
+        return None
+    routed = float(layout.micro_batch) * float(recipe.seq_len) / float(layout.cp) * item.top_k
+    return float(dropped_frac(item.experts, recipe.expert_skew, recipe.capacity_factor, np.array([routed]))[0])
+
+
+def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
+    """What is assumed of a training stack that is not known to run the schedule of a layout."""
+    pp, chunks = int(layout.pp), int(layout.interleave)
+    name = schedule_text(int(layout.schedule), chunks)
+    known = software.schedules
+    if pp == 1 or name in known or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(known)):
+        return ()
+    return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(known)}",)
 
 
 def training_band(job: TrainJob) -> ErrorBand:
@@ -195,12 +239,10 @@ def step_bounds(job: TrainJob, table: StepTable, software: TrainingStack) -> tup
 
     Source: roofline model (Williams et al. 2009).
     """
-    layout, recipe = job.layout, job.recipe
-    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
-    lower = num_micro * float(table.floor_s[:, 0, 0].max())
+    lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
     alone = replace(software, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
-    upper = sum(single_parts(single_table(job, alone), layout).values()) + num_micro * float(table.host_s[0, 0])
-    return lower, upper
+    launch_s = job.micro_batches * float(table.host_s[0, 0])
+    return lower, sum(single_parts(single_table(job, alone), job.layout).values()) + launch_s
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:
@@ -215,7 +257,7 @@ def counted_batch(job: TrainJob) -> tuple[float, int]:
 def counted_passes(job: TrainJob) -> float:
     """Operations of forward and backward over those of the forward pass, as utilisation counts them.
 
-    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; of frozen parts `training_passes`.
+    Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B; of frozen parts `training_flops`.
     Assumes: adapters cost nothing, and no weight of the base has a gradient.
     """
     return recipe_passes(job.model, job.recipe, *counted_batch(job))
@@ -224,7 +266,8 @@ def counted_passes(job: TrainJob) -> float:
 def recipe_passes(model: Model, recipe: Recipe, batch: float, seq: int) -> float:
     """As `counted_passes`, of `batch` sequences of `seq` tokens. Source and assumptions: as there."""
     if recipe.frozen is not None:
-        return training_passes(model, recipe.frozen, batch, seq)
+        forward, whole = training_flops(model, recipe.frozen, batch, seq, causal=True)
+        return whole / forward
     return 3.0 if recipe.lora is None else 2.0
 
 
@@ -252,15 +295,14 @@ def again_frac(table: StepTable, layout: Layout) -> float:
     return float(table.again_flops[mode_index(layout, table.partials), 0] / table.forward_flops[0])
 
 
-def bound(parts: dict[str, float], table: StepTable, layout: Layout, recipe: Recipe) -> str:
+def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
     """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble, host, transfers.
 
     Transfers are those between devices and their hosts. Storage, whenever the rest waits for it.
     """
     if parts.get(LINE, 0.0) > 0:
         return "storage I/O"
-    num_micro = float(recipe.global_batch) / (int(layout.dp) * int(layout.micro_batch))
-    memory_s = num_micro * float(table.memory_s[0, 0]) + parts["optimizer"]
+    memory_s = job.micro_batches * float(table.memory_s[0, 0]) + parts["optimizer"]
     busy = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
     busy += parts.get(EXPERT_IMBALANCE, 0.0) + parts.get(WAITING, 0.0) + parts.get(NEWTON_SCHULZ, 0.0)
     shares = {
@@ -281,8 +323,7 @@ def _watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float | 
 
 def job_watts(job: TrainJob, parts: dict[str, float], table: StepTable) -> float:
     """Mean draw of one device over the step, in W; `table`: of this layout alone."""
-    num_micro = float(job.recipe.global_batch) / (int(job.layout.dp) * int(job.layout.micro_batch))
-    memory_s = num_micro * float(table.memory_s[0, 0])
+    memory_s = job.micro_batches * float(table.memory_s[0, 0])
     return float(step_watts(float(job.cluster.accelerator.known("tdp_w")), dict(parts), memory_s))
 
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from flopwise.facts.software import CONTEXT
 from flopwise.ops.flops import causal_forward_flops, forward_flops
-from flopwise.origin import COUNTED, KERNEL, estimate_of, interval, number
-from flopwise.provenance import Figure, derived, given
+from flopwise.origin import KERNEL, estimate_of, interval, number, total
+from flopwise.provenance import Figure, derived, fact, given
 from flopwise.training.estimate import TrainEstimate, again_frac, counted_batch, counted_passes
-from flopwise.training.memory_figures import memory_figure
 from flopwise.training.run_figures import RunFigures
+from flopwise.training.widths import trained_widths
+
+if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
+    from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.memory import Memory
+
+_MEMORY_ITEMS = {
+    "weights": "parameters on the fullest rank x bytes each; ZeRO 3 keeps a share",
+    "master weights": "a separate fp32 copy, sharded from ZeRO 1 on",
+    "optimizer states": "parameters x bytes of states each, sharded from ZeRO 1 on",
+    "gradients": "parameters x bytes of a gradient, sharded from ZeRO 2 on, at the fullest moment",
+    "activations": "tensors that autograd keeps, layer by layer, all micro-batches in flight",
+    "working set of one layer": "gradients between operations, and what recompute makes anew",
+    "logits and loss": "micro-batch x tokens x vocabulary on the rank x bytes alive at once",
+    "gathered layers": "full weights of layers that ZeRO 3 gathers",
+    "16-bit copies of weights": "copies that autocast keeps of fp32 weights",
+    "optimizer step": "temporary tensors of the optimizer",
+    "communication buffers": "buckets of the software",
+    "allocator": "reserved beyond what tensors take",
+    CONTEXT: "context, workspaces and communicators",
+}
 
 
-def train_figure(found: TrainEstimate) -> Figure:
+def train_figure(estimate: TrainEstimate) -> Figure:
     """The tree of an estimate: throughput with its interval, utilisation, bounds, memory and the run."""
-    tree = _Tree(found)
-    figures = [*tree.throughput(), *tree.utilisation(), *tree.bounds(), memory_figure(found), *tree.run()]
-    name = f"{found.job.model.name} on {found.num_gpus:,} x {found.job.cluster.accelerator.name}"
-    return estimate_of(name, figures)
+    tree, job = _Tree(estimate), estimate.job
+    memory = step_memory_figure(job.model, job.recipe, job.layout, estimate.memory)
+    figures = [*tree.throughput(), *tree.utilisation(), *tree.bounds(), memory, *tree.run()]
+    return estimate_of(f"{job.model.name} on {estimate.num_gpus:,} x {job.cluster.accelerator.name}", figures)
 
 
 class _Tree(RunFigures):
@@ -23,90 +47,96 @@ class _Tree(RunFigures):
 
     def throughput(self) -> list[Figure]:
         """Tokens per second, for each GPU with its interval."""
-        found = self.found
-        tokens = derived(
-            "tokens of a step",
-            number(self.job.recipe.global_batch) * number(self.computed.value),
-            "tokens",
-            f"global batch x {self.computed.name}",
-            self.batch,
-            self.computed,
-        )
-        rate = derived("throughput", found.tokens_per_s, "tokens/s", "tokens of a step / step time", tokens, self.step)
-        each = derived(
-            "throughput per GPU", found.tokens_per_s_per_gpu, "tokens/s", "throughput / GPUs", rate, self.gpus
-        )
-        self.rate = rate
-        return [each, *interval("throughput per GPU", each, found.band, found.low, found.high)]
+        estimate, name = self.estimate, "throughput per GPU"
+        tokens = number(self.recipe.global_batch) * number(self.computed.value)
+        self.derived("tokens of a step", tokens, "tokens", f"global batch x {self.computed.name}")
+        self.derived("throughput", estimate.tokens_per_s, "tokens/s", "tokens of a step / step time")
+        each = self.derived(name, estimate.tokens_per_s_per_gpu, "tokens/s", "throughput / GPUs")
+        return [each, *interval(name, each, estimate.band, estimate.low, estimate.high)]
 
     def utilisation(self) -> list[Figure]:
         """MFU in both conventions, and HFU."""
-        recipe, found = self.job.recipe, self.found
-        batch, seq = counted_batch(self.job)
-        passes = given("passes", counted_passes(self.job))
-        causal = derived(
-            "causal forward FLOP",
-            number(causal_forward_flops(self.job.model, batch, seq)),
-            "FLOP",
-            f"{COUNTED}: what masks and windows let through",
-        )
-        whole = derived(
-            "full forward FLOP",
-            number(forward_flops(self.job.model, batch, seq)),
-            "FLOP",
-            f"{COUNTED}: attention in full",
-        )
-        peak = self.device.datasheet(f"peak {recipe.precision}", "FLOP/s")
-        below = f"({self.step.name} x GPUs x {peak.name})"
-        again = derived(
-            "passes again",
-            again_frac(self.table, self.job.layout),
-            "",
-            f"{COUNTED}: of a forward pass, what recompute runs again",
-            given("recompute", self.job.layout.recompute_text),
-        )
-        held = (self.step, self.gpus, peak)
+        estimate, model, counted = self.estimate, self.job.model, counted_batch(self.job)
+        self.given("passes", counted_passes(self.job))
+        causal, whole = number(causal_forward_flops(model, *counted)), number(forward_flops(model, *counted))
+        self.counted("causal forward FLOP", causal, "FLOP", "what masks and windows let through")
+        self.counted("full forward FLOP", whole, "FLOP", "attention in full")
+        peak = self.put(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
+        self.counted(
+            "passes again", again_frac(self.table, self.layout), "", "of a forward pass, what recompute runs again",
+            given("recompute", self.layout.recompute_text),
+        )  # fmt: skip
         return [
-            derived("MFU", found.mfu_frac, "frac", f"passes x causal forward FLOP / {below}", passes, causal, *held),
-            derived(
-                "MFU, attention in full",
-                found.mfu_full_attention_frac,
-                "frac",
-                f"passes x full forward FLOP / {below}",
-                passes,
-                whole,
-                *held,
-            ),
-            derived(
-                "HFU",
-                found.hfu_frac,
-                "frac",
-                f"(passes + passes again) x causal forward FLOP / {below}",
-                passes,
-                again,
-                causal,
-                *held,
-            ),
+            self.derived(name, value, "frac", f"{flops} / ({self.step.name} x GPUs x {peak.name})")
+            for name, value, flops in (
+                ("MFU", estimate.mfu_frac, "passes x causal forward FLOP"),
+                ("MFU, attention in full", estimate.mfu_full_attention_frac, "passes x full forward FLOP"),
+                ("HFU", estimate.hfu_frac, "(passes + passes again) x causal forward FLOP"),
+            )
         ]
 
     def bounds(self) -> list[Figure]:
         """The step at datasheet rates, and with nothing hidden."""
-        floor = [float(v) for v in self.table.floor_s[:, 0, 0]]
         names = ("compute at peak", "memory at datasheet bandwidth", "links at datasheet bandwidth")
         leaves = [
-            derived(n, v, "s", f"{COUNTED}: work of a micro-batch / datasheet rate")
-            for n, v in zip(names, floor, strict=True)
+            self.counted(name, float(seconds), "s", "work of a micro-batch / datasheet rate")
+            for name, seconds in zip(names, self.table.floor_s[:, 0, 0], strict=True)
         ]
-        floor_text = f"micro-batches x max({', '.join(names)})"
+        formula = f"micro-batches x max({', '.join(names)})"
         if self.reading is not None:
             leaves.append(self.reading)
-            floor_text = f"max({self.reading.name}, {floor_text})"
-        name = "lower bound of the step"
-        lower = derived(name, self.found.lower_bound_s, "s", floor_text, self.num_micro, *leaves)
-        upper = derived(
-            "upper bound of the step",
-            self.found.upper_bound_s,
-            "s",
-            f"{KERNEL}: every line at calibrated rates, one after the other, nothing hidden",
-        )
-        return [lower, upper]
+            formula = f"max({self.reading.name}, {formula})"
+        lower_s, upper_s = self.estimate.lower_bound_s, self.estimate.upper_bound_s
+        text = f"{KERNEL}: every line at calibrated rates, one after the other, nothing hidden"
+        return [
+            self.derived("lower bound of the step", lower_s, "s", formula, self.num_micro, *leaves),
+            self.derived("upper bound of the step", upper_s, "s", text),
+        ]
+
+
+def step_memory_figure(model: Model, recipe: Recipe, layout: Layout, memory: Memory) -> Figure:
+    """The memory of the fullest GPU, item by item."""
+    leaves = _memory_leaves(model, recipe, layout)
+    items = []
+    for name, size in memory.items.items():
+        if value := number(size):
+            formula = f"memory model: {_MEMORY_ITEMS.get(name, name)}"
+            items.append(derived(name, value, "B", formula, *leaves.get(name, ())))
+    return total("memory per GPU", "B", items, note=f"fullest: {memory.worst_rank}")
+
+
+def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Figure, ...]]:
+    """What each item rests on."""
+    row, chosen, lora = recipe.stack, recipe.optimizer, recipe.lora
+    widths = trained_widths(recipe)
+
+    def software(name: str, value: float | str, unit: str = "B") -> Figure:
+        return fact(name, value, unit, source=f"data/stacks.json, {row.name}: {row.source}", note=row.meaning)
+
+    def optimizer(name: str, value: float) -> Figure:
+        return fact(name, value, "B", source=f"data/optimizers.csv, {chosen.name}: {chosen.source}")
+
+    degrees = [given(name, int(getattr(layout, name))) for name in ("dp", "tp", "pp", "cp", "ep")]
+    shards = [*degrees, given("ZeRO stage", int(layout.zero))]
+    if layout.shard:
+        shards.append(given("ranks that share the shards", int(layout.shard)))
+    states = [optimizer("bytes of optimizer states a parameter", widths.states)]
+    if widths.others:
+        states.append(optimizer("more of embedding, head and norms", widths.others))
+    batch = given("micro-batch", int(layout.micro_batch)), given("sequence length", int(recipe.seq_len))
+    kept = (*batch, *degrees, given("recompute", layout.recompute_text), software("kernels", row.activations, ""))
+    adapters = () if lora is None else (given("LoRA rank", lora.rank), given("base format", lora.base.name))
+    logits = software("bytes of a logit and its loss", row.loss_bytes)
+    return {
+        "weights": (software("bytes of a trained weight", widths.weights), *adapters, *shards),
+        "master weights": (software("bytes of a master weight", widths.master), *shards),
+        "optimizer states": (*states, *adapters, *shards),
+        "gradients": (software("bytes of a gradient", widths.gradients), *adapters, *shards),
+        "activations": kept,
+        "working set of one layer": kept,
+        "logits and loss": (*batch, given("vocabulary", model.vocab), logits),
+        "gathered layers": (software("layers gathered at once", row.gathered_units, ""), *shards),
+        "communication buffers": (software("buckets", row.buffer_bytes),),
+        "allocator": (software("share reserved beyond tensors", row.fragmentation_frac, "frac"),),
+        CONTEXT: (software("context", row.context_bytes),),
+    }

@@ -7,7 +7,7 @@ trained below, so that its backward pass never runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Item, Linear, Model, Stack
@@ -36,33 +36,31 @@ class Frozen:
         counted += [f"all-but-last:{self.but_last}"] if self.but_last is not None else []
         return ",".join([*(name for name in PARTS if getattr(self, name)), *counted])
 
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """What `embedding,head,towers,first:N,all-but-last:N` names.
+
+        Raises:
+            SpecError: a part that does not exist; says which do.
+        """
+        fields: dict[str, Any] = {}
+        for part in (p.strip() for p in text.split(",")):
+            name, _, number = part.partition(":")
+            if name in PARTS and not number:
+                fields[name] = True
+            elif name in COUNTED and number.isdigit() and len(number) < 7:
+                fields["first" if name == "first" else "but_last"] = int(number)
+            else:
+                near = nearest_names(name, (*PARTS, *COUNTED))
+                allowed = f"{', '.join(PARTS)}, first:N and all-but-last:N, separated by commas"
+                nearest = f"; nearest: {near[0]}" if near else ""
+                raise SpecError(f"--freeze {part[:40]!r}; allowed: {allowed}{nearest}")
+        return cls(**fields)
+
     def layers(self, model: Model) -> int:
         """Frozen layers of the first stack, from the bottom."""
         count = model.stacks[0].num_layers
         return self.first if self.but_last is None else max(count - self.but_last, self.first)
-
-
-def frozen_of(text: str) -> Frozen:
-    """What `embedding,head,towers,first:N,all-but-last:N` names.
-
-    Raises:
-        SpecError: a part that does not exist; says which do.
-    """
-    found = Frozen()
-    for part in (p.strip() for p in text.split(",")):
-        name, _, number = part.partition(":")
-        if name in PARTS and not number:
-            found = replace(found, **{name: True})
-        elif name in COUNTED and number.isdigit() and len(number) < 7:
-            field = "first" if name == "first" else "but_last"
-            found = replace(found, **{field: int(number)})  # type: ignore[arg-type]  # fields by name
-        else:
-            near = nearest_names(name, (*PARTS, *COUNTED))
-            raise SpecError(
-                f"--freeze {part[:40]!r}; allowed: {', '.join(PARTS)}, first:N and all-but-last:N, separated by commas"
-                + (f"; nearest: {near[0]}" if near else "")
-            )
-    return found
 
 
 class Block(NamedTuple):
@@ -102,8 +100,8 @@ def split_model(model: Model, frozen: Frozen | None) -> SplitModel:
     inputs = frozen.embedding or frozen.but_last is not None or (frozen.head and bool(tied))
     has_towers = any(runs(model, s) for s in model.stacks[1:])
     towers = not has_towers or frozen.towers or frozen.but_last is not None
-    idle = inputs and towers
-    states: list[State] = [("idle" if idle else "passed") if n < below else "trained" for n in range(stack.num_layers)]
+    below_state: State = "idle" if inputs and towers else "passed"
+    states: list[State] = [below_state if layer < below else "trained" for layer in range(stack.num_layers)]
     kinds = sorted(set(zip(stack.order, states, strict=True)))
     named = tuple(replace(stack.kinds[k], name=stack.kinds[k].name + _NAMES[state]) for k, state in kinds)
     order = tuple(kinds.index(pair) for pair in zip(stack.order, states, strict=True))
@@ -111,24 +109,19 @@ def split_model(model: Model, frozen: Frozen | None) -> SplitModel:
     head = _heads(stack, model) if frozen.head or (inputs and tied) else frozenset[str]()
     blocks = (
         Block(_names(stack.before), backward=False) if inputs else Block(),
-        *(_of_layer(stack.kinds[k].items, state) for k, state in kinds),
+        *(
+            Block() if state == "trained" else Block(_names(stack.kinds[k].items), backward=state == "passed")
+            for k, state in kinds
+        ),
         Block(head),
     )
-    every = frozenset(i.name for s in model.stacks[1:] for i in (*s.before, *_layer_items(s), *s.after))
-    beside = Block(every, backward=False) if towers else Block()
+    others = [(*s.before, *(i for kind in s.kinds for i in kind.items), *s.after) for s in model.stacks[1:]]
+    beside = Block(_names(sum(others, start=())), backward=False) if towers else Block()
     return SplitModel(replace(model, stacks=(first, *model.stacks[1:])), blocks, beside)
-
-
-def _of_layer(items: tuple[Item, ...], state: State) -> Block:
-    return Block() if state == "trained" else Block(_names(items), backward=state == "passed")
 
 
 def _names(items: tuple[Item, ...]) -> frozenset[str]:
     return frozenset(item.name for item in items)
-
-
-def _layer_items(stack: Stack) -> tuple[Item, ...]:
-    return tuple(item for kind in stack.kinds for item in kind.items)
 
 
 def _heads(stack: Stack, model: Model) -> frozenset[str]:
@@ -177,12 +170,3 @@ def training_flops(model: Model, frozen: Frozen, batch: float, seq: int, *, caus
                 forward += flops
                 whole += flops * ((3.0 if weightless else 2.0) if block.backward else 1.0)
     return forward, whole
-
-
-def training_passes(model: Model, frozen: Frozen, batch: float, seq: int) -> float:
-    """Operations of forward and backward over those of the forward pass, causal attention.
-
-    Source and assumptions: as `training_flops`.
-    """
-    forward, whole = training_flops(model, frozen, batch, seq, causal=True)
-    return whole / forward

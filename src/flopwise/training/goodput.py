@@ -10,7 +10,8 @@ import numpy as np
 from flopwise.cost.money import num_instances
 from flopwise.ops.types import Floats, Ints
 from flopwise.training.layout import Layout
-from flopwise.training.stage_memory import StageMemory, adapter_widths
+from flopwise.training.stage_memory import StageMemory
+from flopwise.training.widths import adapter_widths
 from flopwise.units import DAY_S
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def checkpoint_bytes(table: MemoryTable) -> float:
     layers = float(sums.dense[-1, 0] + sums.expert[-1, 0])
     ends = float(sums.before[0] + sums.after[0])
     others = ends - float(sums.tower_matrices[0]) + float(sums.others[-1, 0])
-    of_ends = run.width if table.lora is None else adapter_widths(table.recipe, table, table.elem_bytes)
+    of_ends = run.width if table.lora is None else adapter_widths(table.recipe, table.elem_bytes)
     stored = sum(n * (w.weights + w.master + w.states) for n, w in ((layers, run.width), (ends, of_ends)))
     return stored + others * of_ends.others
 

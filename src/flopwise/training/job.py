@@ -50,3 +50,8 @@ class TrainJob:
     tokens: float | None = None
     reads: Reads | None = None  # None: the data are there when they are needed
     conditions: Conditions = DEFAULT_CONDITIONS  # of the run
+
+    @property
+    def micro_batches(self) -> float:
+        """Micro-batches of a step through one replica."""
+        return float(self.recipe.global_batch) / (int(self.layout.dp) * int(self.layout.micro_batch))

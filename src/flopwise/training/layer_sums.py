@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Model, Stack
 from flopwise.facts.software import TrainingStack
@@ -30,7 +31,6 @@ from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
 
-_EIGHT_BITS = ("fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
 
 
@@ -201,7 +201,7 @@ class MemoryTable:
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
-        self.elem_bytes = 4.0 if recipe.precision == "fp32" else 2.0
+        self.elem_bytes = recipe.elem_bytes
         self._known: dict[tuple[object, ...], Sums] = {}
         self._place: dict[tuple[int, int, int], int] = {}
         self._partials: tuple[Partial, ...] = ()
@@ -241,7 +241,7 @@ class MemoryTable:
             return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
         if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
             shape = stack_shape(self.model, stack, 1, seq)
-            eight = bool(self.software.fp8_inputs) and self.recipe.precision in _EIGHT_BITS
+            eight = bool(self.software.fp8_inputs) and self.recipe.precision in LOW_PRECISIONS
             return fine_bytes(layer, stack.width, shape, split, self.elem_bytes, eight_bits=eight)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
         return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
@@ -253,7 +253,7 @@ class MemoryTable:
             extra = sum(inputs.values()) * (self.elem_bytes + 1.0) * (seq / split.cp)
         if self.lora is not None and recompute == "none":
             extra = extra + _kept_outputs(layer.items, self.lora, split.tp) * self.elem_bytes * (seq / split.cp)
-        if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in _EIGHT_BITS:
+        if recompute != "full" and self.software.fp8_inputs and self.recipe.precision in LOW_PRECISIONS:
             extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(
             layer,

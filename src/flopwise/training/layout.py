@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import SpecError
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.facts.software import Optimizer, TrainingStack
+from flopwise.ops.degrees import check_expert_ranks, check_pipeline
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents
     from flopwise.training.frozen import Frozen
 
-Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
 
 COLUMNS = (
@@ -87,10 +87,6 @@ class Layout:
     def columns(self) -> tuple[Ints, ...]:
         """The degrees and choices that may be arrays, in the order of the fields."""
         return tuple(getattr(self, name) for name in COLUMNS)
-
-    def recomputing(self, mode: int) -> Layout:
-        """The same layout with recompute `mode` of all blocks."""
-        return replace(self, recompute=mode, recompute_every=1, recompute_first=0)
 
     def with_degrees(self, **degrees: Ints) -> Layout:
         """The same layout with other degrees; layers are spread anew where the number of stages changes."""
@@ -161,7 +157,7 @@ class Recipe:
 
     seq_len: Ints
     global_batch: Ints = 1  # sequences a step, over all replicas
-    precision: Precision = "bf16"
+    precision: str = "bf16"  # one of `cost.precisions.TRAINING_PRECISIONS`
     optimizer: Optimizer
     stack: TrainingStack
     attention: Attention = "flash"
@@ -190,6 +186,11 @@ class Recipe:
             )
         if self.capacity_factor is not None and not 0 < self.capacity_factor < float("inf"):
             raise SpecError(f"capacity factor {self.capacity_factor:g}; give a finite number above 0, such as 1.25")
+
+    @property
+    def elem_bytes(self) -> float:
+        """Bytes of an element of weights and activations as they are computed with."""
+        return 4.0 if self.precision == "fp32" else 2.0
 
     @property
     def uneven(self) -> bool:
@@ -233,3 +234,39 @@ class Inner:
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
     """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
     return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
+
+
+def check_layout(layout: Layout, model: Model, seq_len: int) -> None:
+    """Refuse degrees of a single layout that do not divide what they have to, and stages that cannot be.
+
+    Raises:
+        SpecError: says which degree and what would do.
+    """
+    layers, ranks = model.stacks[0].num_layers, int(layout.dp) * int(layout.cp)
+    check_pipeline(model, int(layout.pp))
+    check_expert_ranks(int(layout.ep), ranks, "dp x cp")
+    shard, interleave = int(layout.shard), int(layout.interleave)
+    if shard and (ranks % shard or not int(layout.zero)):
+        raise SpecError(f"shard {shard} has to divide dp x cp = {ranks} and needs a ZeRO stage")
+    if interleave > 1 and layers < int(layout.pp) * interleave:
+        raise SpecError(f"interleave {interleave} x pp {layout.pp} is more than the {layers} layers of {model.name}")
+    _check_stages(layout, layers)
+    if seq_len % int(layout.cp):
+        raise SpecError(f"cp {layout.cp} does not divide the sequence of {seq_len} tokens")
+
+
+def _check_stages(layout: Layout, layers: int) -> None:
+    """Refuse layers of stages, and blocks to recompute, that cannot be."""
+    stages, chunks, named = int(layout.pp), int(layout.interleave), layout.stage_layers
+    if named and (len(named) not in {stages, stages * chunks} or min(named) < 1 or sum(named) != layers):
+        needed = f"{stages} numbers" + (f", or {stages * chunks} for the virtual stages," if chunks > 1 else "")
+        raise SpecError(
+            f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
+            f"give {needed} above 0 that add up to the {layers} layers"
+        )
+    if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
+        raise SpecError("blocks to recompute: every n-th for an n of 1 or more, or the first of a number above 0")
+    if layout.recomputes_some and RECOMPUTE[int(layout.recompute)] != "full":
+        raise SpecError("recompute of some blocks is full recompute of them: it goes with recompute full only")
+    if int(layout.recompute_every) > 1 and layout.recompute_first:
+        raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")

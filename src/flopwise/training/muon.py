@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,13 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import all_gather_s, all_to_all_s
 from flopwise.facts.architecture import Experts, Item, Linear
 from flopwise.ops.tensors import item_parameters, sharded_parameters
-from flopwise.training.adapters import adapter_matrices, extra_items
-from flopwise.training.block_lines import block_list
 from flopwise.training.stages import heaviest
-from flopwise.training.state_bytes import ACT_BYTES
-from flopwise.training.towers import tower_items
+from flopwise.training.widths import ACT_BYTES
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.ops.types import Array, Floats, Ints
-    from flopwise.training.frozen import Block, SplitModel
-    from flopwise.training.layout import Recipe
+    from flopwise.training.layout import Inner
 
 Pair = tuple[float, float]
 NEWTON_SCHULZ = "newton_schulz"
@@ -54,9 +50,57 @@ class Matrices:
         flops: Array = self.counts[3] + self.counts[4]
         return flops
 
+    @classmethod
+    def of(
+        cls,
+        hidden: Sequence[Sequence[Linear | Experts]],
+        trained: Sequence[Sequence[Item]],
+        inner: Inner,
+        steps: int,
+        weights: NDArray[np.float64],
+        starts: NDArray[np.intp],
+    ) -> Self:
+        """The matrices of every pipeline degree: `hidden` ones of each block, and all that is `trained` of it.
+
+        `weights`: how often each block stands on each stage; `starts`: where each pipeline degree begins.
+        """
+        pairs = zip(hidden, trained, strict=True)
+        rows = np.stack([_counts(matrices, items, inner.tp, inner.ep, steps) for matrices, items in pairs])
+        counts = np.stack([heaviest(starts, weights, rows[:, i]) for i in range(rows.shape[1])])
+        return cls(counts, *_largest([matrix for matrices in hidden for matrix in matrices], steps))
+
     def at(self, degree: NDArray[np.intp], inner: NDArray[np.intp]) -> Matrices:
         """The same of each candidate: `degree` and `inner` index the axes."""
         return replace(self, counts=self.counts[:, degree, inner])
+
+    def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, ep: Ints, group: Ints, zero: Ints) -> Floats:
+        """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
+
+        `group`: ranks over which ZeRO shards what experts do not hold. Without ZeRO every replica orthogonalises all
+        matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits,
+        and orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
+        orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
+
+        Source: Liu et al. 2025 (arXiv:2502.16982) section 2.3 and algorithm 1, distributed Muon: DP gather, TP gather;
+        Ahn et al. 2025 (arXiv:2504.05295) section 3 for the exchange of slices.
+        Assumes: products run at `flops_per_s`; nothing hides the gathers.
+        """
+        even = np.asarray(zero) > 2
+        flops: Floats = 0.0
+        seconds: Floats = 0.0
+        dense, expert, _, dense_flops, expert_flops = self.counts
+        groups = (dense, dense_flops, 1), (expert, expert_flops, ep)
+        for (elements, work, share), one, one_flops in zip(groups, self.largest, self.largest_flops, strict=True):
+            if not elements.any():
+                continue
+            ranks, stride = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1), tp * share
+            owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
+            flops = flops + np.minimum(work / ranks + edge * one_flops, work)
+            gathered = ACT_BYTES * edge * one
+            slices_s = 2.0 * all_to_all_s(fabric, ACT_BYTES * owned, ranks, stride=stride)
+            seconds = seconds + np.where(even, slices_s, all_gather_s(fabric, gathered / tp, ranks, stride=stride))
+            seconds = seconds + all_gather_s(fabric, ACT_BYTES * owned * tp + gathered, tp)
+        return seconds + flops / flops_per_s
 
 
 def newton_schulz_flops(rows: int, columns: int, steps: int) -> float:
@@ -80,37 +124,6 @@ def hidden_matrices(items: Iterable[Item]) -> list[Linear | Experts]:
     return [replace(item, bias=False) for item in items if isinstance(item, Linear | Experts) and item_parameters(item)]
 
 
-def stage_matrices(
-    split: SplitModel, recipe: Recipe, tp: Ints, ep: Ints, weights: NDArray[np.float64], starts: NDArray[np.intp]
-) -> Matrices | None:
-    """The `Matrices` of every pipeline degree and of each of `tp` and `ep`, or None if no matrix is orthogonalised.
-
-    `weights`: how often each block stands on each stage; `starts`: where each pipeline degree begins.
-    """
-    steps, model = recipe.optimizer.newton_schulz_steps, split.model
-    if not steps:
-        return None
-    listed = [items for items, _, _ in block_list(model)]
-    whole = [] if recipe.lora is None else extra_items(model, recipe.lora)
-
-    def trained_of(items: Sequence[Item], block: Block) -> list[Item]:
-        return [i for i in items if (block.trains(i) if recipe.lora is None else i in whole)]
-
-    def hidden_of(items: Sequence[Item], trained: Sequence[Item]) -> list[Linear | Experts]:
-        return hidden_matrices(trained) if recipe.lora is None else [*adapter_matrices(items, recipe.lora)]
-
-    trained = [trained_of(items, block) for items, block in zip(listed, split.blocks, strict=True)]
-    hidden = [[], *(hidden_of(items, own) for items, own in zip(listed[1:-1], trained[1:-1], strict=True)), []]
-    towers = trained_of(tower_items(model), split.towers)
-    hidden[0], trained[0] = hidden_matrices(towers), [*trained[0], *towers]
-    rows = np.stack([_counts(each, own, tp, ep, steps) for each, own in zip(hidden, trained, strict=True)])
-    held = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
-    return Matrices(
-        np.stack([heaviest(starts, held, rows[:, i]) for i in range(rows.shape[1])]),
-        *_largest([i for matrices in hidden for i in matrices], steps),
-    )
-
-
 def _largest(matrices: Sequence[Linear | Experts], steps: int) -> tuple[Pair, Pair]:
     """Elements of the largest matrix, and operations that orthogonalise it: of products and of experts."""
     dense, expert = ([(i.inputs, i.outputs) for i in matrices if isinstance(i, kind)] for kind in (Linear, Experts))
@@ -132,35 +145,3 @@ def _counts(
     dense_flops = sum(newton_schulz_flops(i.inputs, i.outputs, steps) for i in dense)
     expert_flops = sum(i.experts * newton_schulz_flops(i.inputs, i.outputs, steps) for i in expert) / ep
     return np.stack([np.broadcast_to(x, np.shape(tp)) for x in (own, routed, others, dense_flops, expert_flops)])
-
-
-def newton_schulz_s(
-    matrices: Matrices, fabric: Fabric, flops_per_s: float, tp: Ints, ep: Ints, group: Ints, zero: Ints
-) -> Floats:
-    """Seconds of a step in which a rank gathers and orthogonalises the matrices that it updates; broadcasts.
-
-    `group`: ranks over which ZeRO shards what experts do not hold. Without ZeRO every replica orthogonalises all
-    matrices. From ZeRO 1 on a rank's share begins and ends inside a matrix: it gathers that one whole, in 16 bits, and
-    orthogonalises it besides its own. FSDP (ZeRO 3) cuts every matrix evenly: slices go to the one rank that
-    orthogonalises it, and come back. Ranks of a tensor-parallel group gather their slices and all do the same.
-
-    Source: Liu et al. 2025 (arXiv:2502.16982) section 2.3 and algorithm 1, distributed Muon: DP gather, TP gather;
-    Ahn et al. 2025 (arXiv:2504.05295) section 3 for the exchange of slices.
-    Assumes: products run at `flops_per_s`; nothing hides the gathers.
-    """
-    even = np.asarray(zero) > 2
-    flops: Floats = 0.0
-    seconds: Floats = 0.0
-    dense, expert, _, dense_flops, expert_flops = matrices.counts
-    groups = (dense, dense_flops, 1), (expert, expert_flops, ep)
-    for (elements, work, share), one, one_flops in zip(groups, matrices.largest, matrices.largest_flops, strict=True):
-        if not elements.any():
-            continue
-        ranks, stride = np.where(np.asarray(zero) > 0, np.maximum(group // share, 1), 1), tp * share
-        owned, edge = elements / ranks, (ranks > 1) * np.where(even, 0.0, 1.0)  # of one matrix more
-        flops = flops + np.minimum(work / ranks + edge * one_flops, work)
-        gathered = ACT_BYTES * edge * one
-        slices_s = 2.0 * all_to_all_s(fabric, ACT_BYTES * owned, ranks, stride=stride)
-        seconds = seconds + np.where(even, slices_s, all_gather_s(fabric, gathered / tp, ranks, stride=stride))
-        seconds = seconds + all_gather_s(fabric, ACT_BYTES * owned * tp + gathered, tp)
-    return seconds + flops / flops_per_s

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.ops.routing import dropped_frac, hottest_rank_load
+from flopwise.ops.routing import hottest_rank_load
 
 if TYPE_CHECKING:
-    from flopwise.ops.types import Array, Floats, Ints
+    from flopwise.ops.types import Floats, Ints
     from flopwise.training.layout import Layout, Recipe
 
 
@@ -31,20 +29,6 @@ def expert_load(model: Model, recipe: Recipe, ep: Ints) -> Floats:
     if recipe.capacity_factor is not None:
         return recipe.capacity_factor
     return hottest_rank_load(item.experts, recipe.expert_skew, ep)
-
-
-def dropped_copies_frac(model: Model, recipe: Recipe, layout: Layout) -> float | None:
-    """Share of routed copies of tokens that are dropped; None without experts or a capacity.
-
-    Source: `flopwise.ops.routing.dropped_frac`.
-    Assumes: the capacity holds for the tokens of one rank's micro-batch, as in GShard and Megatron-LM.
-    """
-    item = model.stacks[0].largest_experts
-    if item is None or recipe.capacity_factor is None:
-        return None
-    routed = float(layout.micro_batch) * float(recipe.seq_len) / float(layout.cp) * item.top_k
-    share: Array = dropped_frac(item.experts, recipe.expert_skew, recipe.capacity_factor, np.array([routed]))
-    return float(share[0])
 
 
 def check_skew(model: Model, recipe: Recipe) -> None:

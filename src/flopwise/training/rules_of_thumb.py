@@ -37,10 +37,9 @@ def memory_rules(
     )  # fmt: skip
     if device is None:
         return (states,)
-    width = 4.0 if recipe.precision == "fp32" else 2.0
     gpus = QuickFormula(
         name="GPUs", formula="parameters x bytes / memory x 6", unit="GPUs",
-        value=max(1.0, float(quick_gpus(count, width, device.hbm_bytes, training=True))),
+        value=max(1.0, float(quick_gpus(count, recipe.elem_bytes, device.hbm_bytes, training=True))),
         estimate=_fewest_gpus(model, recipe, layout, device),
     )  # fmt: skip
     return states, gpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import erf, exp, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,37 @@ class Run:
     checkpoint_interval_s: float
     mtbf_s: float  # between interruptions of the job
     interruptions: float  # expected
+
+    @classmethod
+    def of(cls, job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Self:
+        """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known."""
+        assert job.tokens is not None
+        gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
+        one = step_in_run(job, parts)
+        nbytes, good = job_goodput(job)
+        steps = job.tokens / recipe.useful_tokens
+        seconds = steps * one.seconds / float(good.frac)
+        machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
+        cost = None
+        if cluster.usd_per_gpu_hour is not None:
+            cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
+        energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
+        lines = run_lines(one, steps, good, seconds)
+        return cls(
+            tokens=job.tokens,
+            steps=steps,
+            seconds=seconds,
+            gpu_hours=seconds / HOUR_S * gpus,
+            goodput_frac=steps * one.step_s / seconds,
+            cost_usd=cost,
+            energy_joules=energy,
+            breakdown=lines,
+            checkpoint_bytes=nbytes,
+            checkpoint_write_s=float(good.write_s),
+            checkpoint_interval_s=float(good.interval_s),
+            mtbf_s=float(good.mtbf_s),
+            interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
+        )
 
     @property
     def checkpoint_bytes_per_s(self) -> float:
@@ -102,37 +133,6 @@ def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
     nbytes = checkpoint_bytes(MemoryTable(job.model, job.recipe))
     found = goodput(int(job.layout.num_gpus), nbytes, job.conditions.reliability)
     return nbytes, Goodput(*(float(value) for value in found))
-
-
-def whole_run(job: TrainJob, parts: Mapping[str, float], watts: float | None) -> Run:
-    """Time, GPU-hours, money and energy of `job.tokens` tokens; `watts`: draw of one device, None: not known."""
-    assert job.tokens is not None
-    gpus, cluster, recipe = int(job.layout.num_gpus), job.cluster, job.recipe
-    one = step_in_run(job, parts)
-    nbytes, good = job_goodput(job)
-    steps = job.tokens / recipe.useful_tokens
-    seconds = steps * one.seconds / float(good.frac)
-    machines = num_instances(gpus, cluster.gpus_per_node) + job.conditions.reliability.spares
-    cost = None
-    if cluster.usd_per_gpu_hour is not None:
-        cost = float(run_usd(seconds, cluster.usd_per_gpu_hour * machines * cluster.gpus_per_node))
-    energy = None if watts is None else float(facility_joules(cluster.accelerator, gpus, watts, seconds))
-    lines = run_lines(one, steps, good, seconds)
-    return Run(
-        tokens=job.tokens,
-        steps=steps,
-        seconds=seconds,
-        gpu_hours=seconds / HOUR_S * gpus,
-        goodput_frac=steps * one.step_s / seconds,
-        cost_usd=cost,
-        energy_joules=energy,
-        breakdown=lines,
-        checkpoint_bytes=nbytes,
-        checkpoint_write_s=float(good.write_s),
-        checkpoint_interval_s=float(good.interval_s),
-        mtbf_s=float(good.mtbf_s),
-        interruptions=seconds * float(good.up_frac) / float(good.mtbf_s),
-    )
 
 
 def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tuple[tuple[str, float], ...]:

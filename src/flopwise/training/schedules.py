@@ -7,7 +7,7 @@ with a common optimizer step: gradient norms couple them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +18,6 @@ from flopwise.ops.types import Floats, Ints
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from flopwise.facts.software import TrainingStack
-    from flopwise.training.layout import Layout
 
 
 class Pipe(NamedTuple):
@@ -274,13 +271,6 @@ def schedule_code(name: str) -> int:
     return NAMES.index(folded)
 
 
-def quicker_schedules(names: Iterable[str]) -> tuple[int, ...]:
-    """Codes of those among `names` that are worth trying beside 1F1B: GPipe never is."""
-    found = (SCHEDULES[ALIASES.get(name, name)] for name in names)
-    quicker = {id(schedule) for schedule in found if schedule.splits_backward}
-    return tuple(code for code, schedule in enumerate(SCHEDULES.values()) if id(schedule) in quicker)
-
-
 PAIRED_LATE = 1.25
 """Micro-batches for each stage whose passes DualPipe runs alone, while the pipeline fills and drains.
 
@@ -308,41 +298,6 @@ def runs(code: int, pipe: Pipe, layers: int) -> NDArray[np.bool_]:
     even = (stages % 2 == 0) & (micros % 2 == 0) if one.copies > 1 else np.ones(stages.shape, dtype=bool)
     able: NDArray[np.bool_] = even & (stages > 1) & (stages * one.chunks <= layers) & (micros >= one.fill * stages)
     return able
-
-
-def check_schedule(code: int, pipe: Pipe, layers: int) -> None:
-    """Refuse a pipeline that a schedule cannot run.
-
-    Raises:
-        SpecError: says what is needed.
-    """
-    name, schedule = NAMES[code], SCHEDULES[NAMES[code]]
-    stages, chunks, micros = (int(n) for n in pipe)
-    if stages == 1:
-        return
-    if chunks > 1 and (schedule.keeps_losses or schedule.fill):
-        own = "one chunk" if schedule.chunks == 1 else f"{schedule.chunks} chunks"
-        raise SpecError(f"schedule {name} runs {own} of layers a stage, not interleave {chunks}")
-    if stages * schedule.chunks > layers:
-        pieces = stages * schedule.chunks
-        raise SpecError(f"schedule {name} cuts the model into {pieces} pieces, more than its {layers} layers")
-    if schedule.copies > 1 and (stages % 2 or micros % 2):
-        raise SpecError(f"schedule {name} needs even numbers of stages and micro-batches, not {stages} and {micros}")
-    if micros < schedule.fill * stages:
-        raise SpecError(
-            f"schedule {name} needs at least {schedule.fill} micro-batches for each of the {stages} stages; "
-            f"{micros} are left of the global batch: give a larger one, or lower dp, micro-batch or pp"
-        )
-
-
-def schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
-    """What is assumed of a training stack that is not known to run the schedule of a layout."""
-    pp, chunks = int(layout.pp), int(layout.interleave)
-    name = schedule_text(int(layout.schedule), chunks)
-    known = software.schedules
-    if pp == 1 or name in known or (chunks > 1 and {"interleaved", NAMES[int(layout.schedule)]} <= set(known)):
-        return ()
-    return (f"{software.name} is not known to run the schedule {name}; it runs {', '.join(known)}",)
 
 
 def schedule_text(code: int, chunks: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flopwise import options, units
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.job import Conditions
-    from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
+    from flopwise.training.layout import Attention, Layout, Lora, Recipe
     from flopwise.training.storage import Reads
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
 SEQ_LEN = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""
 BATCH_TOKENS = 2**22
@@ -193,7 +193,7 @@ class TrainingSpec(Spec):
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = _recipe(
-        "--precision", options.choice(*PRECISIONS), "Of the matrix products in training.", default="bf16",
+        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16",
     )
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
@@ -315,13 +315,13 @@ class TrainingSpec(Spec):
         Raises:
             SpecError, UnknownNameError: a choice that does not exist.
         """
-        from flopwise.training.frozen import frozen_of
+        from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
         return Recipe(
             seq_len=seq_len,
             global_batch=global_batch,
-            precision=cast("Precision", self.precision),
+            precision=self.precision,
             optimizer=facts.optimizer(self.optimizer),
             stack=facts.stack(self.stack or self.usual_stack),
             attention=cast("Attention", self.attention),
@@ -331,7 +331,7 @@ class TrainingSpec(Spec):
             expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor,
             documents=documents,
-            frozen=None if self.freeze is None else frozen_of(self.freeze),
+            frozen=None if self.freeze is None else Frozen.of(self.freeze),
         )
 
     def check_adapters(self) -> None:
@@ -368,8 +368,7 @@ class TrainingSpec(Spec):
             SpecError: a degree does not divide what it has to; says which would.
         """
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import RECOMPUTE, Layout
-        from flopwise.training.layout_checks import check_layout
+        from flopwise.training.layout import RECOMPUTE, Layout, check_layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)

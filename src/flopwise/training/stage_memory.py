@@ -5,18 +5,18 @@ Everything is computed for all candidates of a layout at once; `flopwise.trainin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Inner, Layout
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
-from flopwise.training.stages import FULL, mode_index, partials_of, uneven_layers
+from flopwise.training.stages import FULL, Partial, mode_index, partials_of, uneven_layers
+from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
 
-_DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
 _LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
@@ -25,18 +25,6 @@ MOMENTS = ("loss", "layer", "end", "step", "load")
 """When a peak may fall: at the loss, undoing the last layer, the first, in the optimizer step, on loading."""
 MOMENT_NAMES = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
 """The same for people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
-    """Bytes a trained parameter of each thing that is kept for it."""
-
-    weights: float
-    master: float
-    gradients: float
-    states: float
-    others: float  # states of embedding, head and norms beyond those of matrices
-    step: float  # temporary copies while the optimizer runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,40 +73,6 @@ class StageBytes:
     fixed: dict[str, Floats]
     moments: tuple[dict[str, Floats], ...]  # in the order of MOMENTS
     host: Floats
-
-
-def trained_widths(recipe: Recipe, table: MemoryTable) -> Widths:
-    """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
-    row, chosen, compute = table.software, recipe.optimizer, table.elem_bytes
-
-    def size(name: str) -> float:
-        if name == "both":
-            return compute + 4.0 if recipe.precision != "fp16" else compute
-        return compute if name == "compute" else _DTYPE_BYTES[name]
-
-    weights, state = size(recipe.weights_dtype or row.weights_dtype), size(recipe.states_dtype or row.states_dtype)
-    separate = row.master_weights if recipe.master_weights is None else recipe.master_weights
-    return Widths(
-        weights=weights,
-        master=4.0 if separate and weights < 4 else 0.0,
-        gradients=size(recipe.grad_dtype or row.grad_dtype),
-        states=chosen.states * state + chosen.packed_bytes,
-        others=(chosen.end_states - chosen.states) * state,
-        step=row.step_copies * state if chosen.states else 0.0,
-    )
-
-
-def adapter_widths(recipe: Recipe, table: MemoryTable, elem: float) -> Widths:
-    """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
-    chosen = recipe.optimizer
-    return Widths(
-        weights=elem,
-        master=0.0,
-        gradients=elem,
-        states=chosen.states * elem + chosen.packed_bytes,
-        others=(chosen.end_states - chosen.states) * elem,
-        step=table.software.step_copies * elem if chosen.states else 0.0,
-    )
 
 
 def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
@@ -180,9 +134,9 @@ class StageMemory:
         self.table, self.layout, self.recipe = table, layout, table.recipe
         self.row, self.optimizer = table.software, table.recipe.optimizer
         self.sums, self.index = table.sums(layout)
-        self.width = trained_widths(table.recipe, table)
+        self.width = trained_widths(table.recipe)
         if table.lora is not None:
-            self.width = adapter_widths(table.recipe, table, _DTYPE_BYTES[table.lora.adapter_dtype])
+            self.width = adapter_widths(table.recipe, DTYPE_BYTES[table.lora.adapter_dtype])
         zero, replicas = np.asarray(layout.zero), np.asarray(layout.dp) * 1.0
         self.context_share = 1.0 / np.asarray(layout.cp)
         self.micro_batch = np.asarray(layout.micro_batch) * 1.0
@@ -257,7 +211,7 @@ class StageMemory:
                 self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
             ) * self.shares[2]
             groups = [(dense, expert, 0.0, self.width)]
-            groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.table, self.table.elem_bytes)))
+            groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.recipe.elem_bytes)))
         if self.recipe.frozen is not None:
             fixed["weights"] = self._frozen(stage) * self.width.weights
         for whole, of_experts, with_more_states, w in groups:
@@ -417,3 +371,27 @@ class StageMemory:
             {"gradients": gradients, "optimizer step": step},
             {"weights while loading": loading},
         )  # fmt: skip
+
+
+def moved_bytes(
+    table: MemoryTable, inner: Inner, degrees: Array, like: Layout, partials: tuple[Partial, ...] = ()
+) -> Array:
+    """Bytes of a micro-batch that the stage which moves most sends to host memory, (modes, d, n).
+
+    Modes are none, selective and full recompute, then `partials`; of `like` only what is no degree is read.
+
+    Source: `StageMemory.moved_bytes`: the same activations as in the memory model.
+    Assumes: as there.
+    """
+    every = np.array([1, 1, 1, *(some.every for some in partials)])
+    modes = np.array([0, 1, 2, *(2 for _ in partials)])
+    columns = replace(
+        like, dp=1, tp=inner.tp, cp=inner.cp, ep=inner.ep, micro_batch=inner.micro_batch,
+        pp=int(degrees[0]) if degrees.size == 1 else degrees[:, None],
+        recompute=modes[:, None, None], recompute_every=every[:, None, None], zero=0, shard=0,
+    )  # fmt: skip
+    memory = StageMemory(table, columns)
+    most: Array = np.zeros((modes.size, degrees.size, inner.tp.size))
+    for stage in pipeline_stages(table, columns):
+        most = np.maximum(most, memory.moved_bytes(stage))
+    return most

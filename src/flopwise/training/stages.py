@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.ops.types import Array
@@ -52,29 +49,6 @@ def uneven_layers(layout: Layout) -> tuple[int, ...]:
     return tuple(np.array(layout.stage_layers).reshape(-1, int(layout.pp)).sum(axis=0).tolist())
 
 
-def check_stages(layout: Layout, layers: int) -> None:
-    """Refuse layers of stages, and blocks to recompute, that cannot be.
-
-    Raises:
-        SpecError: says what is allowed.
-    """
-    stages, chunks = int(layout.pp), int(layout.interleave)
-    named = layout.stage_layers
-    if named and (len(named) not in {stages, stages * chunks} or min(named) < 1 or sum(named) != layers):
-        told = f"{stages} numbers" if chunks == 1 else f"{stages} numbers, or {stages * chunks} for the virtual stages,"
-        raise SpecError(
-            f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
-            f"give {told} above 0 that add up to the {layers} layers"
-        )
-    some = int(layout.recompute_every) > 1 or layout.recompute_first > 0
-    if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
-        raise SpecError("blocks to recompute: every n-th for an n of 1 or more, or the first of a number above 0")
-    if some and int(layout.recompute) != FULL:
-        raise SpecError("recompute of some blocks is full recompute of them: it goes with recompute full only")
-    if int(layout.recompute_every) > 1 and layout.recompute_first:
-        raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")
-
-
 def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
     """Which layers are computed again; `edges`: where stages begin, and the last ends.
 
@@ -84,8 +58,8 @@ def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.boo
     index = np.arange(edges[-1])
     if some.first:
         index = index - edges[np.searchsorted(edges, index, side="right") - 1]
-    found: NDArray[np.bool_] = index < some.first if some.first else (index + 1) % some.every == 0
-    return found
+    again: NDArray[np.bool_] = index < some.first if some.first else (index + 1) % some.every == 0
+    return again
 
 
 def partials_of(layout: Layout) -> tuple[Partial, ...]:
@@ -127,50 +101,32 @@ def stage_layer_counts(
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class StageSums:
-    """Sums over stages of a per-kind quantity, for each of `degrees`; arrays of shape (degrees, ...)."""
-
-    degrees: NDArray[np.int64]
-    counts: tuple[NDArray[np.float64], ...]  # one (pp, kinds) per degree, distinct rows only
-    has_first: tuple[NDArray[np.bool_], ...]  # does the row stand for the first stage
-    has_last: tuple[NDArray[np.bool_], ...]
-
-
-def stage_sums(
+def stage_weights(
     order: tuple[int, ...],
     num_kinds: int,
     degrees: NDArray[np.int64],
     sizes: tuple[int, ...] = (),
     some: Partial | None = None,
-) -> StageSums:
-    """The distinct stages of every pipeline degree: the first, the last, and those between without repetition."""
-    return _stage_sums(order, num_kinds, tuple(degrees.tolist()), sizes, some)
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins.
+
+    Blocks are what stands before the layers, the kinds as `stage_layer_counts` has them, and what stands after.
+    """
+    return _stage_weights(order, num_kinds, tuple(degrees.tolist()), sizes, some)
 
 
 @lru_cache(maxsize=256)
-def _stage_sums(
+def _stage_weights(
     order: tuple[int, ...], num_kinds: int, degrees: tuple[int, ...], sizes: tuple[int, ...], some: Partial | None
-) -> StageSums:
-    counts, firsts, lasts = [], [], []
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    stages = []
     for pp in degrees:
-        every = stage_layer_counts(order, num_kinds, pp, sizes, some)
-        marks = np.zeros((pp, 2), dtype=bool)
-        marks[0, 0], marks[-1, 1] = True, True
-        rows, _ = np.unique(np.hstack([every, marks]), axis=0, return_index=True)  # without an index it loads numpy.ma
-        counts.append(rows[:, :-2])
-        firsts.append(rows[:, -2] > 0)
-        lasts.append(rows[:, -1] > 0)
-    return StageSums(np.array(degrees), tuple(counts), tuple(firsts), tuple(lasts))
-
-
-def stage_weights(sums: StageSums) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins."""
-    every = [
-        np.column_stack([first, counts, last])
-        for counts, first, last in zip(sums.counts, sums.has_first, sums.has_last, strict=True)
-    ]
-    return np.concatenate(every), np.cumsum([0, *(len(e) for e in every[:-1])])
+        ends = np.zeros((pp, 2))
+        ends[0, 0], ends[-1, 1] = 1.0, 1.0
+        counts = stage_layer_counts(order, num_kinds, pp, sizes, some)
+        rows, _ = np.unique(np.hstack([counts, ends]), axis=0, return_index=True)  # without an index it loads numpy.ma
+        stages.append(np.column_stack([rows[:, -2], rows[:, :-2], rows[:, -1]]))
+    return np.concatenate(stages), np.cumsum([0, *map(len, stages[:-1])])
 
 
 def heaviest(starts: NDArray[np.intp], weights: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,46 +1,27 @@
 """One optimizer step: micro-batches through pipeline stages, gradients across replicas, the optimizer.
 
-Two levels. `StepTable` holds what depends on the model, the recipe and the few distinct (tp, cp, ep, micro-batch, pp,
-recompute) combinations; `step_parts` composes millions of layouts out of it with array arithmetic. A single estimate
-is a table with one entry: the same formulas.
+`step_parts` composes millions of layouts out of a `StepTable` with array arithmetic. A single estimate is a table with
+one entry: the same formulas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial as with_first
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
-from flopwise.cost.sustained import training_rates
-from flopwise.facts.architecture import Model, Stack
+from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
-from flopwise.training.block_lines import (
-    BESIDE,
-    EXPERT_IMBALANCE,
-    STAGE_PARTS,
-    block_lines,
-    blocks_with_messages,
-    contexts,
-    kernel_columns,
-    mode_parts,
-    rows_of,
-)
-from flopwise.training.blocks import Kernels
-from flopwise.training.frozen import split_model
-from flopwise.training.layout import Inner, shard_ranks
-from flopwise.training.muon import NEWTON_SCHULZ, Matrices, newton_schulz_s, stage_matrices
-from flopwise.training.offload import host_update_s, offload_s
-from flopwise.training.routing import expert_load
+from flopwise.training.layout import shard_ranks
+from flopwise.training.muon import NEWTON_SCHULZ, Matrices
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
-from flopwise.training.stage_parameters import stage_parameters
-from flopwise.training.stages import FULL, Partial, heaviest, mode_index, stage_sums, stage_weights
-from flopwise.training.state_bytes import (
+from flopwise.training.stages import FULL, mode_index
+from flopwise.training.step_table import STAGE_PARTS, StepTable
+from flopwise.training.widths import (
     ACT_BYTES,
     DTYPE_BYTES,
     optimizer_traffic_bytes,
@@ -52,168 +33,20 @@ from flopwise.training.state_bytes import (
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
-    from flopwise.facts.software import TrainingStack
     from flopwise.training.documents import Documents
-    from flopwise.training.layout import Layout, Recipe
+    from flopwise.training.layout import Layout
 
 Index = NDArray[np.intp]
+HOST_BYTES_PER_S = 110e9
+"""At which the host of a node updates: 28 bytes a parameter, 1e9 parameters in about 0.25 s (ZeRO-Offload, table 4)."""
+MAX_GPUS_PER_HOST = 8
 ROUTED = "expert_parallel"
 _MESSAGES = slice(STAGE_PARTS.index("tensor_parallel"), len(STAGE_PARTS))
 WAITING = "waiting_for_lengths"
 """The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepTable:
-    """Per-micro-batch times of the heaviest stage and of the whole model, ready to be gathered.
-
-    Axes: recompute mode (3, and one for each of `partials`), pipeline degree (d), inner combination (n).
-    """
-
-    recipe: Recipe
-    software: TrainingStack
-    rates: Rates
-    fabric: Fabric
-    width: int
-    num_layers: int
-    degrees: NDArray[np.int64]
-    inner: Inner
-    seq_tokens: NDArray[np.float64]  # (n,): tokens of a sequence as computed
-    stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
-    stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
-    model_parts: NDArray[np.float64]  # (3, parts, n): all stages one after the other
-    model_s: NDArray[np.float64]  # (3, n): the sum of those
-    stage_beside_s: NDArray[np.float64]  # (3, d, n): of the heaviest stage's messages, what hides beside other passes
-    model_beside_s: NDArray[np.float64]  # (3, n): of all stages' messages
-    weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
-    again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
-    memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
-    host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
-    dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
-    expert_params: NDArray[np.float64]
-    frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
-    model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
-    forward_flops: NDArray[np.float64]
-    floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
-    partials: tuple[Partial, ...]  # what the modes after the first three are
-    kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
-    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
-    matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
-    moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
-
-    @property
-    def link_independent(self) -> tuple[tuple[NDArray[np.float64], ...], Matrices | None]:
-        """What no link and no device changes, as `stage_parameters` and `stage_matrices`."""
-        return (self.dense_params, self.expert_params, self.frozen_bytes, self.host_s), self.matrices
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Names of the rows of `stage_parts`."""
-        return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
-
-
-def step_table(
-    model: Model,
-    recipe: Recipe,
-    software: TrainingStack,
-    rates: Rates,
-    fabric: Fabric,
-    inner: Inner,
-    degrees: NDArray[np.int64],
-    *,
-    sequence_parallel: bool = True,
-    kernels: list[list[Kernels]] | None = None,
-    like: StepTable | None = None,
-    sizes: tuple[int, ...] = (),
-    partials: tuple[Partial, ...] = (),
-) -> StepTable:
-    """Evaluate every block for every inner combination, and every pipeline degree over them.
-
-    `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ. `like`:
-    any earlier table for the same model, recipe, inner columns and degrees. `sizes`: layers of each stage, for a single
-    degree. `partials`: recompute of some blocks, beside that of none and all.
-
-    Raises:
-        MissingFactError: the accelerator lacks a rate that the recipe needs.
-    """
-    split = split_model(model, recipe.frozen)
-    model, stack = split.model, split.model.stacks[0]
-    rates = training_rates(rates, software, recipe.precision)
-    shape, load = recipe.shape(model, inner.micro_batch), expert_load(model, recipe, inner.ep)
-    shared = contexts(recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel, load=load)
-    kernels = kernels or [kernel_columns(split, context) for context in shared]
-    loaded = [blocks_with_messages(split, *each) for each in zip(shared, kernels, strict=True)]
-    contention = rates.value["train_contention"]
-    lines = block_lines(loaded, software, recipe.selective or software.selective, contention)
-    parts, model_parts = mode_parts(stack, degrees, sizes, partials, lines)
-    weights, starts = stage_weights(stage_sums(stack.order, len(stack.kinds), degrees, sizes))
-    most = with_first(heaviest, starts, weights)
-    (dense, expert, still, host), matrices = (
-        like.link_independent
-        if like
-        else (
-            stage_parameters(split, inner, recipe, software, weights, starts),
-            stage_matrices(split, recipe, inner.tp, inner.ep, weights, starts),
-        )
-    )
-    return StepTable(
-        recipe=recipe,
-        software=software,
-        rates=rates,
-        fabric=fabric,
-        width=stack.width,
-        num_layers=stack.num_layers,
-        degrees=degrees,
-        inner=inner,
-        seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
-        memory_s=most(rows_of(kernels[-1], "memory_s")),
-        host_s=host,
-        dense_params=dense,
-        expert_params=expert,
-        frozen_bytes=still,
-        floor_s=np.stack(
-            [*(most(rows_of(kernels[-1], n)) for n in ("peak_s", "traffic_s")), most(rows_of(loaded[-1], "wire_s"))]
-        ),
-        kernels=kernels,
-        partials=partials,
-        lines_by_block=lines,
-        matrices=matrices,
-        **_block_sums(stack, parts, model_parts, kernels[0]),
-    )
-
-
-def with_partials(table: StepTable, model: Model, partials: tuple[Partial, ...]) -> StepTable:
-    """The same table with modes of partial recompute; every stage as even as layers allow."""
-    stack = split_model(model, table.recipe.frozen).model.stacks[0]
-    parts, model_parts = mode_parts(stack, table.degrees, (), partials, table.lines_by_block)
-    summed = _block_sums(stack, parts, model_parts, table.kernels[0])
-    return replace(table, partials=partials, **summed)  # type: ignore[arg-type]  # fields by name
-
-
-def _block_sums(
-    stack: Stack, stages: NDArray[np.float64], whole: NDArray[np.float64], kernels: list[Kernels]
-) -> dict[str, NDArray[np.float64]]:
-    """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
-
-    `stages` and `whole`: as `mode_parts` has them.
-    """
-    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
-    return {
-        "stage_parts": stages[:-2],
-        "stage_weight_s": stages[-2],
-        "stage_beside_s": stages[-1],
-        "model_parts": whole[:, :-BESIDE],
-        "model_s": whole[:, :-BESIDE].sum(axis=1),
-        "weight_s": whole[0, -3],
-        "model_beside_s": whole[:, -2],
-        "again_flops": whole[:, -1],
-        **{name: np.tensordot(times, rows_of(kernels, name), 1) for name in ("model_flops", "forward_flops")},
-    }
-
-
-def step_parts(
-    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
-) -> dict[str, Floats]:
+def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
     """Seconds of one optimizer step by line; the values add up to the step.
 
     `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, schedule,
@@ -253,9 +86,7 @@ def step_parts(
     return parts
 
 
-def others_s(
-    table: StepTable, mode: Array, degree: NDArray[np.intp], inner: NDArray[np.intp], schedule: Ints
-) -> Others:
+def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedule: Ints) -> Others:
     """Seconds of one micro-batch on all stages but the busiest; shares of passes only where a schedule asks for them.
 
     Source: sums over stages. Assumes: a forward pass has its part of the messages: half, a third where it runs again.
@@ -279,7 +110,7 @@ def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
     return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
 
 
-def p2p_step_s(table: StepTable, inner: NDArray[np.intp], pipe: Pipe, dp: Ints, schedule: Ints) -> Floats:
+def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints) -> Floats:
     """Activations forward and gradients back between neighbouring stages, per step.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share);
@@ -305,9 +136,7 @@ def _waiting_s(documents: Documents, stage_s: Floats, micro: Ints, layout: Layou
     return num_micro * stage_s * documents.waiting_frac(micro, layout.dp, num_micro, each=each)
 
 
-def balanced_parts(
-    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
-) -> dict[str, Floats]:
+def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
     """The lines of `step_parts` with those of the mean stage, and apart what the busiest takes longer; the same sum.
 
     Source and assumptions: as `step_parts`.
@@ -327,8 +156,8 @@ def balanced_parts(
 
 def _messages_s(
     table: StepTable,
-    inner: NDArray[np.intp],
-    degree: NDArray[np.intp],
+    inner: Index,
+    degree: Index,
     dp: Ints,
     shard: Ints,
     wanted: tuple[bool, bool, bool],
@@ -371,9 +200,7 @@ def _messages_s(
     return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
 
 
-def _data_parallel_s(
-    table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout, num_micro: Floats
-) -> Floats:
+def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
     ZeRO 0 to 2 send once a step, behind the last backward and the first forward; ZeRO 3 gathers weights twice and
@@ -408,7 +235,7 @@ def _data_parallel_s(
     return found * copies(layout.schedule, table.degrees[degree])
 
 
-def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
+def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Trained parameters that a rank updates: sharded over the replicas from ZeRO 1 on.
 
     Ranks with the same experts are dp * cp / ep: so many, fewer than of everything else, share their states.
@@ -424,7 +251,7 @@ def owned_params(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.i
     return owned * _copies(table, degree, layout)
 
 
-def owned_others(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout) -> Floats:
+def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Of `owned_params`, those of embedding, head and norms where the optimizer keeps other states for them.
 
     Source and assumptions: as there.
@@ -436,21 +263,19 @@ def owned_others(table: StepTable, inner: NDArray[np.intp], degree: NDArray[np.i
     return whole / np.where(np.asarray(layout.zero) > 0, group, 1)
 
 
-def _newton_schulz_s(
-    table: StepTable, matrices: Matrices, inner: NDArray[np.intp], degree: NDArray[np.intp], layout: Layout
-) -> Floats:
+def _newton_schulz_s(table: StepTable, matrices: Matrices, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Seconds in which a rank orthogonalises the matrices of all stages of which it holds copies.
 
-    Source: `newton_schulz_s`. Assumes: products at the sustained rate of large ones in bf16.
+    Source: `Matrices.seconds`. Assumes: products at the sustained rate of large ones in bf16.
     """
     tp, ep = table.inner.tp[inner], table.inner.ep[inner]
     group = shard_ranks(layout.shard, layout.dp * table.inner.cp[inner])
     rate = table.rates.matmul_flops_per_s("bf16")
-    once = newton_schulz_s(matrices.at(degree, inner), table.fabric, rate, tp, ep, group, layout.zero)
+    once = matrices.at(degree, inner).seconds(table.fabric, rate, tp, ep, group, layout.zero)
     return once * _copies(table, degree, layout)
 
 
-def _copies(table: StepTable, degree: NDArray[np.intp], layout: Layout) -> Floats:
+def _copies(table: StepTable, degree: Index, layout: Layout) -> Floats:
     """Of how many stages a rank updates the parameters: those that it holds, unless copies share their states."""
     twice = copies(layout.schedule, table.degrees[degree])
     return np.where(np.asarray(layout.zero) > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else 1.0
@@ -470,3 +295,82 @@ def _optimizer_s(table: StepTable, owned: Floats, others: Floats, layout: Layout
     if layout.offload_optimizer:
         return host_update_s(moved, table.fabric)
     return moved / table.rates.read_bytes_per_s
+
+
+def gpus_per_host(fabric: Fabric) -> int:
+    """Devices that share one host's memory bandwidth: a node's, at most eight."""
+    return max(1, min(max((level.size for level in fabric.levels[:-1]), default=1), MAX_GPUS_PER_HOST))
+
+
+def host_update_s(traffic_bytes: Floats, fabric: Fabric) -> Floats:
+    """Seconds in which the host updates the parameters of its devices, `traffic_bytes` for each device; broadcasts.
+
+    Source: Ren et al. 2021 (arXiv:2101.06840) section 5.1 and table 4: a vectorised Adam bound by host memory.
+    Assumes: two sockets a node; its devices' shares are updated at the same time.
+    """
+    return traffic_bytes * gpus_per_host(fabric) / HOST_BYTES_PER_S
+
+
+def states_transfer_s(
+    params: Floats, grad_bytes: float, weight_bytes: float, rates: Rates, backward_s: Floats, update_s: Floats
+) -> Floats:
+    """Exposed seconds of gradients down to the host and updated weights up; once a step; broadcasts.
+
+    Gradients leave while the last backward pass runs; weights come back piece by piece behind the update.
+
+    Source: Ren et al. 2021 (arXiv:2101.06840) section 4.1, figures 4 and 5.
+    Assumes: pinned memory; both directions at the full rate.
+    Raises: MissingFactError: as `pcie_bytes_per_s`.
+    """
+    rate = pcie_bytes_per_s(rates)
+    down, up = params * grad_bytes / rate, params * weight_bytes / rate
+    return np.maximum(down - backward_s, 0.0) + np.maximum(up - update_s, 0.0)
+
+
+def passes_transfer_s(
+    weights: Floats, activations: Floats, rates: Rates, forward_s: Floats, backward_s: Floats, num_micro: Floats
+) -> Floats:
+    """Exposed seconds of what every micro-batch moves between device and host, per step; broadcasts.
+
+    `weights`: bytes of a rank's shard, which come up for both passes; `activations`: bytes that go down in the forward
+    pass, beside the weights that come up, and come back in the backward pass, after them. What hides behind compute
+    takes memory bandwidth from it: each byte is read or written once on the device.
+
+    Source: Rajbhandari et al. 2021 (arXiv:2104.07857) section 5.1: bandwidth-centric partitioning, prefetched; NVIDIA
+    Transformer Engine, CPU offloading: copies of activations overlap with compute and share its memory bandwidth.
+    Assumes: copying hides as much as the pass takes; the link carries its rate both ways at once; every device has a
+    link of its own to a host whose memory keeps up (where switches share an uplink it does not: 3 of 12 GB/s on DGX-2).
+    Raises: MissingFactError: as `pcie_bytes_per_s`.
+    """
+    rate = pcie_bytes_per_s(rates)
+    up, kept = weights / rate, activations / rate
+    open_s = np.maximum(np.maximum(up, kept) - forward_s, 0.0) + np.maximum(up + kept - backward_s, 0.0)
+    return num_micro * (open_s + 2.0 * activations / rates.read_bytes_per_s)
+
+
+def offload_s(
+    layout: Layout,
+    params: Floats,
+    widths: tuple[float, float],
+    activations: Floats,
+    stage: NDArray[np.float64],
+    rates: Rates,
+    update_s: Floats,
+    num_micro: Floats,
+) -> Floats:
+    """Exposed transfers between device and host, per step; broadcasts.
+
+    `widths`: bytes of a gradient and of a weight; `activations`: bytes that a micro-batch moves; `stage`: its forward,
+    backward and recompute first.
+
+    Source and assumptions: `states_transfer_s`, `passes_transfer_s`.
+    Raises: MissingFactError: as `pcie_bytes_per_s`.
+    """
+    forward_s, backward_s = stage[0], stage[1] + stage[2]
+    total: Floats = 0.0
+    if layout.offload_optimizer:
+        total = states_transfer_s(params, *widths, rates, backward_s, update_s)
+    if layout.offload_parameters or layout.offload_activations:
+        weights = params * (widths[1] if layout.offload_parameters else 0.0)
+        total = total + passes_transfer_s(weights, activations, rates, forward_s, backward_s, num_micro)
+    return total

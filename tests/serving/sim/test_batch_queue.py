@@ -13,8 +13,8 @@ from flopwise.serving.spec import BatchRequest
 
 MODEL = "Llama-3.1-8B"
 HOW: dict[str, Any] = {
-    "gpu": "h100", "workers": 4, "interruptions_per_s": 0.0, "spot_price": 1.0, "usd_per_gpu_hour": 4.0,
-    "inputs": "1000", "outputs": "200", "trials": 200,
+    "gpu": "h100", "workers": 4, "spot_interruptions": 0.0, "spot_price": 1.0, "price": 4.0,
+    "input_tokens": "1000", "output_tokens": "200", "trials": 200,
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_few_requests_are_not_all_in_flight_of_a_full_worker() -> None:
 
 
 def test_more_workers_are_earlier_and_likelier_in_time() -> None:
-    found = batch(MODEL, 2_000_000, deadline_s=4 * 3600.0, **HOW | {"interruptions_per_s": 0.2 / 3600})
+    found = batch(MODEL, 2_000_000, deadline=4 * 3600.0, **HOW | {"spot_interruptions": 0.2 / 3600})
     rows = found.sweep
     assert [r.workers for r in rows] == sorted({2, 3, 4, 6, 8, 12, 16})
     assert [r.p50_s for r in rows] == sorted((r.p50_s for r in rows), reverse=True)
@@ -58,13 +58,13 @@ def test_more_workers_are_earlier_and_likelier_in_time() -> None:
     assert fewest is not None
     assert fewest.met_frac is not None
     assert fewest.met_frac >= 0.9
-    alone = batch(MODEL, 2_000_000, deadline_s=4 * 3600.0, **HOW | {"workers": fewest.workers - 1})
+    alone = batch(MODEL, 2_000_000, deadline=4 * 3600.0, **HOW | {"workers": fewest.workers - 1})
     assert alone.on_demand.met_frac is not None
     assert alone.on_demand.met_frac < 0.9
 
 
 def test_the_provider_s_interruptions_and_prices_are_taken() -> None:
-    known = {key: HOW[key] for key in ("gpu", "workers", "inputs", "outputs", "trials")}
+    known = {key: HOW[key] for key in ("gpu", "workers", "input_tokens", "output_tokens", "trials")}
     found = batch(MODEL, 1_000_000, provider="aws", **known)
     assert found.queue.interruptions_per_s == pytest.approx(-np.log1p(-0.10) / (30 * 86400), rel=0.05)
     assert 0 < found.queue.spot_usd_per_hour < found.queue.on_demand_usd_per_hour
@@ -74,7 +74,7 @@ def test_the_provider_s_interruptions_and_prices_are_taken() -> None:
 
 
 def test_a_worker_over_several_instances_is_taken_back_as_often_as_any_of_them() -> None:
-    how = HOW | {"interruptions_per_s": 1e-6, "workers": 1}
+    how = HOW | {"spot_interruptions": 1e-6, "workers": 1}
     two = batch("Llama-3.1-70B", 100_000, tp=4, gpus_per_node=2, **how)
     assert two.queue.interruptions_per_s == pytest.approx(2e-6)
     one = batch("Llama-3.1-70B", 100_000, tp=8, **how)
@@ -83,7 +83,7 @@ def test_a_worker_over_several_instances_is_taken_back_as_often_as_any_of_them()
 
 
 def test_workers_of_one_instance_are_taken_back_together() -> None:
-    how = HOW | {"interruptions_per_s": 1e-6, "workers": 6}
+    how = HOW | {"spot_interruptions": 1e-6, "workers": 6}
     eight = batch(MODEL, 100_000, gpus_per_node=8, **how)
     assert eight.queue.workers_per_instance == 6
     assert eight.queue.interruptions_per_s == pytest.approx(1e-6)
@@ -93,9 +93,9 @@ def test_workers_of_one_instance_are_taken_back_together() -> None:
 
 
 def test_falling_back_costs_less_than_on_demand_and_holds_the_deadline() -> None:
-    how = HOW | {"interruptions_per_s": 1 / 3600, "replace_s": 1800.0, "workers": 8}
-    spot = batch(MODEL, 2_000_000, deadline_s=6 * 3600.0, **how)
-    saved = batch(MODEL, 2_000_000, deadline_s=6 * 3600.0, fallback=16, **how)
+    how = HOW | {"spot_interruptions": 1 / 3600, "replace_s": 1800.0, "workers": 8}
+    spot = batch(MODEL, 2_000_000, deadline=6 * 3600.0, **how)
+    saved = batch(MODEL, 2_000_000, deadline=6 * 3600.0, fallback=16, **how)
     assert spot.outcome.met_frac is not None
     assert saved.outcome.met_frac is not None
     assert saved.outcome.met_frac > spot.outcome.met_frac
@@ -106,11 +106,11 @@ def test_falling_back_costs_less_than_on_demand_and_holds_the_deadline() -> None
     ("wrong", "said"),
     [
         ({"fallback": 2}, "--deadline"),
-        ({"checkpoint_s": 2.0}, "--checkpoint-every"),
+        ({"checkpoint_time": 2.0}, "--checkpoint-every"),
         ({"workers": 0}, "workers"),
         ({"spot_price": -1.0}, "spot price"),
-        ({"inputs": "many"}, "length"),
-        ({"deadline_s": float("nan")}, "deadline"),
+        ({"input_tokens": "many"}, "input tokens: 'many' is not a quantity"),
+        ({"deadline": float("nan")}, "deadline"),
         ({"trials": 0}, "trials"),
         ({"nonsense": 1}, "nonsense"),
         ({"gpu": "h1000"}, "h1000"),
@@ -125,5 +125,5 @@ def test_what_does_not_fit_or_never_ends_is_infeasible() -> None:
     with pytest.raises((InfeasibleError, SpecError)):
         batch("Llama-3.1-405B", 1000, **HOW)
     with pytest.raises(InfeasibleError, match="never empties"):
-        batch(MODEL, 1000, **HOW | {"interruptions_per_s": 1 / 100, "boot_s": 1200.0})
+        batch(MODEL, 1000, **HOW | {"spot_interruptions": 1 / 100, "cold_start": 1200.0})
     assert replace(BatchRequest(queue=1), output_tokens="7").mean_lengths() == (1024.0, 7.0)

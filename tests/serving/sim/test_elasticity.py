@@ -7,12 +7,12 @@ import pytest
 from flopwise.api.simulate import autoscale, resolve, simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elasticity import scaled_rule
+from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 
 MODEL = "Llama-3.1-8B"
-HOW: dict[str, Any] = {"gpu": "l4", "inputs": "256:768", "outputs": "20:60"}
+HOW: dict[str, Any] = {"gpu": "l4", "input_tokens": "256:768", "output_tokens": "20:60"}
 BUSY: dict[str, Any] = HOW | {"rate": 8.0, "requests": 500}
 CACHE = ResponseCache(entries=200, prompts=400, repeated=0.8)
 

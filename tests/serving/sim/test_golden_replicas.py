@@ -10,16 +10,16 @@ import pytest
 from flopwise.api.serve import serve
 from flopwise.api.simulate import autoscale, batch, simulate, vertical
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from named import FACTS
 
 MODEL, PARAMETERS = "Llama-3.1-8B", 8_030_261_248
-HOW: dict[str, Any] = {"gpu": "l4", "inputs": "256:768", "outputs": "20:60", "rate": 8.0, "requests": 500}
+HOW: dict[str, Any] = {"gpu": "l4", "input_tokens": "256:768", "output_tokens": "20:60", "rate": 8.0, "requests": 500}
 SPOT: dict[str, Any] = {
-    "gpu": "h100", "workers": 4, "interruptions_per_s": 0.0, "spot_price": 1.0, "usd_per_gpu_hour": 4.0,
-    "inputs": "1000", "outputs": "200", "trials": 100,
+    "gpu": "h100", "workers": 4, "spot_interruptions": 0.0, "spot_price": 1.0, "price": 4.0,
+    "input_tokens": "1000", "output_tokens": "200", "trials": 100,
 }  # fmt: skip
 
 

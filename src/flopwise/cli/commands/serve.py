@@ -13,8 +13,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
-from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, StartSpec, TechniqueRequest
 
 
 @options.command(

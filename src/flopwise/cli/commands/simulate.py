@@ -17,8 +17,14 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FLAG, FRACTION, options_of
 from flopwise.search.spec import TargetsSpec
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import AutoscaleSpec, BatchRequest, ResponseCacheSpec, Scheduling, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
+from flopwise.serving.spec import (
+    AutoscaleSpec,
+    BatchRequest,
+    ResponseCacheSpec,
+    Scheduling,
+    ServingSpec,
+    TechniqueRequest,
+)
 
 REPLICAS, QUEUE, CACHE = (set(options_of(spec)) for spec in (AutoscaleSpec, BatchRequest, ResponseCacheSpec))
 LATENCIES = ("ttft", "tpot", "latency")

@@ -14,7 +14,7 @@ from flopwise.cli.views import parts
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.batch_queue import BatchAnswer, WorkersForecast
+    from flopwise.serving.sim.batch import BatchAnswer, WorkersForecast
     from flopwise.serving.sim.elasticity import AutoscaleAnswer, Provision, Size
     from flopwise.serving.sim.result import RunSummary
 
@@ -356,7 +356,7 @@ def _numbers(found: BatchAnswer) -> list[WorkersForecast]:
 
 def _cheapest(found: BatchAnswer) -> str:
     """The cheapest number of workers that meets the deadline in nine of ten cases."""
-    from flopwise.serving.sim.batch_queue import CONFIDENCE
+    from flopwise.serving.sim.batch import CONFIDENCE
 
     if found.queue.deadline_s is None:
         return ""

@@ -14,7 +14,7 @@ from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Runner, StepLoad
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.trace import PS, Column
-from flopwise.serving.technique_runner import TechniqueRunner
+from flopwise.serving.techniques import TechniqueRunner
 
 if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
@@ -221,9 +221,7 @@ class _Assisted(_Timed):
     """
 
     def __init__(self, runner: TechniqueRunner, layout: ServingLayout) -> None:
-        alone = replace(
-            runner, draft=None, draft_layout=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0
-        )
+        alone = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
         super().__init__(alone, layout)
         self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.serving.memory import serving_memory
+from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.sim.cost import StepCost, step_cost
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.technique_runner import changed_memory, request_work
+from flopwise.serving.techniques import memory_changes, request_work, runner
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
@@ -29,8 +29,7 @@ MOST_BATCH = 2**20 - 1
 class ReplicaLimits:
     """Limits of one replica and the habits of its scheduler.
 
-    Raises:
-        SpecError: a number out of range.
+    Raises: SpecError: a number out of range.
     """
 
     max_batch: int = 256  # sequences that run at once
@@ -107,24 +106,12 @@ def replica(
     simulator's is a step that brings several, and a sequence holds as many more as it does on average.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
     """
-    from flopwise.serving.estimate import check, runner  # noqa: PLC0415 - it will call the simulator some day
-
     check(job)
     machine, row, how = runner(job), job.engine, job.techniques
-    memory = serving_memory(
-        job.model,
-        job.layout,
-        concurrency=None,
-        context=context or job.context,
-        hbm_bytes=job.cluster.accelerator.hbm_bytes,
-        weights=job.weights,
-        kv_dtype=job.kv_dtype,
-        engine=job.engine,
-        memory_frac=job.memory_frac,
-        max_batch=job.max_batch,
-        device_kind=job.cluster.accelerator.kind,
-        **changed_memory(replace(job, techniques=replace(how, shared_tokens=0))),
-    )
+    memory = job_memory(
+        job, concurrency=None, context=context or job.context, answer=0, prefill_tokens=None,
+        changes=replace(memory_changes(job), shared_tokens=0),
+    )  # fmt: skip
     parts = 1 if row.serial else int(job.layout.pp)
     most = max((job.max_batch or row.max_batch) // parts, 1)
     blocks = int(memory.kv_capacity_tokens * _counted_frac(job)) // row.block_tokens // parts

@@ -15,14 +15,8 @@ from flopwise.serving.sim.trace import PS, Column, RequestTrace
 PARTS = 128
 """Bins an octave of the histogram of gaps: each is 0.4 to 0.8 % wide, and its edges are whole picoseconds."""
 BINS = 56 * PARTS
-"""Bins for gaps below 2**62 ps."""
+"""Bins for gaps below 2**62 ps, by the number's length and its first bits, as high-dynamic-range histograms have."""
 PERCENTILES = (50, 90, 95, 99)
-
-
-def bin_of(gap_ps: int) -> int:
-    """Bin of a gap: as high-dynamic-range histograms do, by the number's length and its first bits."""
-    shift = max(gap_ps.bit_length() - 8, 0)
-    return shift * PARTS + (gap_ps >> shift)
 
 
 def bin_edges_ps() -> Column:
@@ -42,12 +36,12 @@ class Outcome(NamedTuple):
     preemptions: Column
     replica: Column  # that finished it, or was last to have it
 
-    @classmethod
-    def empty(cls, rows: int) -> Outcome:
-        """Nothing has happened yet."""
-        return cls(*(np.full(rows, -1, dtype=np.int64) for _ in cls._fields))._replace(
-            preemptions=np.zeros(rows, dtype=np.int64)
-        )
+    def spread(self, rows: Column, count: int) -> Outcome:
+        """The columns of `count` requests of which these are `rows`; nothing has happened to the others."""
+        whole = Outcome(*(np.full(count, 0 if name == "preemptions" else -1, dtype=np.int64) for name in self._fields))
+        for column, part in zip(whole, self, strict=True):
+            column[rows] = part
+        return whole
 
 
 class ReplicaTotals(NamedTuple):
@@ -280,8 +274,7 @@ class Switches:
     def start(self, replica: int, on_ps: int, *, busy: bool, ended_ps: int) -> None:
         """A replica is on from then on.
 
-        Raises:
-            SpecError: it is on, or has not ended what it has.
+        Raises: SpecError: it is on, or has not ended what it has.
         """
         if busy or (self.on_ps[replica] is not None and self.drained_ps[replica] is None):
             raise SpecError(f"replica {replica} is on; a replica must be drained and empty before it is started again")

@@ -1,7 +1,8 @@
-"""How wide gradients travel, and what the optimizer moves for each parameter."""
+"""How wide parameters, gradients and states are kept, how gradients travel, and what the optimizer moves."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,52 @@ if TYPE_CHECKING:
 
 ACT_BYTES = 2.0
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "both": 4.0}  # both: the fp32 sum is what is sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """Bytes a trained parameter of each thing that is kept for it."""
+
+    weights: float
+    master: float
+    gradients: float
+    states: float
+    others: float  # states of embedding, head and norms beyond those of matrices
+    step: float  # temporary copies while the optimizer runs
+
+
+def trained_widths(recipe: Recipe) -> Widths:
+    """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
+    row, chosen, compute = recipe.stack, recipe.optimizer, recipe.elem_bytes
+
+    def size(name: str) -> float:
+        if name == "both":
+            return compute + 4.0 if recipe.precision != "fp16" else compute
+        return compute if name == "compute" else DTYPE_BYTES[name]
+
+    weights, state = size(recipe.weights_dtype or row.weights_dtype), size(recipe.states_dtype or row.states_dtype)
+    separate = row.master_weights if recipe.master_weights is None else recipe.master_weights
+    return Widths(
+        weights=weights,
+        master=4.0 if separate and weights < 4 else 0.0,
+        gradients=size(recipe.grad_dtype or row.grad_dtype),
+        states=chosen.states * state + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * state,
+        step=row.step_copies * state if chosen.states else 0.0,
+    )
+
+
+def adapter_widths(recipe: Recipe, elem: float) -> Widths:
+    """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
+    chosen = recipe.optimizer
+    return Widths(
+        weights=elem,
+        master=0.0,
+        gradients=elem,
+        states=chosen.states * elem + chosen.packed_bytes,
+        others=(chosen.end_states - chosen.states) * elem,
+        step=recipe.stack.step_copies * elem if chosen.states else 0.0,
+    )
 
 
 def resident_grad_dtype(recipe: Recipe, software: TrainingStack) -> str:

@@ -1,0 +1,421 @@
+"""Per-micro-batch times of a model under a recipe: every block for every inner combination, summed over stages.
+
+`StepTable` holds what depends on the model, the recipe and the few distinct (tp, cp, ep, micro-batch, pp, recompute)
+combinations; `flopwise.training.step` composes layouts out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial as with_first
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.cost.sustained import training_rates
+from flopwise.facts.architecture import Experts
+from flopwise.facts.formats import BF16
+from flopwise.ops.flops import runs, stack_shape
+from flopwise.ops.shapes import Shape, Split
+from flopwise.ops.tensors import sharded_parameters
+from flopwise.ops.weights import frozen_bytes
+from flopwise.training.adapters import adapter_matrices, adapter_parameters, extra_items
+from flopwise.training.blocks import BlockContext, BlockTimes, Kernels, block_kernels, tensor_parallel_s
+from flopwise.training.frozen import split_model
+from flopwise.training.muon import Matrices, hidden_matrices
+from flopwise.training.routing import expert_load
+from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
+from flopwise.training.widths import ACT_BYTES
+
+if TYPE_CHECKING:
+    from flopwise.cost.fabric import Fabric
+    from flopwise.cost.rates import Rates
+    from flopwise.facts.architecture import Item, Model, Stack
+    from flopwise.facts.software import TrainingStack
+    from flopwise.training.frozen import Block, SplitModel
+    from flopwise.training.layout import Inner, Recipe
+
+EXPERT_IMBALANCE = "expert_imbalance"
+"""The line of what uneven routing adds to the others; there only where routing is uneven."""
+STAGE_PARTS = ("forward", "backward", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+"""Lines of a step that each block of a stage adds to."""
+RECOMPUTE_MODES = 3
+"""None, selective, full."""
+BESIDE = 3
+"""Rows of `BlockTimes.lines` after those of `STAGE_PARTS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """Per-micro-batch times of the heaviest stage and of the whole model, ready to be gathered.
+
+    Axes: recompute mode (3, and one for each of `partials`), pipeline degree (d), inner combination (n).
+    """
+
+    recipe: Recipe
+    software: TrainingStack
+    rates: Rates
+    fabric: Fabric
+    width: int
+    num_layers: int
+    degrees: NDArray[np.int64]
+    inner: Inner
+    seq_tokens: NDArray[np.float64]  # (n,): tokens of a sequence as computed
+    stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
+    stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
+    model_parts: NDArray[np.float64]  # (3, parts, n): all stages one after the other
+    model_s: NDArray[np.float64]  # (3, n): the sum of those
+    stage_beside_s: NDArray[np.float64]  # (3, d, n): of the heaviest stage's messages, what hides beside other passes
+    model_beside_s: NDArray[np.float64]  # (3, n): of all stages' messages
+    weight_s: NDArray[np.float64]  # (n,): of all stages, in gradients of weights
+    again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
+    memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
+    host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
+    dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
+    expert_params: NDArray[np.float64]
+    frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
+    model_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
+    forward_flops: NDArray[np.float64]
+    floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
+    partials: tuple[Partial, ...]  # what the modes after the first three are
+    kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
+    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
+    matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
+    moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Names of the rows of `stage_parts`."""
+        return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
+
+    def with_partials(self, model: Model, partials: tuple[Partial, ...]) -> StepTable:
+        """The same table with modes of partial recompute; every stage as even as layers allow."""
+        stack = split_model(model, self.recipe.frozen).model.stacks[0]
+        sums = _block_sums(stack, self.degrees, (), partials, self.lines_by_block, self.kernels[0])
+        return replace(self, partials=partials, **sums)  # type: ignore[arg-type]  # fields by name
+
+
+def step_table(
+    model: Model,
+    recipe: Recipe,
+    software: TrainingStack,
+    rates: Rates,
+    fabric: Fabric,
+    inner: Inner,
+    degrees: NDArray[np.int64],
+    *,
+    sequence_parallel: bool = True,
+    kernels: list[list[Kernels]] | None = None,
+    like: StepTable | None = None,
+    sizes: tuple[int, ...] = (),
+    partials: tuple[Partial, ...] = (),
+) -> StepTable:
+    """Evaluate every block for every inner combination, and every pipeline degree over them.
+
+    `kernels`: those of an earlier table for the same model, recipe, rates and inner columns; links may differ. `like`:
+    any earlier table for the same model, recipe, inner columns and degrees. `sizes`: layers of each stage, for a single
+    degree. `partials`: recompute of some blocks, beside that of none and all.
+
+    Raises:
+        MissingFactError: the accelerator lacks a rate that the recipe needs.
+    """
+    split = split_model(model, recipe.frozen)
+    model, stack = split.model, split.model.stacks[0]
+    rates = training_rates(rates, software, recipe.precision)
+    shape = recipe.shape(model, inner.micro_batch)
+    shared = block_contexts(model, recipe, software, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
+    kernels = kernels or [_block_kernels(split, context) for context in shared]
+    loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
+    lines = _block_lines(loaded, software, recipe.selective or software.selective, rates.value["train_contention"])
+    weights, starts = stage_weights(stack.order, len(stack.kinds), degrees, sizes)
+    most = with_first(heaviest, starts, weights)
+    if like is not None:
+        dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
+        matrices = like.matrices
+    else:
+        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, software, weights, starts)
+    floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
+    return StepTable(
+        recipe=recipe,
+        software=software,
+        rates=rates,
+        fabric=fabric,
+        width=stack.width,
+        num_layers=stack.num_layers,
+        degrees=degrees,
+        inner=inner,
+        seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
+        memory_s=most(_rows(kernels[-1], "memory_s")),
+        host_s=host,
+        dense_params=dense,
+        expert_params=expert,
+        frozen_bytes=still,
+        floor_s=np.stack([most(floor) for floor in floors]),
+        kernels=kernels,
+        partials=partials,
+        lines_by_block=lines,
+        matrices=matrices,
+        **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
+    )
+
+
+class TowerBlock(NamedTuple):
+    """One kind of layer of a tower, or what stands before or after its layers, as often as `times` says.
+
+    Towers stand beside the layers that a pipeline cuts: an encoder, an image or sound tower. They run on the first
+    stage.
+    """
+
+    name: str
+    stack: Stack
+    items: tuple[Item, ...]
+    times: int
+    in_layers: bool
+
+    def context(self, model: Model, context: BlockContext) -> BlockContext:
+        """`context` with the tower's own tokens: what one sample makes, or as many as the text has."""
+        return replace(context, shape=stack_shape(model, self.stack, context.shape.batch, context.shape.query))
+
+
+def tower_blocks(model: Model) -> Iterator[TowerBlock]:
+    """The blocks of every tower that a training step of `model` runs."""
+    for stack in model.stacks[1:]:
+        if runs(model, stack):
+            yield TowerBlock(f"{stack.name}: before the layers", stack, stack.before, 1, in_layers=False)
+            for index, kind in enumerate(stack.kinds):
+                name, times = f"{stack.name}: {kind.name}", stack.order.count(index)
+                yield TowerBlock(name, stack, kind.items, times, in_layers=True)
+            yield TowerBlock(f"{stack.name}: after the layers", stack, stack.after, 1, in_layers=False)
+
+
+def tower_items(model: Model) -> tuple[Item, ...]:
+    """Every item of the towers, as often as it occurs."""
+    return tuple(item for block in tower_blocks(model) for _ in range(block.times) for item in block.items)
+
+
+def block_list(model: Model) -> list[tuple[tuple[Item, ...], int, bool]]:
+    """(items, width, in_layers) of every block: before, each kind of layer, after; of the model's first stack."""
+    stack = model.stacks[0]
+    kinds = [(kind.items, stack.width, True) for kind in stack.kinds]
+    return [(stack.before, stack.width, False), *kinds, (stack.after, stack.width, False)]
+
+
+def block_contexts(
+    model: Model,
+    recipe: Recipe,
+    software: TrainingStack,
+    rates: Rates,
+    fabric: Fabric,
+    inner: Inner,
+    shape: Shape,
+    *,
+    sequence_parallel: bool,
+) -> list[BlockContext]:
+    """What all blocks of a table share: the micro-batch and how it is cut; evenly routed, then as the fullest rank."""
+    load = expert_load(model, recipe, inner.ep)
+    split = Split(tp=inner.tp, cp=inner.cp, ep=inner.ep, sequence_parallel=sequence_parallel)
+    loads = [np.minimum(load, 1.0), load] if np.any(np.asarray(load) != 1) else [1.0]
+    context = BlockContext(recipe, software, rates, fabric, shape, split)
+    return [replace(context, split=replace(split, expert_load=of_rank)) for of_rank in loads]
+
+
+def _block_kernels(split: SplitModel, context: BlockContext) -> list[Kernels]:
+    """The kernels of every block; those of the towers stand before the layers."""
+    first, *others = [
+        block_kernels(items, replace(context, block=block), in_layers=inside)
+        for (items, _, inside), block in zip(block_list(split.model), split.blocks, strict=True)
+    ]
+    for tower in tower_blocks(split.model):
+        own = tower.context(split.model, replace(context, block=split.towers))
+        kernels = block_kernels(tower.items, own, in_layers=tower.in_layers)
+        sums = {f.name: getattr(first, f.name) + tower.times * getattr(kernels, f.name) for f in fields(Kernels)}
+        first = Kernels(**sums)
+    return [first, *others]
+
+
+def _block_times(split: SplitModel, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
+    """Every block with its messages; the tensor-parallel ones of the towers stand before the layers.
+
+    Source: `tensor_parallel_s` over the towers' blocks, of their own width and tokens.
+    Assumes: towers are cut by the same tp as the layers.
+    """
+    first, *others = [
+        BlockTimes.of(items, width, replace(context, block=block), each)
+        for (items, width, _), block, each in zip(block_list(split.model), split.blocks, kernels, strict=True)
+    ]
+    backward = split.towers.backward
+    for tower in tower_blocks(split.model):
+        own = tower.context(split.model, replace(context, block=split.towers))
+        seconds, wire = tensor_parallel_s(tower.items, tower.stack.width, own)
+        first = replace(
+            first,
+            tp_s=first.tp_s + tower.times * seconds,
+            wire_s=first.wire_s + (2 if backward else 1) * tower.times * wire,
+            backward=first.backward or backward,
+        )
+    return [first, *others]
+
+
+def _rows(blocks: Sequence[Kernels | BlockTimes], name: str) -> NDArray[np.float64]:
+    """One column of every block: (blocks, n)."""
+    return np.stack([getattr(block, name) for block in blocks])
+
+
+def _block_lines(
+    loaded: list[list[BlockTimes]], software: TrainingStack, selective: str, contention: float
+) -> NDArray[np.float64]:
+    """`BlockTimes.lines` of evenly routed blocks, (blocks, modes, parts + 3, n); a part more where routing is uneven.
+
+    That is what the fullest rank adds to the others; what stands beside the parts stays last. What stands before and
+    after the layers is never computed again.
+    """
+    modes = range(RECOMPUTE_MODES)
+    even, *fullest = [
+        np.stack(
+            [
+                [block.lines(mode * inside, software, selective, contention) for mode in modes]
+                for block, inside in zip(blocks, (False, *(True,) * (len(blocks) - 2), False), strict=True)
+            ]
+        )
+        for blocks in loaded
+    ]
+    if not fullest:
+        return even
+    added = (fullest[0] - even)[:, :, :-BESIDE].sum(axis=2, keepdims=True)
+    return np.concatenate([even[:, :, :-BESIDE], added, even[:, :, -BESIDE:]], axis=2)
+
+
+def _block_sums(
+    stack: Stack,
+    degrees: NDArray[np.int64],
+    sizes: tuple[int, ...],
+    partials: tuple[Partial, ...],
+    lines: NDArray[np.float64],
+    kernels: list[Kernels],
+) -> dict[str, NDArray[np.float64]]:
+    """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
+
+    `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`: full
+    recompute of some layers, while others, and what stands before and after the layers, keep everything.
+
+    Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
+    """
+    kinds = len(stack.kinds)
+    stages, whole = [], []
+    for some in (None, *partials):
+        blocks = lines
+        if some is not None:
+            blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
+        weights, starts = stage_weights(stack.order, kinds, degrees, sizes, some)
+        stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
+        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some).sum(axis=0)
+        whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
+    heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
+    return {
+        "stage_parts": heaviest_stage[:-2],
+        "stage_weight_s": heaviest_stage[-2],
+        "stage_beside_s": heaviest_stage[-1],
+        "model_parts": model[:, :-BESIDE],
+        "model_s": model[:, :-BESIDE].sum(axis=1),
+        "weight_s": model[0, -3],
+        "model_beside_s": model[:, -2],
+        "again_flops": model[:, -1],
+        **{name: np.tensordot(times, _rows(kernels, name), 1) for name in ("model_flops", "forward_flops")},
+    }
+
+
+def _heaviest_parts(
+    weights: NDArray[np.float64], starts: NDArray[np.intp], lines: NDArray[np.float64], summed: int
+) -> NDArray[np.float64]:
+    """Parts of the stage that takes longest: (blocks, modes, parts, n) to (parts, modes, d, n).
+
+    The first `summed` parts add up to a stage's time; others come along.
+    """
+    stages = np.tensordot(weights, lines, 1)
+    totals = stages[:, :, :summed].sum(axis=2)
+    sizes = np.diff([*starts.tolist(), len(weights)])
+    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
+    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
+    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
+    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
+    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
+
+
+def _link_independent(
+    split: SplitModel,
+    inner: Inner,
+    recipe: Recipe,
+    software: TrainingStack,
+    weights: NDArray[np.float64],
+    starts: NDArray[np.intp],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
+    """What no link changes of the heaviest stage, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+
+    Then the matrices that are orthogonalised, or None.
+    """
+    model, towers = split.model, tower_items(split.model)
+    listed = [(items, block) for (items, _, _), block in zip(block_list(model), split.blocks, strict=True)]
+    stored = np.minimum(weights, 1.0) if model.stacks[0].shared_weights else weights
+    parameters = [_rank_parameters(model, items, block, inner, recipe) for items, block in listed]
+    parameters[0] = parameters[0] + _rank_parameters(model, towers, split.towers, inner, recipe)
+    dense, expert, still = (heaviest(starts, stored, np.stack([p[i] for p in parameters])) for i in range(3))
+    launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
+    host = heaviest(starts, weights, np.array([[_launch_s(*each, software)] for each in launched]))
+    matrices = None
+    if recipe.optimizer.newton_schulz_steps:
+        matrices = _matrices(split, recipe, inner, stored, starts)
+    return dense, expert, still, np.repeat(host, len(inner.tp), axis=1), matrices
+
+
+def _trained(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
+    """Those of a block's items whose weights have gradients, adapters apart."""
+    whole = [] if recipe.lora is None else extra_items(model, recipe.lora)
+    return [item for item in items if (block.trains(item) if recipe.lora is None else item in whole)]
+
+
+def _rank_parameters(
+    model: Model, items: tuple[Item, ...], block: Block, inner: Inner, recipe: Recipe
+) -> NDArray[np.float64]:
+    """(dense, experts' parameters with gradients, bytes of those without) on one rank, of a block; (3, n)."""
+    one, lora, trained = np.ones(len(inner.tp)), recipe.lora, _trained(model, recipe, items, block)
+    dense = sharded_parameters((i for i in trained if not isinstance(i, Experts)), inner.tp, 1)
+    experts = sharded_parameters((i for i in trained if isinstance(i, Experts)), inner.tp, inner.ep)
+    if lora is not None:
+        dense = dense + adapter_parameters((i for i in items if not isinstance(i, Experts)), lora, inner.tp)
+    base = BF16 if lora is None else lora.base
+    still = frozen_bytes(model, (i for i in items if i not in trained), base, inner.tp, inner.ep, most=ACT_BYTES)
+    return np.stack([dense * one, experts * one, still * one])
+
+
+def _launch_s(items: tuple[Item, ...], block: Block, software: TrainingStack) -> float:
+    """Host time to launch one micro-batch of a block: one launch an item forward, two backward.
+
+    A block with experts takes `routing_s` besides, a third of it forward: counts of tokens come back to the host, which
+    sizes what it launches next by them.
+
+    Source: PyTorch eager dispatch, about 5-10 µs an operator; CUDA graphs and compiled code amortise it (`stacks.csv`);
+    Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy.
+    Assumes: one launching thread a GPU; routing takes as long however many experts there are.
+    """
+    passes, routed = 3.0 if block.backward else 1.0, any(isinstance(item, Experts) for item in items)
+    return passes * (len(items) * software.launch_s + routed * software.routing_s / 3.0)
+
+
+def _matrices(
+    split: SplitModel, recipe: Recipe, inner: Inner, stored: NDArray[np.float64], starts: NDArray[np.intp]
+) -> Matrices:
+    """What the optimizer orthogonalises of every pipeline degree: matrices of layers and towers, or the adapters."""
+    model, lora = split.model, recipe.lora
+    listed = [items for items, _, _ in block_list(model)]
+    towers = _trained(model, recipe, tower_items(model), split.towers)
+    trained = [_trained(model, recipe, items, block) for items, block in zip(listed, split.blocks, strict=True)]
+    trained[0] += towers
+    layers = (
+        hidden_matrices(own) if lora is None else [*adapter_matrices(items, lora)]
+        for items, own in zip(listed[1:-1], trained[1:-1], strict=True)
+    )
+    hidden = [hidden_matrices(towers), *layers, []]
+    return Matrices.of(hidden, trained, inner, recipe.optimizer.newton_schulz_steps, stored, starts)
