@@ -28,6 +28,10 @@ def to_json(assessment: Assessment) -> bytes:
     return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
+
+
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
     "report.html": lambda _, made: html(made).encode("utf-8", errors="replace"),
     "report.md": lambda _, made: markdown(made).encode("utf-8", errors="replace"),
