@@ -8,7 +8,9 @@ import time
 
 from flopwise.facts.offers import Offer
 from flopwise.fleet.allocate import allocate
-from flopwise.fleet.model import InstanceQuota, MonthlyOption, Rules, WorkloadDemand
+from flopwise.fleet.model import MonthlyOption, WorkloadDemand
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.spec import Backup, Policies, Quota
 from flopwise.search.answer import Candidate
 
 TARGET_S = 10.0
@@ -17,17 +19,12 @@ GAPS = (5e-3, 1e-3)
 PROVIDERS = {"aws": 0.6, "gcp": 0.3, "azure": 0.1}
 
 
-def rules() -> Rules:
+def rules() -> Policies:
     """Shares, a limit on spot, quotas and backups."""
-    return Rules(
-        budget_per_month=None, providers=PROVIDERS, share_tolerance=0.05, regions=(),
-        purchase=("on_demand", "spot", "reserved_1y"), max_spot_share=0.4,
-        quotas=(
-            InstanceQuota(most=200, provider="aws", instance="aws.1*"),
-            InstanceQuota(most=2000, provider="gcp", instance=None, number=1),
-        ),
-        backup_share=0.25, backup_on=False, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
-        max_price_age_days=180,
+    return Policies(
+        providers=PROVIDERS, purchase=("on_demand", "spot", "reserved_1y"), max_spot_share=0.4,
+        quotas=(Quota(most=200, provider="aws", instance="aws.1*"), Quota(most=2000, provider="gcp")),
+        backup=Backup(share=0.25),
     )  # fmt: skip
 
 
@@ -75,7 +72,8 @@ def table() -> list[str]:
     for (workloads, offers), gap in itertools.product(SIZES, GAPS):
         options, demands = fleet(workloads, offers)
         start = time.perf_counter()
-        found = allocate(options, demands, rules(), gap=gap, seconds=TARGET_S)
+        problem = AllocationProblem(options=tuple(options), demands=tuple(demands), rules=rules())
+        found = allocate(problem, gap=gap, seconds=TARGET_S)
         took = time.perf_counter() - start
         asked = f"{workloads} x {offers} | {100 * gap:g} %"
         lines.append(f"| {asked} | {took:.1f} | {took / TARGET_S:.2f} | {100 * found.gap:.2f} % |")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +18,14 @@ import numpy as np
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.serving.job import ServeJob
-from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.elastic import AutoscaledRun, elastic
+from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.engine import Replica, replica
+from flopwise.serving.sim.fleet import FastFleet
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import Column, trace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serving" / "sim"))
+from reference import REFERENCE
 
 REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
@@ -74,7 +78,7 @@ def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[
     rng = np.random.default_rng(0)
     arrival = np.zeros(count) if np.isinf(rate) else np.cumsum(rng.exponential(1 / rate, count))
     asked, best = trace(arrival, *lengths(count, rng)), np.inf
-    for _ in range(3 if engine == "fast" else 1):
+    for _ in range(1 if engine is REFERENCE else 3):
         start = time.process_time()
         simulate(asked, deployed.cost, deployed.limits, engine=engine, **how)  # type: ignore[arg-type]  # mixed types
         best = min(best, time.process_time() - start)
@@ -109,10 +113,10 @@ def speeds() -> list[Speed]:
     nan = float("nan")
     found = [Speed("first use: compile", 0, cold, 6.0, nan), Speed("later uses: load", 0, warm, 1.0, nan)]
     deployed = deployment()
-    timed(deployed, 1000, 10.0, "fast", {})
+    timed(deployed, 1000, 10.0, FastFleet, {})
     for what, (rate, how) in CASES.items():
-        slow = timed(deployed, REFERENCE_REQUESTS, rate, "reference", how) * REQUESTS / REFERENCE_REQUESTS
-        seconds = timed(deployed, REQUESTS, rate, "fast", how)
+        slow = timed(deployed, REFERENCE_REQUESTS, rate, REFERENCE, how) * REQUESTS / REFERENCE_REQUESTS
+        seconds = timed(deployed, REQUESTS, rate, FastFleet, how)
         target = REQUESTS / 3e6 if what.startswith(HELD) else nan
         found.append(Speed(what, REQUESTS, seconds, target, slow))
     start = time.process_time()

@@ -14,7 +14,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine
 from flopwise.ops import weights as ops_weights
-from flopwise.serving import disaggregated, memory, offload, precision
+from flopwise.serving import disaggregated, memory, precision, techniques
 from flopwise.serving.job import ServeJob
 from flopwise.training.layout import Layout, Lora, Recipe
 
@@ -62,13 +62,13 @@ def serving_memory(model: Model, layout: memory.ServingLayout | None = None, **h
 
 
 def max_concurrency(model: Model, context: Any, hbm_bytes: Any, **how: Any) -> Any:
-    """`flopwise.serving.memory.max_concurrency` on vLLM."""
-    return memory.max_concurrency(model, context, hbm_bytes, **records({"engine": "vllm"} | how))
+    """Sequences of `context` tokens that run at once on vLLM."""
+    return serving_memory(model, context=context, hbm_bytes=hbm_bytes, **how).max_concurrency
 
 
 def kv_capacity_tokens(model: Model, context: Any, hbm_bytes: Any, **how: Any) -> Any:
-    """`flopwise.serving.memory.kv_capacity_tokens` on vLLM."""
-    return memory.kv_capacity_tokens(model, context, hbm_bytes, **records({"engine": "vllm"} | how))
+    """Tokens that the cache of vLLM holds, in sequences of `context`."""
+    return serving_memory(model, context=context, hbm_bytes=hbm_bytes, **how).kv_capacity_tokens
 
 
 def serving_remedies(model: Model, layout: memory.ServingLayout, **how: Any) -> list[Remedy]:
@@ -107,7 +107,7 @@ weight_groups = _in_format(ops_weights.weight_groups)
 layer_prefix_bytes = _in_format(ops_weights.layer_prefix_bytes)
 end_bytes = _in_format(ops_weights.end_bytes)
 weights_per_gpu = _in_format(memory.weights_per_gpu)
-layer_bytes = _in_format(offload.layer_bytes)
+layer_bytes = _in_format(techniques.layer_bytes)
 product_path = _in_format(precision.product_path)
 layer_weight_bits = _in_format(precision.layer_weight_bits)
 head_weight_bits = _in_format(precision.head_weight_bits)

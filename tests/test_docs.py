@@ -21,8 +21,10 @@ COMMAND_FILES = ROOT / "src" / "flopwise" / "cli" / "commands"
 
 
 def _blocks(language: str) -> Iterator[tuple[str, str, str]]:
-    """(page, what stands after the language, text) of each fenced block in that language."""
+    """(page, what stands after the language, text) of each block in that language; `test_extending` has its own."""
     for page in PAGES:
+        if page.name == "extending.md":
+            continue
         for found in re.finditer(
             rf"^```{language}([^\n]*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
         ):

@@ -306,8 +306,7 @@ def commands() -> list[str]:
 def cases() -> Iterator[Case]:
     """Every case, for the commands there are."""
     yield from _command_lines()
-    for name in commands():
-        yield from _options(name)
+    yield from _options()
     yield from (Case(" ".join(argv)[:70], argv) for argv in CONTRADICTIONS if argv[0] in commands())
     yield from _model_files()
     yield from _facts_folders()
@@ -341,16 +340,26 @@ def _command_lines() -> Iterator[Case]:
         yield Case(" ".join(argv)[:60], argv)
 
 
-def _options(name: str) -> Iterator[Case]:
-    """Values of the wrong kind for every option that takes one."""
-    command = app.get_command(click.Context(app), name)
-    assert command is not None
-    for param in command.params:
-        if not isinstance(param, click.Option) or param.is_flag or param.name == "facts":
-            continue
-        opt = max(param.opts, key=len)
-        for value in _wrong(param):
+def _options() -> Iterator[Case]:
+    """Values of the wrong kind for every option of every command: all of them once a kind, else one after another."""
+    seen = set[str]()
+    for number, (name, param) in enumerate(_parameters()):
+        opt, values, kind = max(param.opts, key=len), _wrong(param), param.type.name
+        if kind in seen:
+            values = values[number % len(values) :][:1]
+        seen.add(kind)
+        for value in values:
             yield Case(f"{name} {opt} {value!r:.30}", (*OTHER_BASES.get((name, opt), BASES[name]), f"{opt}={value}"))
+
+
+def _parameters() -> Iterator[tuple[str, click.Option]]:
+    """(command, option) of each option that takes a value which can be wrong."""
+    for name in commands():
+        command = app.get_command(click.Context(app), name)
+        assert command is not None
+        for param in command.params:
+            if isinstance(param, click.Option) and not param.is_flag and param.name != "facts" and _wrong(param):
+                yield name, param
 
 
 def _wrong(param: click.Option) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from flopwise.cost.kernels import (
     waves,
     work_s,
 )
-from flopwise.cost.rates import PRECISIONS, Rates, rates
+from flopwise.cost.precisions import PRECISIONS
+from flopwise.cost.rates import Rates, rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Linear, Norm
 from flopwise.facts.catalog import load_facts

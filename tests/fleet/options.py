@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from flopwise.facts.offers import Offer
-from flopwise.fleet.model import MonthlyOption, OwnPool, Rules, WorkloadDemand
+from flopwise.fleet.allocate import allocate as allocation
+from flopwise.fleet.model import Allocation, MonthlyOption, OwnPool, WorkloadDemand
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.spec import Backup, Policies
 from flopwise.search.answer import Candidate
 
-RULES = Rules(
-    budget_per_month=None, providers={}, share_tolerance=0.05, regions=(), purchase=("on_demand",), max_spot_share=1.0,
-    quotas=(), backup_share=0.25, backup_on=True, backup_hours=24, growth_per_month=0.0, carbon_usd_per_kg=0.0,
-    max_price_age_days=180,
-)  # fmt: skip
+RULES = Policies(providers={}, purchase=("on_demand",), backup=Backup(share=0.25, on=True, hours=24))
 """No policies."""
 
 
@@ -38,3 +40,10 @@ def option(
 def demand(name: str, *, split: bool = False, flexible: bool = False, **more: object) -> WorkloadDemand:
     """What a workload allows; `more`: slots, a backup, volumes."""
     return WorkloadDemand(name=name, splittable=split, flexible=flexible, **more)  # type: ignore[arg-type]  # by name
+
+
+def allocate(
+    options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies, **how: Any
+) -> Allocation:
+    """The cheapest allocation of a problem of these parts."""
+    return allocation(AllocationProblem(options=tuple(options), demands=tuple(demands), rules=rules), **how)

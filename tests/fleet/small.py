@@ -6,7 +6,9 @@ from functools import cache
 from typing import Any
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import Assessed, assess_with_plans
+from flopwise.fleet.assess import Assessed
+from flopwise.fleet.assess import assess as assess_with_plans
+from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.model import Platform
 from flopwise.fleet.read import fleet_from
 
@@ -57,3 +59,8 @@ def platform() -> Platform:
 def answer() -> Assessed:
     """Its assessment, with plans."""
     return assess_with_plans(platform(), catalog(), scenarios=200, today=TODAY)
+
+
+def assess(*args: Any, **how: Any) -> Assessment:
+    """An assessment without its plans."""
+    return assess_with_plans(*args, **how).assessment

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import allocate
-from flopwise.fleet.model import Allocation, InstanceQuota, ProviderShare
+from flopwise.fleet.model import Allocation, ProviderShare
+from flopwise.fleet.spec import Backup, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
-from options import RULES, demand, option
+from options import RULES, allocate, demand, option
 
 
 def by_provider(found: Allocation) -> dict[str, float]:
     paid: dict[str, float] = {}
     for t in found.taken:
-        if not t.option.pooled:
+        if not t.option.is_pooled:
             paid[t.option.provider] = paid.get(t.option.provider, 0.0) + t.count * t.option.usd_each
     return paid
 
@@ -35,7 +35,7 @@ def by_provider(found: Allocation) -> dict[str, float]:
 )  # fmt: skip
 def test_it_is_the_best_of_all(jobs: list[list[tuple[str, int, int]]], most: int) -> None:
     """Unsplittable workloads, one quota: every combination tried."""
-    caps = (InstanceQuota(most=most, provider="a", instance=None),) if most else ()
+    caps = (Quota(most=most, provider="a", instance=None),) if most else ()
     options = [option(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
     demands = [demand(f"w{w}") for w in range(len(jobs))]
     costs = [
@@ -175,8 +175,8 @@ def test_a_split_workload_is_its_own_backup() -> None:
 def test_a_small_part_elsewhere_counts_towards_the_backup() -> None:
     """One of 10 machines is with gcp: of the nine of aws a third are asked for, two more than it."""
     options = [option(0, "aws", 10, 10), option(0, "gcp", 50, 10)]
-    caps = (InstanceQuota(most=9, provider="aws", instance=None),)
-    third = replace(RULES, backup_share=1 / 3, backup_on=False, backup_hours=73, quotas=caps)
+    caps = (Quota(most=9, provider="aws", instance=None),)
+    third = replace(RULES, backup=Backup(share=1 / 3, on=False, hours=73), quotas=caps)
     found = allocate(options, [demand("s", split=True, backup=True)], third, gap=0.0)
     counted = {(t.role, t.option.provider): t.count for t in found.taken}
     assert counted == {("primary", "aws"): 9, ("primary", "gcp"): 1, ("backup", "gcp"): 2}

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import assess
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.offers import Offer
-from flopwise.fleet import searches
+from flopwise.fleet import planned
+from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
-from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
-from flopwise.fleet.planned import planned_workloads, scaled
+from flopwise.fleet.planned import planned_workloads, promising, scaled_workload
 from flopwise.fleet.read import fleet_from, load_fleet
-from flopwise.fleet.searches import promising
 from named import FACTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
@@ -87,7 +87,7 @@ def test_alone_a_workload_takes_its_cheapest_way(facts: Facts) -> None:
     """Without policies nothing couples workloads that share no reserved machine: brute force over all ways."""
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
     items = planned_workloads(fleet, facts)
-    assert allocation_problem(fleet, items, FACTS).solved(gap=0.0).usd == pytest.approx(
+    assert allocation(allocation_problem(fleet, items, FACTS), gap=0.0).usd == pytest.approx(
         sum(min(w.usd for w in i.options) for i in items)
     )
 
@@ -96,7 +96,7 @@ def test_more_traffic_is_never_cheaper(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE], "policies": {"purchase": ["on_demand"]}})
     items = planned_workloads(fleet, facts)
     bills = [
-        allocation_problem(fleet, [scaled(i, f, FACTS) for i in items], FACTS).solved(gap=0.0).usd
+        allocation(allocation_problem(fleet, [scaled_workload(i, f, FACTS) for i in items], FACTS), gap=0.0).usd
         for f in (1.0, 1.5, 2.0, 7.0)
     ]
     assert bills == sorted(bills)
@@ -186,9 +186,9 @@ def test_promising_machines_can_be_bought_as_allowed() -> None:
 
 def test_more_machines_are_searched_before_shares_are_refused(monkeypatch: pytest.MonkeyPatch, facts: Facts) -> None:
     """As if the fleet were large: the refusal comes after a wider search, and says how many kinds it saw."""
-    monkeypatch.setattr(searches, "MANY", 0)
-    monkeypatch.setattr(searches, "KINDS_IN_ALL", 1)
-    monkeypatch.setattr(searches, "LEAST_KINDS", 2)
+    monkeypatch.setattr(planned, "MANY", 0)
+    monkeypatch.setattr(planned, "KINDS_IN_ALL", 1)
+    monkeypatch.setattr(planned, "LEAST_KINDS", 2)
     shares = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "1%"}
     seen: list[str] = []
     with pytest.raises(InfeasibleError, match="among the 18 kinds of machines that were searched"):

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.allocate import AllocationProblem, allocation_problem
-from flopwise.fleet.bill import allotments, monthly_cost
+from flopwise.fleet.allocate import allocate as allocation
+from flopwise.fleet.allocate import allocation_problem
+from flopwise.fleet.bill import solved_fleet
 from flopwise.fleet.model import VOLUMES, Platform
-from flopwise.fleet.planned import planned_workloads, scaled
+from flopwise.fleet.planned import planned_workloads, scaled_workload
 from flopwise.fleet.prices import tiered_usd
+from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
 from named import FACTS
 
@@ -57,9 +59,9 @@ def fleet(seed: int) -> Platform:
 def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, facts: Facts) -> None:
     platform = fleet(seed)
     made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
-    found = made.solved(gap=1e-4)
-    rows = allotments(made, found)
-    bill, notes = monthly_cost(made, found, rows)
+    found = allocation(made, gap=1e-4)
+    solved = solved_fleet(platform, FACTS, made, found)
+    rows, bill = solved.rows, solved.cost
     for sums in (bill.by_provider, bill.by_environment, bill.by_workload, bill.by_purchase):
         assert sum(sums.values()) == pytest.approx(bill.total, abs=1e-6)
     assert bill.total == pytest.approx(found.usd, abs=1e-6)
@@ -68,14 +70,14 @@ def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, f
     assert bill.by_purchase[VOLUMES] == pytest.approx(bill.storage + bill.traffic)
     assert bill.by_provider == pytest.approx(found.by_provider)
     rules = platform.rules
-    for name, share in rules.providers.items():
+    for name, share in rules.shares.items():
         assert abs(bill.by_provider.get(name, 0.0) / bill.total - share) <= rules.share_tolerance + 1e-6
     assert bill.by_purchase.get("spot", 0.0) <= rules.max_spot_share * bill.total + 1e-6
     assert bill.total <= (rules.budget_per_month or 0.0)
     assert sum(r.count for r in rows if r.provider == "aws") <= 16
     main = {r.provider for r in rows if r.workload == "w1" and r.role == "primary"}
     assert main.isdisjoint({r.provider for r in rows if r.workload == "w1" and r.role == "backup"})
-    assert notes
+    assert solved.price_notes
 
 
 def one(facts: Facts, **more: Any) -> AllocationProblem:
@@ -88,8 +90,8 @@ def one(facts: Facts, **more: Any) -> AllocationProblem:
 def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -> None:
     """Two workloads of 200 GB on aws: the first 100 GB go out free once, not twice."""
     made = one(facts, volumes={"egress": 200 * GB, "storage": 500 * GB})
-    found = made.solved()
-    bill, _ = monthly_cost(made, found, allotments(made, found))
+    found = allocation(made)
+    bill = solved_fleet(fleet(0), FACTS, made, found).cost
     assert bill.traffic == pytest.approx((2 * 200 - 100) * 0.09)
     assert bill.storage == pytest.approx(2 * 500 * 0.023)
     price = FACTS.volume_price("aws", "egress")
@@ -116,7 +118,7 @@ def test_what_is_sent_grows_with_the_traffic_and_what_is_stored_does_not(facts: 
     items = planned_workloads(platform, facts)
     once, twice = (
         allocation_problem(platform, items, FACTS),
-        allocation_problem(platform, [scaled(i, 2.0, FACTS) for i in items], FACTS),
+        allocation_problem(platform, [scaled_workload(i, 2.0, FACTS) for i in items], FACTS),
     )
     assert twice.volumes[0, "gcp"].storage == pytest.approx(once.volumes[0, "gcp"].storage)
     price = FACTS.volume_price("gcp", "egress")

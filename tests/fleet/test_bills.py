@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from small import assess
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fleet.assess import assess
 from flopwise.fleet.read import parse_fleet
 
 FLEET = """

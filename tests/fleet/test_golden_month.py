@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import assess
 
 import flopwise
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import assess, assess_with_plans
+from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.fleet.read import fleet_from
 

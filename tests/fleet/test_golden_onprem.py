@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import assess
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HardwarePrice
 from flopwise.fleet import onprem
-from flopwise.fleet.assess import assess, assess_with_plans
-from flopwise.fleet.carbon import metered_kwh
+from flopwise.fleet.assess import assess as assess_with_plans
+from flopwise.fleet.offers import OwnOffer, with_own
 from flopwise.fleet.onprem import COLOCATED, Site, against_clouds, ownership
-from flopwise.fleet.own_machines import OwnOffer, with_own
+from flopwise.fleet.option import metered_kwh
 from flopwise.fleet.read import fleet_from
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -97,7 +98,7 @@ def cellar(**more: Any) -> OwnOffer:
     machines: dict[str, Any] = {"name": "dgx", "gpu": "h100", "gpus": 8, "count": 2, "price": 270_000, **more}
     job = {"name": "d", "task": "develop", "machines": {"count": 1, "gpus": ["H100"]}}
     read = fleet_from({"name": "f", "workloads": [job], "own_machines": [machines]})
-    offer = next(o for o in with_own(FACTS, read.machines).offers if isinstance(o, OwnOffer))
+    offer = next(o for o in with_own(FACTS, read.fleet.own_machines).offers if isinstance(o, OwnOffer))
     assert isinstance(offer, OwnOffer)
     return offer
 
@@ -108,7 +109,7 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
     standing, capital = 8 * (FIXED - CAPITAL), 8 * CAPITAL
     assert offer.standing == pytest.approx(standing)
     assert offer.capital == pytest.approx(capital)
-    assert offer.there == pytest.approx(standing)
+    assert offer.there_usd == pytest.approx(standing)
     assert offer.off == pytest.approx(standing - 8 * IDLE), "kept, and turned off: all but the power"
     assert [count for count, _ in offer.pool.tiers] == [2, 3]
     assert [usd for _, usd in offer.pool.tiers] == pytest.approx([8 * IDLE, standing + capital])
@@ -117,7 +118,7 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
     assert offer.first_usd == pytest.approx(standing)
     assert offer.price_usd_per_hour("owned") == pytest.approx((standing + 8 * BUSY) / 722)
     unpaid = cellar(sunk=False, kept=False)
-    assert unpaid.there == pytest.approx(standing + capital)
+    assert unpaid.there_usd == pytest.approx(standing + capital)
     assert unpaid.off == 0.0
     bought = cellar(count=0, buy_up_to=1)
     assert bought.first_usd == pytest.approx(standing + capital)
@@ -126,7 +127,7 @@ def test_a_machine_costs_what_its_accelerators_do() -> None:
 def test_work_adds_its_power_at_the_meter_of_the_room() -> None:
     """8 x 700 W; joules of the search have its overhead of 1.2, the room has 1.54."""
     offer = cellar()
-    assert metered_kwh(3.6e9, offer.machines.site.pue) == pytest.approx(1000 * 1.54 / 1.2)
+    assert metered_kwh(3.6e9, offer.site.pue) == pytest.approx(1000 * 1.54 / 1.2)
     idle_kwh = 8 * TDP_KW * 0.6 * 1.54 * 730
     assert offer.idle_kwh == pytest.approx(idle_kwh)
     # 4,000 kWh in 500 busy hours: what the machine would have drawn idle in those hours is in its month

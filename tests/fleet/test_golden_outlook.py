@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import assess
 
 import flopwise
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.schedules import schedule

@@ -12,7 +12,8 @@ import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet import carbon, hosted, prices
+from flopwise.fleet import hosted, onprem, prices
+from flopwise.fleet.option import carbon_kg
 
 FACTS = load_facts()
 H100 = FACTS.accelerators["H100-SXM-80"]
@@ -25,9 +26,9 @@ def table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def offer(provider: str = "aws", instance: str = "x", **prices: float) -> Offer:
+def offer(provider: str = "aws", instance: str = "x", region: str = "us-east-1", **prices: float) -> Offer:
     return Offer(
-        provider=provider, instance=instance, region="us-east-1", accelerator="H100-SXM-80", count=8, source="s",
+        provider=provider, instance=instance, region=region, accelerator="H100-SXM-80", count=8, source="s",
         price_date="2026-01-01", **prices,  # type: ignore[arg-type]  # by name
     )  # fmt: skip
 
@@ -124,8 +125,8 @@ def test_kilowatt_hours_become_kilograms_by_the_region() -> None:
     grid = {(r["provider"], r["region"]): r for r in table("carbon.csv")}
     row = grid["aws", "ap-east-1"]
     kg = 250 * float(row["kg_per_kwh"])
-    assert carbon.carbon_kg(250, "aws", "ap-east-1", FACTS) == pytest.approx(kg)
-    assert carbon.carbon_kg(250, "nobody", "nowhere", FACTS) == pytest.approx(
+    assert carbon_kg(250, offer(provider="aws", region="ap-east-1"), FACTS) == pytest.approx(kg)
+    assert carbon_kg(250, offer(provider="nobody", region="nowhere"), FACTS) == pytest.approx(
         250 * float(grid["any", "*"]["kg_per_kwh"])
     )
 
@@ -133,7 +134,7 @@ def test_kilowatt_hours_become_kilograms_by_the_region() -> None:
 def test_kilowatt_hours_of_machines_that_are_on() -> None:
     """Eight H100 for 100 h, 40 % of them computing at 95 % of 700 W, else idle at 10 %; hosts at half; PUE 1.2."""
     watts = 700 * (0.4 * 0.95 + 0.6 * 0.10)
-    assert carbon.kwh_on(H100, 8, 100.0, 0.4) == pytest.approx(8 * (watts + 350) * 1.2 * 100 / 1000)
+    assert onprem.kwh_on(H100, 8, 100.0, 0.4) == pytest.approx(8 * (watts + 350) * 1.2 * 100 / 1000)
 
 
 def test_a_hosted_model_costs_by_the_million_tokens() -> None:

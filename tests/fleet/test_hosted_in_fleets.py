@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.allocate import allocate
-from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment
-from flopwise.fleet.hosted import monthly_tokens
-from flopwise.fleet.model import InstanceQuota, PlannedWorkload
-from flopwise.fleet.planned import planned_workloads, scaled
+from flopwise.fleet.model import PlannedWorkload
+from flopwise.fleet.offers import monthly_tokens
+from flopwise.fleet.outlook import Z90
+from flopwise.fleet.planned import planned_workloads, scaled_workload
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.scenarios import Z90
-from flopwise.fleet.spec import MonthSpreads
+from flopwise.fleet.spec import MonthSpreads, Quota
 from named import FACTS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from options import demand, option
+from options import allocate, demand, option
+from small import assess
 
 HELP: dict[str, Any] = {
     "name": "help", "task": "serve", "model": "Llama-3.1-8B",
@@ -71,16 +70,16 @@ def test_tokens_of_a_month_by_hand() -> None:
     """The mean rate, not that of the peak, for 730 h; all requests of all runs."""
     service, batch, check = (monthly_tokens(p) for p in fleet(HELP, NIGHT, CHECK).jobs)
     assert service is not None
-    assert service.inputs == pytest.approx(0.5 * 730 * 3600 * 700)
-    assert service.outputs == pytest.approx(0.5 * 730 * 3600 * 200)
+    assert service[0] == pytest.approx(0.5 * 730 * 3600 * 700)
+    assert service[1] == pytest.approx(0.5 * 730 * 3600 * 200)
     assert batch is not None
-    assert (batch.inputs, batch.outputs) == pytest.approx((30 * 2000 * 700, 30 * 2000 * 200))
+    assert batch == pytest.approx((30 * 2000 * 700, 30 * 2000 * 200))
     assert check is not None
-    assert check.outputs == pytest.approx(4 * 2000 * 200)
+    assert check[1] == pytest.approx(4 * 2000 * 200)
     part = HELP | {"hours": {"per_day": 8, "days": 22}}
     [some] = (monthly_tokens(p) for p in fleet(part).jobs)
     assert some is not None
-    assert some.outputs == pytest.approx(service.outputs * 176 / 730)
+    assert some[1] == pytest.approx(service[1] * 176 / 730)
 
 
 def test_the_bill_is_tokens_times_prices(answer: Assessment) -> None:
@@ -191,7 +190,9 @@ def test_drawn_months_of_an_api_follow_demand_without_steps(facts: Facts) -> Non
 
 def test_twice_the_traffic_is_twice_the_tokens(facts: Facts) -> None:
     item = one(facts, HELP | {"purchase": ["api"]})
-    assert [w.usd for w in scaled(item, 2.0, FACTS).options] == pytest.approx([2 * w.usd for w in item.options])
+    assert [w.usd for w in scaled_workload(item, 2.0, FACTS).options] == pytest.approx(
+        [2 * w.usd for w in item.options]
+    )
 
 
 def test_an_api_s_provider_is_a_name_where_apis_are_asked_for(facts: Facts) -> None:
@@ -217,7 +218,7 @@ def test_apis_take_workloads_whole(jobs: list[tuple[int, int, int]], spare: int)
         for picked in product([False, True], repeat=len(jobs))
         if sum(n for (_, n, _), there in zip(jobs, picked, strict=True) if not there) <= most
     ]
-    rules = replace(RULES, quotas=(InstanceQuota(most=most, provider="a", instance=None),))
+    rules = replace(RULES, quotas=(Quota(most=most, provider="a", instance=None),))
     found = allocate(options, demands, rules, gap=0.0)
     assert found.usd == pytest.approx(min(costs))
     assert all(t.count == 1 for t in found.taken if t.option.purchase == "api")

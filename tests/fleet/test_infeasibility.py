@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import allocate
-from flopwise.fleet.model import InstanceQuota, MonthlyOption, Rules, WorkloadDemand
+from flopwise.fleet.model import MonthlyOption, WorkloadDemand
+from flopwise.fleet.spec import Backup, Policies, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
 from options import RULES as NO_POLICIES
-from options import demand, option
+from options import allocate, demand, option
 
-RULES = replace(NO_POLICIES, backup_share=0.5)
+RULES = replace(NO_POLICIES, backup=Backup(share=0.5, on=True, hours=24))
 
 
-def refused(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Rules) -> InfeasibleError:
+def refused(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Policies) -> InfeasibleError:
     with pytest.raises(InfeasibleError) as error:
         allocate(options, demands, rules)
     return error.value
@@ -32,7 +32,7 @@ def refused(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: 
 def test_a_quota_and_a_backup_are_named_together() -> None:
     """Four instances with a and two standing by with b, of which there may be one."""
     options = [option(0, "a", 10, 4), option(0, "b", 20, 4)]
-    quotas = (InstanceQuota(most=1, provider="b", instance=None),)
+    quotas = (Quota(most=1, provider="b", instance=None),)
     error = refused(options, [demand("s", backup=True)], replace(RULES, quotas=quotas))
     assert "the quota of 1 x b" in str(error)
     assert "capacity in a second provider" in str(error)
@@ -42,7 +42,7 @@ def test_a_quota_and_a_backup_are_named_together() -> None:
 
 def test_policies_that_do_not_matter_are_not_named() -> None:
     options = [option(0, "a", 10, 4), option(1, "b", 20, 4)]
-    quotas = (InstanceQuota(most=3, provider="a", instance=None), InstanceQuota(most=50, provider="b", instance=None))
+    quotas = (Quota(most=3, provider="a", instance=None), Quota(most=50, provider="b", instance=None))
     error = refused(options, [demand("s"), demand("t")], replace(RULES, quotas=quotas, max_spot_share=0.5))
     assert str(error).startswith("no allocation holds the quota of 3 x a. The nearest has")
     assert error.reasons == ("the quota of 3 x a: 4 are needed",)
@@ -85,7 +85,7 @@ def test_quotas_that_give_as_much_as_is_said_are_enough(
 ) -> None:
     options = [option(w, p, usd, n) for w, row in enumerate(jobs) for p, usd, n in row]
     demands = [demand(f"w{w}") for w in range(len(jobs))]
-    quotas = [InstanceQuota(most=n, provider=p, instance=None) for p, n in zip("ab", most, strict=True)]
+    quotas = [Quota(most=n, provider=p, instance=None) for p, n in zip("ab", most, strict=True)]
     try:
         allocate(options, demands, replace(RULES, quotas=tuple(quotas)))
     except InfeasibleError as error:
@@ -93,7 +93,7 @@ def test_quotas_that_give_as_much_as_is_said_are_enough(
             found = re.fullmatch(r"the quota of (\d+) x (\w): (\d+) are needed", reason)
             assert found is not None
             assert int(found[3]) > int(found[1])
-            quotas["ab".index(found[2])] = InstanceQuota(most=int(found[3]), provider=found[2], instance=None)
+            quotas["ab".index(found[2])] = Quota(most=int(found[3]), provider=found[2], instance=None)
         allocate(options, demands, replace(RULES, quotas=tuple(quotas)))
 
 
@@ -112,7 +112,7 @@ def test_it_is_said_in_time() -> None:
 def test_a_backup_that_stands_against_shares_is_named() -> None:
     """All of a bill with `a` within 5 %: what stands by with `b` is 11 % of it, and without it the shares are held."""
     options = [option(0, "a", 10, 8), option(0, "b", 2.5, 4)]
-    whole = replace(RULES, providers={"a": 1.0}, backup_share=1.0)
+    whole = replace(RULES, providers={"a": 1.0}, backup=Backup(share=1.0, on=True, hours=24))
     error = refused(options, [demand("s", backup=True)], whole)
     assert "backup" in str(error) or "capacity in a second provider" in str(error)
     assert "do not divide" not in str(error)
@@ -122,7 +122,9 @@ def test_a_backup_that_stands_against_shares_is_named() -> None:
 def test_a_backup_that_leaves_no_whole_machines_for_shares_is_named() -> None:
     """Half of a machine at 100 would stand by within the shares, a whole one does not; without it they hold."""
     options = [option(0, "a", 50, 1), option(1, "b", 50, 1), option(2, "a", 100, 1), option(2, "b", 5, 1)]
-    half = replace(RULES, providers={"a": 0.5, "b": 0.5}, backup_share=0.5, share_tolerance=0.15)
+    half = replace(
+        RULES, providers={"a": 0.5, "b": 0.5}, backup=Backup(share=0.5, on=True, hours=24), share_tolerance=0.15
+    )
     assert allocate(options, [demand("s"), demand("t"), demand("u")], half).usd == 105
     error = refused(options, [demand("s"), demand("t"), demand("u", backup=True)], half)
     assert "the backup of u" in str(error)

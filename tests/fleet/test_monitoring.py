@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.fleet.assess import assess
-from flopwise.fleet.monitoring import SELDOM, seldom_more
 from flopwise.fleet.read import fleet_from
+from flopwise.fleet.risks import SELDOM, seldom_more
 from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import Hours
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import TUNE, answer, catalog
+from small import TUNE, answer, assess, catalog
 
 
 def alert(metric: str, name: str) -> float:

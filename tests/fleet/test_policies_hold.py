@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import allocate
-from flopwise.fleet.model import Allocation, InstanceQuota, MonthlyOption, Rules, WorkloadDemand
+from flopwise.fleet.model import Allocation, MonthlyOption, WorkloadDemand
+from flopwise.fleet.spec import Backup, Policies, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
-from options import RULES, option
+from options import RULES, allocate, option
 
 EDGE = 1e-6
 Counts = tuple[tuple[MonthlyOption, int], ...]
@@ -50,7 +50,7 @@ def primaries(options: list[MonthlyOption], demand: WorkloadDemand) -> Iterator[
             yield tuple((c, n) for n, c in zip(counts, options, strict=True) if n)
 
 
-def backups(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts, rules: Rules) -> Iterator[Counts]:
+def backups(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts, rules: Policies) -> Iterator[Counts]:
     """All ways that leave a share of what any provider carries to the others: theirs, or standing by on demand."""
     if not demand.backup:
         yield ()
@@ -59,13 +59,13 @@ def backups(options: list[MonthlyOption], demand: WorkloadDemand, taken: Counts,
     for c, n in taken:
         carried[c.provider] += n / c.instances
     ready = [c for c in options if c.purchase == "on_demand"]
-    for counts in product(*(range(math.ceil(rules.backup_share * c.instances) + 1) for c in ready)):
+    for counts in product(*(range(math.ceil(rules.backup.share * c.instances) + 1) for c in ready)):
         spare = dict.fromkeys(carried, 0.0)
         for n, c in zip(counts, ready, strict=True):
             spare[c.provider] += n / c.instances
         if all(
             sum(spare[q] + carried[q] for q in carried if q != lost)
-            >= rules.backup_share * (1 - sum(carried[q] for q in carried if q != lost)) - EDGE
+            >= rules.backup.share * (1 - sum(carried[q] for q in carried if q != lost)) - EDGE
             for lost in carried
         ):
             yield tuple((c, n) for n, c in zip(counts, ready, strict=True) if n)
@@ -83,7 +83,7 @@ def volumes(demand: WorkloadDemand, taken: Counts) -> list[dict[str, float]]:
     return [{"a": v, "b": 1 - v} for v in steps]
 
 
-def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Rules) -> Iterator[Tried]:
+def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Policies) -> Iterator[Tried]:
     """Every allocation of the fleet."""
     each = []
     for number, demand in enumerate(demands):
@@ -105,14 +105,14 @@ def tried(options: list[MonthlyOption], demands: list[WorkloadDemand], rules: Ru
                 spot += n * c.usd_each * (c.purchase == "spot")
                 on_a += n * (c.provider == "a")
             for c, n in spare:
-                by[c.provider] += n * c.usd_each * rules.backup_hours / 730
+                by[c.provider] += n * c.usd_each * rules.backup.hours / 730
                 on_a += n * (c.provider == "a")
             for provider, share in split.items():
                 by[provider] += share * demand.volumes_usd.get(provider, 0.0)
         yield Tried(by=dict(by), spot=spot, on_a=on_a)
 
 
-def holds(bill: Tried, rules: Rules, slack: float) -> bool:
+def holds(bill: Tried, rules: Policies, slack: float) -> bool:
     """Whether a bill is within all policies, by `slack` of it."""
     room, most = slack * bill.usd, rules.share_tolerance
     if rules.budget_per_month is not None and bill.usd > rules.budget_per_month + room:
@@ -121,7 +121,7 @@ def holds(bill: Tried, rules: Rules, slack: float) -> bool:
         return False
     return all(
         (share - most) * bill.usd - room <= bill.by.get(name, 0.0) <= (share + most) * bill.usd + room
-        for name, share in rules.providers.items()
+        for name, share in rules.shares.items()
     )
 
 
@@ -142,7 +142,7 @@ PURCHASES = ("on_demand", "spot", "reserved_1y")
 
 
 @st.composite
-def fleets(draw: Any) -> tuple[list[MonthlyOption], list[WorkloadDemand], Rules]:
+def fleets(draw: Any) -> tuple[list[MonthlyOption], list[WorkloadDemand], Policies]:
     options, demands = [], []
     for number in range(draw(st.integers(1, 3))):
         split = draw(st.booleans())
@@ -170,9 +170,9 @@ def fleets(draw: Any) -> tuple[list[MonthlyOption], list[WorkloadDemand], Rules]
         share_tolerance=draw(st.sampled_from([0.05, 0.2])),
         max_spot_share=draw(st.sampled_from([1.0, 0.3])),
         quotas=(
-            (InstanceQuota(most=draw(st.integers(1, 4)), provider="a", instance=None),) if draw(st.booleans()) else ()
+            (Quota(most=draw(st.integers(1, 4)), provider="a", instance=None),) if draw(st.booleans()) else ()
         ),
-        backup_on=False, backup_hours=draw(st.sampled_from([73, 365])),
+        backup=Backup(share=0.25, on=False, hours=draw(st.sampled_from([73, 365]))),
         budget_per_month=draw(st.sampled_from([None, None, 60.0])),
     )  # fmt: skip
     return options, demands, rules
@@ -181,7 +181,7 @@ def fleets(draw: Any) -> tuple[list[MonthlyOption], list[WorkloadDemand], Rules]
 @settings(max_examples=150, deadline=None)
 @given(fleets())
 def test_the_bill_is_the_least_that_holds_every_policy(
-    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Rules],
+    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Policies],
 ) -> None:
     options, demands, rules = fleet
     bills = list(tried(options, demands, rules))
@@ -208,7 +208,7 @@ def _of(found: Allocation, number: int) -> list[Counts]:
 @settings(max_examples=60, deadline=None)
 @given(fleets())
 def test_the_machines_and_volumes_are_the_workloads(
-    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Rules],
+    fleet: tuple[list[MonthlyOption], list[WorkloadDemand], Policies],
 ) -> None:
     """Each is carried whole with less than the coarsest instance over; volumes are nowhere without machines."""
     options, demands, rules = fleet

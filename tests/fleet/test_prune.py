@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from flopwise.fleet import allocate as allocation
-from flopwise.fleet.allocate import allocate, undominated
-from flopwise.fleet.model import InstanceQuota, MonthlyOption, WorkloadDemand
+from flopwise.fleet.allocate import undominated
+from flopwise.fleet.model import MonthlyOption, WorkloadDemand
+from flopwise.fleet.spec import Backup, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
 from options import RULES as NO_POLICIES
-from options import demand, option
+from options import allocate, demand, option
 
 RULES = replace(
-    NO_POLICIES, providers={"aws": 0.6, "gcp": 0.4}, share_tolerance=0.1, backup_on=False,
-    quotas=(InstanceQuota(most=30, provider="aws", instance="aws.1"),),
+    NO_POLICIES, providers={"aws": 0.6, "gcp": 0.4}, share_tolerance=0.1, backup=Backup(share=0.25, on=False, hours=24),
+    quotas=(Quota(most=30, provider="aws", instance="aws.1"),),
 )  # fmt: skip
 
 
@@ -58,4 +59,4 @@ def test_little_is_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_small_allocation_weighs_everything() -> None:
     options, _ = fleet(0)
-    assert undominated(options, RULES) == options
+    assert undominated(options, RULES) == tuple(options)

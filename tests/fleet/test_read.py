@@ -40,12 +40,13 @@ def test_a_fleet_in_base_units() -> None:
     rules = read(GOOD).rules
     assert rules.providers == {"aws": 0.6, "gcp": 0.4}
     assert rules.budget_per_month == 20_000
-    assert (chat.hours_per_month, chat.egress_bytes, chat.ends, chat.interruptible) == (730, 2e12, False, False)
+    assert (chat.hours_per_month, chat.volumes.egress, chat.ends, chat.interruptible) == (730, 2e12, False, False)
     assert tune.hours_per_month == pytest.approx(104.4)
     assert (tune.runs_per_month, tune.interruptible) == (4, True)
     assert chat.purchase == ("on_demand", "spot")
     assert desks.workload is None
-    assert (desks.workstations, desks.least_memory_bytes, desks.hours_per_month) == (2, 16e9, 176)
+    assert desks.spec.machines is not None
+    assert (desks.spec.machines.count, desks.spec.machines.memory, desks.hours_per_month) == (2, 16e9, 176)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

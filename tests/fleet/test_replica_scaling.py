@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopwise.fleet.assess import assess
-from flopwise.fleet.forecast import _grown_usd
+from flopwise.fleet.option import ReplicaLoad, filled_frac, machines_needed, replica_machines
+from flopwise.fleet.outlook import _grown_usd
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.replica_scaling import ReplicaLoad, filled_frac, machines_needed, replica_machines
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import TODAY, answer, catalog
+from small import TODAY, answer, assess, catalog
 
 ENCODE: dict[str, Any] = {
     "name": "classifier", "task": "encode", "model": "bert-base-uncased", "targets": {"latency": {"p95": "1s"}},

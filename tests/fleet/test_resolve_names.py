@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from small import assess
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import assess
 from flopwise.fleet.planned import planned_workloads
-from flopwise.fleet.read import fleet_from, parse_fleet
-from flopwise.fleet.resolve_names import resolve_names
+from flopwise.fleet.read import fleet_from, parse_fleet, resolve_names
 
 GOOD = """name: platform
 policies:

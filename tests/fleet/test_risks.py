@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Assessment, Risk
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.risks import _prices
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import CHAT, DESKS, TODAY, answer, catalog
+from small import CHAT, DESKS, TODAY, answer, assess, catalog
 
 MTBF_H = 16384 * 54 * 24 / 419  # of one accelerator: 419 interruptions in 54 days on 16,384 (Llama 3, section 3.3.4)
 

@@ -12,9 +12,9 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.model import Platform
+from flopwise.fleet.option import ReplicaLoad
+from flopwise.fleet.outlook import PARTS, drawn_months
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.replica_scaling import ReplicaLoad
-from flopwise.fleet.scenarios import PARTS, drawn_months
 from named import FACTS
 
 RUN: dict[str, Any] = {

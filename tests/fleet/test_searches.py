@@ -7,24 +7,24 @@ import threading
 
 import pytest
 
-from flopwise.fleet.searches import forked
+from flopwise.fleet.planned import run_forked
 
 
 def test_answers_come_in_order_and_from_other_processes() -> None:
     held = {"base": 7}  # found in place, not sent
-    answers = list(forked(lambda n: (held["base"] + n, os.getpid()), 20, 2))
+    answers = list(run_forked(lambda n: (held["base"] + n, os.getpid()), 20, 2))
     assert [value for value, _ in answers] == [7 + n for n in range(20)]
     if len(os.sched_getaffinity(0)) > 1:
         assert os.getpid() not in {pid for _, pid in answers}
 
 
 def test_little_work_and_threads_stay_here() -> None:
-    assert set(forked(lambda _: os.getpid(), 3, 4)) == {os.getpid()}
+    assert set(run_forked(lambda _: os.getpid(), 3, 4)) == {os.getpid()}
     waiting = threading.Event()
     other = threading.Thread(target=waiting.wait)
     other.start()
     try:
-        assert set(forked(lambda _: os.getpid(), 8, 2)) == {os.getpid()}
+        assert set(run_forked(lambda _: os.getpid(), 8, 2)) == {os.getpid()}
     finally:
         waiting.set()
         other.join()
@@ -37,4 +37,4 @@ def test_errors_come_back() -> None:
         return number
 
     with pytest.raises(ValueError, match="five"):
-        list(forked(ask, 8, 2))
+        list(run_forked(ask, 8, 2))

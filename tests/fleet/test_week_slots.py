@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.fleet.allocate import allocate
 from flopwise.fleet.model import MonthlyOption, OwnPool
 from flopwise.fleet.schedules import DAY_MIN, WEEK_MIN, WeeklySchedule, schedule, slots
 from flopwise.fleet.spec import Hours
 
 sys.path.insert(0, str(Path(__file__).parent))
-from options import RULES, demand, option
+from options import RULES, allocate, demand, option
 
 times = st.tuples(st.integers(0, 23), st.integers(1, 24), st.sets(st.integers(0, 6), min_size=1))
 

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from small import assess
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.allocate import AllocationProblem, allocation_problem
-from flopwise.fleet.assess import assess
+from flopwise.fleet.allocate import allocate as allocation
+from flopwise.fleet.allocate import allocation_problem
 from flopwise.fleet.assessment import WhatIf
 from flopwise.fleet.model import Platform
+from flopwise.fleet.outlook import bindings, what_ifs
 from flopwise.fleet.planned import planned_workloads
+from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.whatif import bindings, what_ifs
 from named import FACTS
 
 MONTH = 730.0
@@ -41,7 +43,7 @@ def desks(**more: Any) -> dict[str, Any]:
 def asked(facts: Facts, *jobs: dict[str, Any], **policies: Any) -> tuple[float, dict[str, WhatIf]]:
     """The bill, and the answers by name."""
     platform, made = solvable(facts, *jobs, **policies)
-    found = made.solved(gap=0.0)
+    found = allocation(made, gap=0.0)
     return found.usd, {row.name: row for row in what_ifs(platform, made, found, FACTS)}
 
 
@@ -100,7 +102,7 @@ CHAT: dict[str, Any] = {
 def test_twice_the_traffic_fills_the_replicas_first_and_doubles_what_they_send(facts: Facts) -> None:
     """As many machines as 1,800 requests/s need at 85 % busy; 5 TB out become 10 TB, 1 TB stored stays."""
     platform, made = solvable(facts, CHAT)
-    found = made.solved(gap=0.0)
+    found = allocation(made, gap=0.0)
     count = sum(t.count for t in found.taken)
 
     def sent(nbytes: float) -> float:
@@ -132,14 +134,14 @@ def test_growth_of_a_year_is_the_forecast_of_that_month(facts: Facts, growth: st
 def test_policies_that_stand_in_for_one_another_cost_something_together(facts: Facts) -> None:
     """Half of it with gcp: either share alone implies the other, so each costs nothing and both $146."""
     _, made = solvable(facts, desks(), providers={"aws": "50%", "gcp": "50%"}, share_tolerance="10%")
-    found = made.solved(gap=0.0)
+    found = allocation(made, gap=0.0)
     costs = {row.constraint: row for row in bindings(made, found)}
     assert set(costs) == {"all shares"}
     assert costs["all shares"].usd_per_month == pytest.approx(found.usd - 4 * 0.5 * MONTH)
     assert costs["all shares"].text == "the shares of aws, gcp together cost $146 a month"
     quota = {"quotas": [{"provider": "aws", "most": 3}]}
     _, made = solvable(facts, desks(), providers={"aws": "50%", "gcp": "50%"}, share_tolerance="10%", **quota)
-    found = made.solved(gap=0.0)
+    found = allocation(made, gap=0.0)
     both = {row.constraint: row.usd_per_month for row in bindings(made, found)}
     assert both["all policies"] == pytest.approx(found.usd - 4 * 0.5 * MONTH)
     assert both["all shares"] == pytest.approx(found.usd - (3 * 0.5 + 0.6) * MONTH)
@@ -155,7 +157,7 @@ def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_
     jobs = [desks(name=f"d{n}", machines={"count": c, "gpus": ["T4", "L4"]}) for n, c in enumerate(counts)]
     shares: dict[str, Any] = {"providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "8%"}
     platform, made = solvable(dear, *jobs, **shares)
-    found = made.solved(gap=0.0)
+    found = allocation(made, gap=0.0)
     row = what_ifs(platform, made, found, FACTS)[0]
     first = max(found.by_provider, key=lambda p: found.by_provider[p])
     assert row.name == f"prices of {first} rise 20 %"

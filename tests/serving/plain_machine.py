@@ -14,9 +14,9 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob
+from flopwise.serving.techniques import runner
 from named import serve_job_with
 
 CHIP = load_facts().accelerator("H100-SXM-80")

@@ -10,9 +10,9 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Attend, Layer, Model, Recurrence
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.techniques import runner
 from named import serve_job_with
 
 H200 = cluster(load_facts().accelerator("H200"), gpus_per_node=8)

@@ -18,8 +18,8 @@ from plain_machine import (
 )
 
 from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.techniques import Speculation, Techniques
 
 INPUT, OUTPUT, USERS = 1024, 256, 32
 HALF_WAY = INPUT + OUTPUT / 2

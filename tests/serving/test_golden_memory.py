@@ -9,10 +9,10 @@ import pytest
 from plain_machine import CHIP, DIM, ENGINE, FFN, KV_HEADS, LAYERS, LLAMA, TOKEN_BYTES, VOCAB, WIDTH, plain_job
 
 from flopwise.facts.models.catalog import load_model
+from flopwise.serving.job import Offload, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout, ServingMemory
 from flopwise.serving.startup import cold_start
-from flopwise.serving.technique_runner import changed_memory, host_bytes
-from flopwise.serving.techniques import Offload, Speculation, Techniques
+from flopwise.serving.techniques import host_bytes, memory_changes
 from named import FACTS, serving_memory
 
 LAYER = 2 * WIDTH * (32 + KV_HEADS) * DIM + 3 * WIDTH * FFN
@@ -169,7 +169,7 @@ def test_a_share_that_is_asked_for_and_a_largest_batch() -> None:
 
 def changed(how: Techniques) -> dict[str, float]:
     job = plain_job(techniques=how, input_tokens=3072, output_tokens=1024)
-    return items(answer=1024, **changed_memory(job))
+    return items(answer=1024, changes=memory_changes(job))
 
 
 def test_a_shared_prefix_is_held_once() -> None:

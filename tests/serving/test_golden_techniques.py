@@ -27,11 +27,11 @@ from plain_machine import (
 )
 
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import estimate, percentiles, runner
+from flopwise.serving.estimate import estimate, percentiles
 from flopwise.serving.iteration import StepLoad
-from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.job import Offload, ServeEstimate, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.techniques import Offload, Speculation, Techniques
+from flopwise.serving.techniques import runner
 
 INPUT, OUTPUT = 1024, 256
 HALF_WAY = INPUT + OUTPUT / 2

@@ -11,11 +11,12 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeJob, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
+from flopwise.serving.techniques import runner
 from named import serve_job_with, weight_bytes, weights_per_gpu
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80GB"))

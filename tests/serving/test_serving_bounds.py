@@ -10,11 +10,11 @@ from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
-from flopwise.serving.job import Ranged, ServeJob
+from flopwise.serving.job import PLAIN, Offload, Ranged, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.techniques import PLAIN, Offload, Speculation, Techniques
+from flopwise.serving.techniques import runner
 from named import serve_job_with
 
 FACTS = load_facts()

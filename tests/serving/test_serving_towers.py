@@ -10,10 +10,11 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.flops import causal_forward_flops, encoder_tokens
-from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import least_prompt_s
+from flopwise.serving.techniques import runner
 from named import serve_job_with
 
 FACTS = load_facts()

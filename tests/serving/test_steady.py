@@ -11,10 +11,11 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.estimate import estimate, runner
+from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import closed_loop, fixed_batch, open_loop_percentile
+from flopwise.serving.techniques import runner
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 
 FACTS = load_facts()

@@ -7,6 +7,7 @@ from functools import lru_cache
 from flopwise.backtests.names import named_model
 from flopwise.backtests.prediction import Prediction, Row, choice, flag, lora_targets, no_prediction, number, whole
 from flopwise.cost.cluster import cluster
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import FlopwiseError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -15,15 +16,12 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
+from flopwise.training.layout import Attention, Layout, Lora, Recipe
 
 UNIT = "tokens/s/GPU"
 NODE = 8
 """GPUs of a node, which share its network."""
-PRECISIONS: dict[str, Precision] = {
-    "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "fp8_rowwise": "fp8_rowwise",
-    "fp8_block": "fp8_block", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
-}  # fmt: skip
+PRECISIONS = {name: name for name in TRAINING_PRECISIONS}
 ATTENTION: dict[str, Attention] = {"flash": "flash", "eager": "eager"}
 RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "full": 2}
 ZERO = {"0": 0, "1": 1, "2": 2, "3": 3}

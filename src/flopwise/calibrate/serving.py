@@ -22,12 +22,12 @@ from flopwise.calibrate.robust import FitModel, even_weights
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
-from flopwise.serving.estimate import check, job_memory, runner, steady_state
+from flopwise.serving.estimate import check, job_memory, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingMemory, generates
 from flopwise.serving.steady import closed_loop
-from flopwise.serving.technique_runner import request_work
+from flopwise.serving.techniques import request_work, runner
 
 ROUNDS = 6
 BUSY = 0.8

@@ -12,11 +12,11 @@ from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Precision, Recipe
+from flopwise.training.layout import RECOMPUTE, TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import FULL
 
-PRECISIONS: tuple[Precision, ...] = ("bf16", "fp8", "nvfp4")
+PRECISIONS = ("bf16", "fp8", "nvfp4")
 OPTIMIZERS = {"adamw-8bit": "8-bit AdamW", "adafactor": "Adafactor", "muon": "Muon"}
 STAGES = ("", " (shard states)", " (shard gradients too)", " (shard parameters too: FSDP full shard)")
 MOST_DEGREES = {"tp": 8, "cp": 64}

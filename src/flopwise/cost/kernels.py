@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.rates import Precision, Rates, precision
+from flopwise.cost.precisions import Precision
+from flopwise.cost.rates import Rates, precision
 from flopwise.ops.types import Array, Floats, Ints
 
 if TYPE_CHECKING:

@@ -8,46 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
 
-
-class Precision(NamedTuple):
-    """How a number format multiplies: whose peak it runs at, which calibrated fraction applies, what it reads."""
-
-    peak: str  # dtype of the datasheet rate
-    rate: str  # suffix of matmul_frac
-    act_bits: float  # activations as the matmul reads them
-    weight_bits: float  # weights with their scales
-    quantised: bool  # activations are quantised on the way in: one more pass over them
-    unpacked: bool  # weights are unpacked to 16 bits before they are multiplied
-
-
-PRECISIONS: dict[str, Precision] = {
-    "fp32": Precision("fp32", "bf16", 32, 32, quantised=False, unpacked=False),
-    "tf32": Precision("tf32", "bf16", 32, 32, quantised=False, unpacked=False),
-    "fp16": Precision("fp16", "bf16", 16, 16, quantised=False, unpacked=False),
-    "bf16": Precision("bf16", "bf16", 16, 16, quantised=False, unpacked=False),
-    "int8_wo": Precision("bf16", "bf16", 16, 8.125, quantised=False, unpacked=True),
-    "int4_wo": Precision("bf16", "bf16", 16, 4.25, quantised=False, unpacked=True),
-    "w4a16_mxfp4": Precision("bf16", "bf16", 16, 4.25, quantised=False, unpacked=True),
-    "int8": Precision("int8", "int8", 8, 8, quantised=True, unpacked=False),
-    "fp8": Precision("fp8", "fp8", 8, 8, quantised=True, unpacked=False),
-    "fp8_rowwise": Precision("fp8", "fp8_block", 8, 8, quantised=True, unpacked=False),
-    "fp8_block": Precision("fp8", "fp8_block", 8.25, 8.002, quantised=True, unpacked=False),
-    "mxfp8": Precision("fp8", "fp8", 8.25, 8.25, quantised=True, unpacked=False),
-    "w4a8_mxfp4_mxfp8": Precision("fp8", "fp8", 8.25, 4.25, quantised=True, unpacked=False),
-    "nvfp4": Precision("fp4", "nvfp4", 4.5, 4.5, quantised=True, unpacked=False),
-    "mxfp4": Precision("fp4", "nvfp4", 4.25, 4.25, quantised=True, unpacked=False),
-}
-
-SIXTEEN_BIT = ("fp16", "bf16")
-"""Formats that stand in for each other (Volta, Turing: the same units), in fp32 where there are no units for them."""
 
 NVIDIA_FAMILIES: dict[str, str] = {
     "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",

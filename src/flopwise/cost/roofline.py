@@ -8,7 +8,7 @@ from typing import Self
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import num_instances, run_usd
-from flopwise.cost.rates import PRECISIONS
+from flopwise.cost.precisions import PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations

@@ -10,7 +10,8 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from flopwise.cost.rates import SIXTEEN_BIT, Rates
+from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
+from flopwise.cost.rates import Rates
 
 if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack
@@ -23,8 +24,11 @@ ATTENTION = {
     "cudnn": ("train_attention_frac.cudnn",),
 }
 """Parameters whose product is the rate of each stack's attention kernel."""
-BLOCK_SCALED = frozenset({"mxfp8", "nvfp4"})
-FUSED_FORMATS = {"split": frozenset[str](), "fused": BLOCK_SCALED, "fused-fp8": BLOCK_SCALED | {"fp8", "fp8_block"}}
+FUSED_FORMATS = {
+    "split": frozenset[str](),
+    "fused": frozenset(name for name, row in PRECISIONS.items() if row.grouped == "fused"),
+    "fused-fp8": frozenset(name for name, row in PRECISIONS.items() if row.grouped),
+}
 """Formats that each kind of grouped kernel multiplies in one piece."""
 BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and

@@ -82,6 +82,8 @@ class WeightFormat(ABC):
     date: Day
     meaning: str = ""
     aliases: tuple[str, ...] = ()
+    computes: str = ""  # precision of products, a key of `cost.precisions.PRECISIONS`; none: unpacked to 16 bits
+    newer: bool = False  # its kernels, weight-only ones among them, need devices with bf16 units
 
     @property
     @abstractmethod
@@ -288,7 +290,7 @@ class CacheFormat:
 BF16 = CheckpointFormat(
     name="bf16", aliases=("bfloat16", "16bit"), bits=16, roles="all", scale_bytes=0, zero_bits=0, index_bytes=0,
     extra_bits=0, rest_bits=16, first_last=True, meaning="every tensor in 16 bits", source="safetensors",
-    date="2026-11-21",
+    date="2026-11-21", computes="bf16",
 )  # fmt: skip
 """What towers beside a quantised model, and frozen weights, are stored in where nothing else is said."""
 BF16_CACHE = CacheFormat(name="bf16", elem_bytes=2, source="bfloat16", date="2026-11-21")

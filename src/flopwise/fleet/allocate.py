@@ -9,35 +9,36 @@ sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocation_program import LARGE, MARGIN, AllocationProgram, backup_usd, covers
-from flopwise.fleet.infeasibility import nearest
-from flopwise.fleet.milp import solve
+from flopwise.facts.catalog import Facts
 from flopwise.fleet.model import (
     Allocation,
+    Budget,
+    Machine,
     MonthlyOption,
+    OwnMachineCount,
+    PlannedWorkload,
+    Platform,
     Policy,
-    Rules,
+    ProviderShare,
+    SecondProvider,
+    SpotLimit,
     Taken,
-    VolumeBill,
     WorkloadDemand,
-    paid_all_month,
-    rented,
+    is_rented,
 )
-from flopwise.fleet.planned import KEPT, few_options, splittable
+from flopwise.fleet.planned import KEPT, few_options
 from flopwise.fleet.prices import volume_bills
-from flopwise.fleet.schedules import slots
+from flopwise.fleet.program import LARGE, MARGIN, AllocationProblem, AllocationProgram, backup_usd, solve
+from flopwise.fleet.schedules import WeeklySchedule, slots
+from flopwise.fleet.spec import Policies, Quota
+from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.model import Machine, PlannedWorkload, Platform
-    from flopwise.fleet.schedules import WeeklySchedule
-    from flopwise.ops.types import Array
 
 MANY = 4000
 """Options beyond which fewer of each workload are weighed."""
@@ -48,49 +49,6 @@ HALF = 0.5
 """A column of whole numbers above it is not zero."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationProblem:
-    """Options and demands of a fleet; `volumes`: by the workload's number and provider.
-
-    `kept`: options of each workload, provider and purchase that are weighed. `risen`: providers whose prices are so
-    many times those at which shares of the bill, spot too, are to be held.
-    """
-
-    items: tuple[PlannedWorkload, ...]
-    options: tuple[MonthlyOption, ...]
-    demands: tuple[WorkloadDemand, ...]
-    volumes: dict[tuple[int, str], VolumeBill]
-    rules: Rules
-    kept: int
-    risen: Mapping[str, float] = field(default_factory=dict)
-
-    def solved(
-        self,
-        without: frozenset[Policy] = frozenset(),
-        *,
-        gap: float = GAP,
-        seconds: float = SECONDS,
-        start: Allocation | None = None,
-    ) -> Allocation:
-        """The cheapest allocation. Raises as `allocate`."""
-        return allocate(
-            self.options, self.demands, self.rules, without=without, gap=gap, seconds=seconds, start=start,
-            risen=self.risen,
-        )  # fmt: skip
-
-    def raised(self, providers: Collection[str], factor: float) -> AllocationProblem:
-        """The problem with the prices of some providers, for machines and volumes, times `factor`.
-
-        Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
-        """
-        rise = dict.fromkeys(providers, factor)
-        options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in self.options)
-        demands = tuple(
-            replace(d, volumes_usd={p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()}) for d in self.demands
-        )
-        return replace(self, options=options, demands=demands, risen=rise)
-
-
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
     most = KEPT
@@ -99,13 +57,17 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
         most = max(1, most // 2)
         few = [few_options(item, most) for item in items]
     options = with_carbon([option for group in few for option in group])
-    providers = [{option.provider: rented(option.purchase) for option in group} for group in few]
+    providers = [{option.provider: is_rented(option.purchase) for option in group} for group in few]
     volumes = volume_bills([item.job for item in items], providers, facts)
-    week = slots([_bounding_schedule(item) for item in items])
+    schedules: list[WeeklySchedule | None] = []  # of what may share machines; of runs whose place in the week is stated
+    for item in items:
+        bound = any(option.is_pooled for option in item.options) and (item.job.schedule.fixed or not item.job.ends)
+        schedules.append(item.job.schedule if bound else None)
+    week = slots(schedules)
     demands = tuple(
         WorkloadDemand(
             name=item.name,
-            splittable=splittable(item.job),
+            splittable=item.job.splittable,
             flexible=item.job.ends,
             slots=week[n],
             backup=item.job.spec.backup,
@@ -129,46 +91,32 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
     return tuple(replace(o, kg_each=(worst[o.workload] if o.kg is None else o.kg) / o.instances) for o in options)
 
 
-def _bounding_schedule(item: PlannedWorkload) -> WeeklySchedule | None:
-    """What bounds it in the week where it may share machines; runs only where their place in the week was stated."""
-    schedule = item.job.schedule
-    shares = any(paid_all_month(option.purchase) for option in item.options)
-    return schedule if shares and (schedule.fixed or not item.job.ends) else None
-
-
 def allocate(
-    options: Sequence[MonthlyOption],
-    demands: Sequence[WorkloadDemand],
-    rules: Rules,
-    *,
-    without: frozenset[Policy] = frozenset(),
-    gap: float = GAP,
-    seconds: float = SECONDS,
+    problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS,
     start: Allocation | None = None,
-    risen: Mapping[str, float] | None = None,
-) -> Allocation:
+) -> Allocation:  # fmt: skip
     """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
 
     `start`: an allocation of the same options under more policies, or other prices, to begin from. `without`: policies
-    to leave out; of own machines beyond their number each costs what the last does. `risen`: as `AllocationProblem`'s.
+    to leave out; of own machines beyond their number each costs what the last does.
 
-    Source: the program stands in `flopwise.fleet.allocation_program`; solved by HiGHS.
+    Source: the program stands in `flopwise.fleet.program`; solved by HiGHS.
     Assumes: an instance of an option carries its share of the workload; of thousands of options those of `undominated`
     do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the week; runs
     that need several machines at once take turns on some (in large allocations on own machines only); services share a
     machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
-    carried = {option.workload for option in options}
-    missing = [d.name for n, d in enumerate(demands) if n not in carried]
+    carried = {option.workload for option in problem.options}
+    missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
         raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
-    made = AllocationProgram(undominated(options, rules), demands, rules, without, risen)
+    made = AllocationProgram(replace(problem, options=undominated(problem.options, problem.rules)), without)
     columns = None if start is None else start.columns
     fits = columns is not None and len(columns) == len(made.program.costs)
     solution = solve(made.program, gap, seconds, columns if fits else None)
     if solution.columns is None:
-        solution = solve(made.program, gap, seconds * LATER_FRAC, nearest(made, seconds * STEP_FRAC))
+        solution = solve(made.program, gap, seconds * LATER_FRAC, _nearest(made, seconds * STEP_FRAC))
     if solution.columns is None:
         raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
     return _read_solution(made, solution.columns, solution.gap)
@@ -179,18 +127,27 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
     counts = made.counts(columns)
     primary = [(option, int(counts[i])) for i, option in enumerate(made.options) if counts[i]]
     pools = {machine: round(columns[column]) for machine, column in made.pools.items() if columns[column] > HALF}
-    used: dict[Machine, float] = defaultdict(float)
+    used_hours: dict[Machine, float] = defaultdict(float)
     for option, count in primary:
-        if made.shared(option):
-            used[option.machine] += count * option.busy_hours
-        elif option.pooled:
+        if made.is_shared(option):
+            used_hours[option.machine] += count * option.busy_hours
+        elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
-    taken = [Taken(option=o, count=count, usd=_part_usd(made, o, count, columns, used)) for o, count in primary]
+    taken = []
+    for option, count in primary:
+        usd = option.usd_each * count
+        if made.is_shared(option):  # its part by hours of use
+            paid = option.pool_usd(round(columns[made.pools[option.machine]]))
+            usd = paid * count * option.busy_hours / used_hours[option.machine]
+        taken.append(Taken(option=option, count=count, usd=usd + option.usd_running * count))
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]
             taken.append(Taken(option=option, count=count, usd=count * backup_usd(option, made.rules), role="backup"))
-    volumes, idle = _volume_shares(made, columns, primary), _idle_machines(made, pools)
+    owned = {option.machine: option.own for option in made.options if option.own is not None}
+    unused = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
+    idle = {machine: (count, count * owned[machine].off_usd) for machine, count in unused.items() if count}
+    volumes = _volume_shares(made, columns, primary)
     bills = [(row.option.provider, row.usd) for row in taken]
     bills += [(machine[0], paid) for machine, (_, paid) in idle.items()]
     bills += [(p, share * made.demands[number].volumes_usd[p]) for (number, p), share in volumes.items()]
@@ -202,24 +159,6 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
         objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
     )  # fmt: skip
-
-
-def _part_usd(
-    made: AllocationProgram, option: MonthlyOption, count: int, columns: Array, used_hours: Mapping[Machine, float]
-) -> float:
-    """USD a month of `count` instances: of shared machines their part by hours of use."""
-    usd = option.usd_each * count
-    if made.shared(option):
-        paid = option.pool_usd(round(columns[made.pools[option.machine]]))
-        usd = paid * count * option.busy_hours / used_hours[option.machine]
-    return usd + option.usd_running * count
-
-
-def _idle_machines(made: AllocationProgram, pools: Mapping[Machine, int]) -> dict[Machine, tuple[int, float]]:
-    """Own machines that are there and paid, and not used."""
-    owned = {option.machine: option.own for option in made.options if option.own is not None}
-    counts = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
-    return {machine: (count, count * owned[machine].off_usd) for machine, count in counts.items() if count}
 
 
 def _volume_shares(
@@ -250,7 +189,7 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def undominated(options: Sequence[MonthlyOption], rules: Rules, kept: int = CHEAPEST) -> list[MonthlyOption]:
+def undominated(options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST) -> tuple[MonthlyOption, ...]:
     """The options worth weighing, in their order; all of them in a small allocation.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
@@ -260,14 +199,14 @@ def undominated(options: Sequence[MonthlyOption], rules: Rules, kept: int = CHEA
     Assumes: no policy is met by paying more for the same provider, purchase and quotas.
     """
     if len(options) < LARGE:
-        return list(options)
+        return tuple(options)
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, option in enumerate(options):
-        counted_by = tuple(n for n, q in enumerate(rules.quotas) if covers(q, option.provider, option.instance))
+        counted_by = tuple(n for n, q in enumerate(rules.quotas) if q.counts(option.provider, option.instance))
         groups[option.workload, option.provider, option.purchase, counted_by].append(number)
     whole = [o.instances * (o.usd_each + rules.carbon_usd_per_kg * o.kg_each) for o in options]
     shared = [
-        w * min(1.0, o.busy_hours / HOURS_PER_MONTH) if o.pooled else w for w, o in zip(whole, options, strict=True)
+        w * min(1.0, o.busy_hours / HOURS_PER_MONTH) if o.is_pooled else w for w, o in zip(whole, options, strict=True)
     ]
     keep = set(_best_in_pools(options, shared))
     for numbers in groups.values():
@@ -276,7 +215,7 @@ def undominated(options: Sequence[MonthlyOption], rules: Rules, kept: int = CHEA
         close = [n for n in ordered if whole[n] <= 1.1 * whole[ordered[0]]]
         keep.add(max(close, key=lambda n: options[n].instances))
         keep.add(min(close, key=lambda n: options[n].instances))
-    return [options[n] for n in sorted(keep)]
+    return tuple(options[n] for n in sorted(keep))
 
 
 def _best_in_pools(options: Sequence[MonthlyOption], shared: Sequence[float]) -> list[int]:
@@ -288,7 +227,7 @@ def _best_in_pools(options: Sequence[MonthlyOption], shared: Sequence[float]) ->
     on: dict[Machine, dict[int, tuple[float, int]]] = defaultdict(dict)
     for n, option in enumerate(options):
         best[option.workload] = min(shared[n], best.get(option.workload, shared[n]))
-        if option.pooled and option.busy_hours < PART_TIME:
+        if option.is_pooled and option.busy_hours < PART_TIME:
             other = on[option.machine].get(option.workload)
             if other is None or shared[n] < other[0]:
                 on[option.machine][option.workload] = (shared[n], n)
@@ -297,3 +236,187 @@ def _best_in_pools(options: Sequence[MonthlyOption], shared: Sequence[float]) ->
         for machine, rows in on.items()
     }
     return [n for machine in sorted(saved, key=saved.__getitem__)[:SHARED] for _, n in on[machine].values()]
+
+
+# Why no allocation holds all policies: the one that comes nearest, and what would have to give in it
+
+FLOOR_GAP, NEAREST_GAP = 1e-3, 0.05
+TIE = 1e-3
+"""What the bill counts for beside what has to give: among the nearest allocations a cheap one."""
+OPPOSED_S = 1.0
+ELSEWHERE = 2.0
+"""Times the bill without policies: beyond that counts, something has to give."""
+NOTHING = 1e-6
+
+
+class RelaxedProgram:
+    """A program whose policies may give, at a price: the least that has to give in all is its optimum."""
+
+    def __init__(self, made: AllocationProgram, tie: float = TIE) -> None:
+        self.made = made
+        self.slack: dict[Policy, list[tuple[int, float]]] = defaultdict(list)
+        program = made.program
+        usd = [option.instances * option.usd_each for option in made.options]
+        scale = max(sum(min(usd[i] for i in mine) for mine in made.of.values()), 1.0)  # each workload by itself
+        program.costs = [tie * cost / scale for cost in program.costs]
+        for row in program.rows:
+            if row.policy is None:
+                continue
+            weight = self._weight(row.policy, scale)
+            for bound, sign in ((row.low, 1.0), (row.high, -1.0)):
+                if np.isfinite(bound):
+                    column = program.column(weight, np.inf, whole=False)
+                    row.terms[column] = sign
+                    self.slack[row.policy].append((column, weight))
+
+    def _weight(self, policy: Policy, scale: float) -> float:
+        """Shares and own machines count by parts of the bill, quotas and backups by parts of what they allow or ask."""
+        if isinstance(policy, Quota):
+            return 1.0 / max(1, policy.most)
+        if isinstance(policy, OwnMachineCount):
+            own = next(o.own for o in self.made.options if o.own and o.instance == policy.instance)
+            return own.tiers[-1][1] / scale
+        return 1.0 if isinstance(policy, SecondProvider) else 1.0 / scale
+
+    def gives(self, columns: Array) -> dict[Policy, float]:
+        """By how much each policy gives, weighted; those that do."""
+        sums = {policy: sum(columns[c] * w for c, w in slack) for policy, slack in self.slack.items()}
+        return {policy: value for policy, value in sums.items() if value > NOTHING}
+
+
+def _nearest(made: AllocationProgram, seconds: float) -> Array:
+    """Columns that hold all policies after all, where the time was too short to find them; each step has `seconds`.
+
+    Raises:
+        InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
+    """
+    _check_budget(made, seconds)
+    trial = made.relaxed_by(frozenset())
+    relaxed = RelaxedProgram(trial)
+    solution = solve(trial.program, NEAREST_GAP, seconds)
+    if solution.columns is None:
+        raise InfeasibleError(f"no allocation that holds these policies was found within {seconds:g} s")
+    gives = relaxed.gives(solution.columns)
+    if gives:
+        proven = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE
+        raise _conflict_error(trial, gives, solution.columns, None if proven else seconds)
+    return solution.columns[: len(made.program.costs)]
+
+
+def _check_budget(made: AllocationProgram, seconds: float) -> None:
+    """Refuse a budget below what the other policies cost at least."""
+    budget = next((policy for policy in made.policies if isinstance(policy, Budget)), None)
+    if budget is None:
+        return
+    free = made.relaxed_by(frozenset({budget}))
+    solution = solve(free.program, FLOOR_GAP, seconds)
+    floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns)
+    if floor > budget.usd:
+        raise InfeasibleError(
+            f"a month costs ${floor:,.0f} at least under these policies; the budget is ${budget.usd:,.0f}"
+        )
+
+
+def _contradictions(made: AllocationProgram) -> list[Policy]:
+    """Policies that contradict one another even if machines could be divided; none where only that is the trouble."""
+    trial = made.relaxed_by(frozenset())
+    relaxed = RelaxedProgram(trial, tie=0.0)
+    solution = solve(trial.program, 0.0, OPPOSED_S, relaxed=True)
+    if solution.columns is None or solution.duals is None or not relaxed.gives(solution.columns):
+        return []
+    priced = {row.policy for row, dual in zip(trial.program.rows, solution.duals, strict=True) if abs(dual) > NOTHING}
+    return [policy for policy in trial.policies if policy in priced]
+
+
+def _conflict_error(
+    made: AllocationProgram, gives: dict[Policy, float], columns: Array, seconds: float | None
+) -> InfeasibleError:
+    """The error that names what gives, and by how much; after `seconds` in which nothing better was found."""
+    giving = sorted(gives, key=lambda policy: -gives[policy])
+    opposed = _contradictions(made)
+    distances = [_distance(made, policy, columns) for policy in giving]
+    widen = "; widen policies.share_tolerance, or change the shares"
+    if opposed:
+        involved = [policy for policy in made.policies if policy in {*giving, *opposed}]
+        what = f"no allocation holds {_enumeration(list(map(str, involved)))}{' together' if len(involved) > 1 else ''}"
+        what += widen if any(isinstance(policy, ProviderShare) for policy in involved) else ""
+    elif seconds is not None:
+        what = f"no allocation that holds all policies was found within {seconds:g} s"
+    elif all(isinstance(policy, ProviderShare) for policy in giving):
+        beside = _because_of_backups(made) or ": the workloads do not divide so"
+        what = f"the shares of the providers cannot be held{beside}{widen}"
+    else:
+        what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
+    return InfeasibleError(f"{what}. The nearest has: {'; '.join(distances)}", distances)
+
+
+def _because_of_backups(made: AllocationProgram) -> str:
+    """That the shares could be held without backups, where that is so; else nothing."""
+    backed = [d.name for d in made.demands if d.backup]
+    if not backed or SecondProvider() in made.without:
+        return ""
+    trial = made.relaxed_by(frozenset({SecondProvider()}))
+    relaxed = RelaxedProgram(trial)
+    solution = solve(trial.program, NEAREST_GAP, OPPOSED_S)
+    if solution.columns is None or relaxed.gives(solution.columns):
+        return ""
+    return f" with capacity in a second provider (the backup of {_enumeration(backed, 4)}), only without it"
+
+
+def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
+    """What a policy asks, and what the nearest allocation has."""
+    if isinstance(policy, Quota):
+        return f"{policy}: {_sum(made.quota_terms(policy), columns):.0f} are needed"
+    if isinstance(policy, OwnMachineCount):
+        option = next(o for o in made.options if o.own is not None and o.instance == policy.instance)
+        assert option.own is not None
+        used = columns[made.pools[option.machine]]
+        return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other ways"
+    if isinstance(policy, Budget):
+        return f"{policy} of ${policy.usd:,.0f}: ${_sum(made.usd_terms(), columns):,.0f} are needed"
+    if isinstance(policy, SecondProvider):
+        return f"{policy}: {_enumeration(_unready(made, columns), 4)} can have too little of it"
+    terms, whole = made.share_terms(policy)
+    part = 100 * _sum(terms, columns) / max(_sum(whole, columns), NOTHING)
+    limit, within = 100 * policy.share, ""
+    if not isinstance(policy, SpotLimit):
+        tolerance = made.rules.share_tolerance
+        within = f" (within {100 * tolerance:g} %)"
+        limit += (100 if part > limit else -100) * tolerance
+    return f"{policy}{within}: {_telling_digits(part, limit)} % is as near as it comes"
+
+
+def _unready(made: AllocationProgram, columns: Array) -> list[str]:
+    """Workloads of which the other providers have too little if one is lost."""
+    names = []
+    for number, demand in enumerate(made.demands):
+        primary, ready = dict[str, float](), dict[str, float]()
+        for provider, mine in made.by_provider(number).items():
+            primary[provider] = sum(columns[made.own[i]] * made.part(i) for i in mine)
+            spare = [columns[made.spare[i]] / made.options[i].instances for i in mine if i in made.spare]
+            ready[provider] = primary[provider] + sum(spare)
+        carried, standby = sum(primary.values()), sum(ready.values())
+        short = (
+            standby - ready[lost] < made.rules.backup.share * (1.0 - carried + primary[lost]) - NOTHING
+            for lost in primary
+        )
+        if demand.backup and any(short):
+            names.append(demand.name)
+    return names
+
+
+def _sum(terms: dict[int, float], columns: Array) -> float:
+    return float(sum(columns[column] * factor for column, factor in terms.items()))
+
+
+def _telling_digits(part: float, bound: float) -> str:
+    """A percentage with as many digits as tell it from what it misses."""
+    digits = next((d for d in range(1, 9) if abs(part - round(part, d)) <= 0.1 * abs(part - bound)), 9)
+    return f"{part:.{digits}f}"
+
+
+def _enumeration(words: Sequence[str], most: int = 9) -> str:
+    """Some things with commas and an `and`."""
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + [*words[-1:]])

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.allocate import AllocationProblem, allocation_problem
-from flopwise.fleet.assessment import Allotment, Assessment
-from flopwise.fleet.bill import IDLE, SolvedFleet, allotments, monthly_cost
-from flopwise.fleet.expected_figures import chosen_workloads
-from flopwise.fleet.forecast import forecast, roadmap
-from flopwise.fleet.monitoring import alerts
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.allocate import allocate, allocation_problem
+from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.bill import SolvedFleet, solved_fleet
+from flopwise.fleet.model import Allocation, Platform
+from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
+from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
-from flopwise.fleet.resolve_names import resolve_names
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.read import resolve_names
 from flopwise.fleet.results import plans_by_workload, workload_result
-from flopwise.fleet.risks import risks
+from flopwise.fleet.risks import alerts, risks
 from flopwise.fleet.savings import savings
-from flopwise.fleet.scenarios import drawn_months
 from flopwise.fleet.tables import comparison_tables
-from flopwise.fleet.whatif import bindings, what_ifs
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Scenarios
-    from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, PlannedWorkload, Platform
-    from flopwise.search.answer import Plan
+from flopwise.search.answer import Plan
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25
@@ -47,27 +42,9 @@ class Assessed:
 
 
 def assess(
-    platform: Platform,
-    facts: Facts,
-    *,
-    advance: Advance | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
+    platform: Platform, facts: Facts, *, advance: Advance | None = None, scenarios: int = 1000, seed: int = 0,
     today: str | None = None,
-) -> Assessment:
-    """The assessment alone; arguments and errors are those of `assess_with_plans`."""
-    return assess_with_plans(platform, facts, advance=advance, scenarios=scenarios, seed=seed, today=today).assessment
-
-
-def assess_with_plans(
-    platform: Platform,
-    facts: Facts,
-    *,
-    advance: Advance | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
-    today: str | None = None,
-) -> Assessed:
+) -> Assessed:  # fmt: skip
     """Assess a platform over the offers of `facts`; `advance(stage, done, whole)` is called as it goes.
 
     `scenarios`: drawn months, 0 for none. `today`: the date of the assessment (2026-11-21), for the age of prices.
@@ -79,13 +56,9 @@ def assess_with_plans(
     started = time.perf_counter()
     advance = advance or (lambda _stage, _done, _whole: None)
     platform, facts = resolve_names(platform, facts)
-    problem, allocation = _allocate(platform, facts, advance)
-    chosen = tuple(chosen_workloads(problem, allocation, facts))
-    rows = tuple(allotments(problem, allocation, chosen))
-    cost, notes = monthly_cost(problem, allocation, rows)
-    fleet = SolvedFleet(
-        platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost
-    )
+    problem, allocation = _allocation(platform, facts, advance)
+    fleet = solved_fleet(platform, facts, problem, allocation)
+    chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
     advance(STAGES[2], 1, 3)
@@ -93,173 +66,118 @@ def assess_with_plans(
     advance(STAGES[2], 2, 3)
     saved = savings(fleet)
     advance(STAGES[3], 0, 1)
-    drawn = _drawn_months(fleet, scenarios, seed) if scenarios else None
+    drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    ages, tables, months = price_ages(rows, today), comparison_tables(fleet), forecast(fleet, today)
+    tables, months, ages = comparison_tables(fleet), forecast(fleet, today), dict[str, float]()
+    if today is not None:  # days since each date of a price
+        day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
+        ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
+    notes = dict.fromkeys(_price_notes(fleet, ages))
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(rows), usd_per_month=cost,
-        savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding, whatif=questions,
-        scenarios=drawn, roadmap=roadmap(chosen, cost), monitoring=alerts(fleet), optimality_gap=allocation.gap,
-        budget_per_month=platform.rules.budget_per_month, assumptions=assumptions(fleet, drawn is not None, today),
-        price_notes=price_notes(fleet, ages) + notes + _own_notes(tables["own_machines"]),
+        workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
+        usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
+        whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
+        optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
+        assumptions=list(_assumptions(fleet, drawn is not None, today)),
+        price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
 
 
-def _allocate(
+def _allocation(
     platform: Platform, facts: Facts, advance: Advance, times: int = 1
 ) -> tuple[AllocationProblem, Allocation]:
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
     items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
-    _check_all_carried(items)
+    lost = [item for item in items if not item.options]
+    if lost:
+        raise InfeasibleError(
+            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: "
+            + ", ".join(item.name[:60] for item in lost[:10]),
+            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
+        )
     problem = allocation_problem(platform, items, facts)
     advance(STAGES[1], 0, 1)
     try:
-        allocation = problem.solved()
+        allocation = allocate(problem)
     except InfeasibleError as error:
         few = [item.num_kinds for item in items if item.num_kinds is not None]
         if not few:
             raise
-        if platform.rules.providers and times == 1:
-            return _allocate(platform, facts, advance, WIDER)
+        if platform.rules.shares and times == 1:
+            return _allocation(platform, facts, advance, WIDER)
         seen = f"among the {min(few)} kinds of machines that were searched for each workload of this large fleet"
         raise InfeasibleError(f"{seen}: {error}", error.reasons) from None
     advance(STAGES[1], 1, 1)
     return problem, allocation
 
 
-def _check_all_carried(items: Sequence[PlannedWorkload]) -> None:
-    """Refuse a fleet with workloads that nothing carries.
-
-    Raises:
-        InfeasibleError: names them, with the reasons.
-    """
-    lost = [item for item in items if not item.options]
-    if lost:
-        names = ", ".join(item.name[:60] for item in lost[:10])
-        raise InfeasibleError(
-            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: {names}",
-            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
-        )
-
-
-def _drawn_months(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
-    """Drawn months of machines that carry workloads; those that carry nothing, and storage, cost the same in each."""
-    sent = {fleet.chosen[number].name: traffic for number, (_, traffic) in fleet.volumes.items()}
-    busy = [(row, load) for row, load in zip(fleet.rows, fleet.loads, strict=True) if row.role != IDLE]
-    fixed = fleet.cost.storage + sum(row.usd_per_month for row in fleet.rows if row.role == IDLE)
-    return drawn_months(
-        fleet.platform, [row for row, _ in busy], fixed, loads=[load for _, load in busy], sent_usd=sent, runs=runs,
-        seed=seed, facts=fleet.facts,
-    )  # fmt: skip
-
-
-def price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:
-    """Days since each date of a price; nothing where no day is given."""
-    if today is None:
-        return {}
-    day = dt.date.fromisoformat(today)
-    return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows if row.price_date}
-
-
-def price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> list[str]:
+def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
     """Prices that are older than the fleet allows, and how the taken machines are billed."""
-    notes = []
     most = fleet.platform.rules.max_price_age_days
     for row in fleet.rows:
         age = ages.get(row.price_date, 0.0)
         if age > most:
-            notes.append(
-                f"the price of {row.provider} {row.instance} is of {row.price_date}, {age:,.0f} days old; more than "
-                f"{most:g} days"
+            priced = f"{row.provider} {row.instance} is of {row.price_date}"
+            yield f"the price of {priced}, {age:,.0f} days old; more than {most:g} days"
+    for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
+        offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
+        if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:
+            yield (
+                f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
+                f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
             )
-    for chosen in fleet.chosen:
-        options = [taken.option for taken in chosen.parts]
-        notes += [_cheap_spot(option) for option in options if option.purchase == "spot"]
-        notes += [f"{option.provider} {option.instance}: {note}" for option in options for note in option.notes]
-    return list(dict.fromkeys(text for text in notes if text))
+        yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
 
 
-def _cheap_spot(option: MonthlyOption) -> str:
-    """A remark on a spot price that is far below the one on demand; empty where it is not."""
-    offer, usd = option.offer, option.usd_per_hour
-    rate = offer.on_demand_usd_per_hour
-    if rate is None or usd is None or usd > SUSPICIOUS * rate:
-        return ""
-    return (
-        f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
-        f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
-    )
-
-
-def _own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Machines that are there and carry nothing, in the bill or not."""
-    notes = []
     for row in rows:
         idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
         which = f"idle: {idle} of {row['there']} own {row['machine']}"
         if idle > 0 and paid:
-            notes.append(f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)")
+            yield f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)"
         elif idle > 0:
             usd = idle * row["usd_per_month_standing"]
-            notes.append(f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month")
-    return notes
+            yield f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month"
 
 
-def assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> list[str]:
-    """What is assumed: of the fleet, then of each workload's plan."""
-    rules, spreads, items = fleet.platform.rules, fleet.platform.rules.spreads, fleet.problem.items
-    texts = [
-        "a month has 730 hours; a run without a deadline has its share of its environment's hours",
-        "machines of a kind are there when they are needed, at the listed price, up to the quotas",
-    ]
+def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> Iterator[str]:
+    """What is assumed: of the fleet and its schedules, then of each workload's plan."""
+    rules, spreads, jobs = fleet.platform.rules, fleet.platform.rules.scenarios, [chosen.job for chosen in fleet.chosen]
+    yield "a month has 730 hours; a run without a deadline has its share of its environment's hours"
+    yield "machines of a kind are there when they are needed, at the listed price, up to the quotas"
     if drawn:
-        texts.append(
+        yield (
             f"drawn months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
             f"{100 * spreads.spot_price:.3g} %, others by {100 * spreads.list_price:.3g} % (standard deviations; "
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"
         )
     if rules.carbon_usd_per_kg:
-        texts.append("machines of unknown power count in the choice as the workload's way that emits most")
-    texts += _of_schedules(fleet, today)
-    texts += dict.fromkeys(note for item in items for note in item.notes)
+        yield "machines of unknown power count in the choice as the workload's way that emits most"
+    if any(job.schedule.fixed for job in jobs):
+        yield "times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times"
+    if loose := [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]:
+        how = "without times of day, on from 9:00, on working days as far as those suffice"
+        yield f"{_first_names(loose)}: {how}"
+    if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
+        yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
+    yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
     if fleet.problem.kept < KEPT:
-        texts.append(f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed")
+        yield f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed"
     by_text: dict[str, list[str]] = {}
     for chosen in fleet.chosen:
-        plan = chosen.planned.plan
-        for text in () if plan is None else _relevant(plan.assumptions, chosen):
-            by_text.setdefault(text, []).append(chosen.name)
-    return texts + [f"{_first_names(names)}: {text}" for text, names in by_text.items()]
-
-
-def _of_schedules(fleet: SolvedFleet, today: str | None) -> list[str]:
-    """Where schedules are taken to lie in the week, and which workloads were to start before today."""
-    jobs = [chosen.job for chosen in fleet.chosen]
-    texts = []
-    if any(job.schedule.fixed for job in jobs):
-        texts.append("times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times")
-    loose = [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]
-    if loose:
-        how = "without times of day, on from 9:00, on working days as far as those suffice"
-        texts.append(f"{_first_names(loose)}: {how}")
-    early = [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]
-    if early:
-        texts.append(f"{_first_names(early)}: to start before the day of this assessment, and taken to run already")
-    return texts
+        spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]
+        taken_spot = {f"spot {option.candidate.gpu} of {option.provider}" for option in spot}
+        for text in () if chosen.planned.plan is None else chosen.planned.plan.assumptions:
+            if not text.startswith("spot ") or text.split(":", 1)[0] in taken_spot:  # not of spot that is not taken
+                by_text.setdefault(text, []).append(chosen.name)
+    yield from (f"{_first_names(names)}: {text}" for text, names in by_text.items())
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The first few of them."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _relevant(texts: Sequence[str], chosen: ChosenWorkload) -> list[str]:
-    """What a plan assumes, without what it says of spot machines that were not taken."""
-    spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]
-    kept = {f"spot {option.candidate.gpu} of {option.provider}" for option in spot}
-    return [text for text in texts if not text.startswith("spot ") or text.split(":", 1)[0] in kept]

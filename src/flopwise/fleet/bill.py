@@ -6,20 +6,25 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.fleet.assessment import Allotment, MonthlyCost
-from flopwise.fleet.model import VOLUMES, rented
-from flopwise.fleet.own_machines import OwnOffer
-from flopwise.fleet.replica_scaling import replica_load
-from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.allocate import AllocationProblem
-    from flopwise.fleet.model import Allocation, ChosenWorkload, Machine, MonthlyOption, Platform, Taken
-    from flopwise.fleet.replica_scaling import ReplicaLoad
+from flopwise.fleet.model import (
+    VOLUMES,
+    Allocation,
+    ChosenWorkload,
+    Machine,
+    Platform,
+    Taken,
+    is_rented,
+)
+from flopwise.fleet.offers import OwnOffer
+from flopwise.fleet.option import ReplicaLoad, replica_load
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.results import chosen_workloads
+from flopwise.fleet.spec import OWNED
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 IDLE = "idle"
 """Role and environment of machines that are paid and carry nothing."""
@@ -36,6 +41,7 @@ class SolvedFleet:
     chosen: tuple[ChosenWorkload, ...]
     rows: tuple[Allotment, ...]
     cost: MonthlyCost
+    price_notes: tuple[str, ...]  # where prices of volumes are from
 
     @cached_property
     def by_name(self) -> dict[str, ChosenWorkload]:
@@ -65,44 +71,63 @@ class SolvedFleet:
         return sums
 
 
-def allotments(
-    made: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload] = ()
-) -> list[Allotment]:
-    """The machines of an allocation: a row for each that is taken, in their order, then idle own machines.
+def solved_fleet(
+    platform: Platform, facts: Facts, problem: AllocationProblem, allocation: Allocation
+) -> SolvedFleet:  # fmt: skip
+    """The fleet with the figures of what its workloads run on, and its bill."""
+    chosen = tuple(chosen_workloads(problem, allocation, facts))
+    rows = _rows(problem, allocation, chosen)
+    cost, notes = _monthly_cost(problem, allocation, rows)
+    return SolvedFleet(
+        platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
+        price_notes=notes,
+    )  # fmt: skip
 
-    Intervals are those of the `chosen` workloads' figures; without them they are what is planned.
-    """
+
+def spot_interruptions(row: Allotment, facts: Facts) -> float:
+    """Interruptions that are expected in a month, of all instances of a row of the bill; 0 unless they are spot."""
+    if row.purchase != "spot":
+        return 0.0
+    rate = facts.spot(row.provider, row.gpu).interruptions_per_s
+    return rate * HOUR_S * row.hours_per_month * row.count
+
+
+def _rows(
+    problem: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload]
+) -> tuple[Allotment, ...]:
+    """The machines of an allocation: a row for each that is taken, in their order, then idle own machines."""
     sharers: dict[Machine, set[int]] = defaultdict(set)
     for taken in allocation.taken:
-        if taken.option.pooled:
+        if taken.option.is_pooled:
             sharers[taken.option.machine].add(taken.option.workload)
-    rows = [
-        _allotment(
-            made, taken, len(sharers[taken.option.machine]) > 1, allocation.pools.get(taken.option.machine, 0),
-            _interval(taken, chosen[taken.option.workload]) if chosen else (taken.usd, taken.usd),
-        )
-        for taken in allocation.taken
-    ]  # fmt: skip
-    owned = {o.machine: o for o in made.options if o.machine in allocation.idle}
-    return rows + [_idle_row(owned[machine], count, usd) for machine, (count, usd) in allocation.idle.items()]
-
-
-def _allotment(
-    made: AllocationProblem, taken: Taken, shared: bool, machines: int, interval: tuple[float, float]
-) -> Allotment:
-    option, job, rules = taken.option, made.items[taken.option.workload].job, made.rules
-    busy, paid = option.busy_hours, option.paid_hours
-    if taken.role == "backup":
-        paid = busy = HOURS_PER_MONTH if rules.backup_on else rules.backup_hours
-    rate, work = option.usd_per_hour, max(busy * taken.count, 1e-12)
-    return Allotment(
-        workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
-        instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
-        hours_per_month=paid, usd_per_hour=rate, usd_per_hour_effective=None if rate is None else taken.usd / work,
-        usd_per_month=taken.usd, usd_low=interval[0], usd_high=interval[1],
-        price_date=_price_date(option.offer, machines), role=taken.role,
-        pool=f"{option.instance} {option.purchase}" if shared else "", num_gpus=taken.count * option.gpus_each,
-    )  # fmt: skip
+    rows, backup = list[Allotment](), problem.rules.backup
+    for taken in allocation.taken:
+        option, busy, paid = taken.option, taken.option.busy_hours, taken.option.paid_hours
+        if taken.role == "backup":
+            paid = busy = HOURS_PER_MONTH if backup.on else backup.hours
+        workload, rate = chosen[option.workload], option.usd_per_hour
+        (low, high), job = _interval(taken, workload), workload.job
+        row = Allotment(
+            workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
+            instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
+            hours_per_month=paid, usd_per_hour=rate, usd_per_month=taken.usd, usd_low=low, usd_high=high,
+            usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
+            price_date=_price_date(option.offer, allocation.pools.get(option.machine, 0)), role=taken.role,
+            pool=f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else "",
+            num_gpus=taken.count * option.gpus_each,
+        )  # fmt: skip
+        rows.append(row)
+    owned = {o.machine: o for o in problem.options if o.machine in allocation.idle}
+    for machine, (count, usd) in allocation.idle.items():
+        offer = owned[machine].offer
+        row = Allotment(
+            workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
+            gpu=offer.accelerator, purchase=OWNED, count=count, hours_per_month=HOURS_PER_MONTH,
+            usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
+            usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
+        )  # fmt: skip
+        rows.append(row)
+    return tuple(rows)
 
 
 def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
@@ -115,20 +140,9 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
         less, more = load.interval_usd(1.0)
         return min(usd, usd + less), max(usd, usd + more)
     option = taken.option
-    if figures is None or taken.role == "backup" or option.pooled or not rented(option.purchase):
+    if figures is None or taken.role == "backup" or option.is_pooled or not is_rented(option.purchase):
         return usd, usd
     return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
-
-
-def _idle_row(option: MonthlyOption, count: int, usd: float) -> Allotment:
-    """Machines that are paid and carry nothing."""
-    offer = option.offer
-    return Allotment(
-        workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
-        gpu=offer.accelerator, purchase=option.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
-        usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
-        usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
-    )  # fmt: skip
 
 
 def _price_date(offer: Offer, machines: int) -> str:
@@ -138,23 +152,21 @@ def _price_date(offer: Offer, machines: int) -> str:
     return offer.price_date
 
 
-def monthly_cost(
-    made: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
-) -> tuple[MonthlyCost, list[str]]:
+def _monthly_cost(
+    problem: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
+) -> tuple[MonthlyCost, tuple[str, ...]]:
     """The bill by what it is for, and where its prices are from. Storage and traffic go with the machines."""
-    by: dict[str, dict[str, float]] = {
-        name: defaultdict(float) for name in ("provider", "environment", "workload", "purchase")
-    }
+    names = ("provider", "environment", "workload", "purchase")
+    by: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
     for row in rows:
         for name, sums in by.items():
             sums[getattr(row, name) or IDLE] += row.usd_per_month
     storage = traffic = 0.0
     notes: list[str] = []
     for (number, provider), share in allocation.volumes.items():
-        job, bill = made.items[number].job, made.volumes[number, provider]
+        job, bill = problem.items[number].job, problem.volumes[number, provider]
         storage, traffic = storage + share * bill.storage, traffic + share * bill.traffic
-        keys = {"provider": provider, "environment": job.environment, "workload": job.name, "purchase": VOLUMES}
-        for name, key in keys.items():
+        for name, key in zip(names, (provider, job.environment, job.name, VOLUMES), strict=True):
             by[name][key] += share * bill.usd
         notes += bill.notes
     compute, low, high = (sum(getattr(row, n) for row in rows) for n in ("usd_per_month", "usd_low", "usd_high"))
@@ -163,4 +175,4 @@ def monthly_cost(
         total=compute + storage + traffic, low=low + storage + traffic, high=high + storage + traffic,
         compute=compute, storage=storage, traffic=traffic, **ordered,
     )  # fmt: skip
-    return cost, list(dict.fromkeys(notes))
+    return cost, tuple(dict.fromkeys(notes))

@@ -1,24 +1,15 @@
-"""Hosted models: what tokens cost at an API, which APIs may answer a workload, and when own machines cost less."""
+"""Hosted models: what tokens cost at an API, and when own machines cost less."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HostedPrice
-from flopwise.fleet.spec import API
 from flopwise.ops.types import Floats
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.model import Platform, ResolvedJob
-
-UNKNOWN_REGION = "not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,106 +99,3 @@ def _always(first: float, capacity: float) -> float | None:
         return None
     machines = int(np.ceil(round(capacity / (capacity - first), 9)))  # the least n with n first <= (n - 1) capacity
     return (machines - 1) * first
-
-
-# APIs as offers of a fleet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiOffer(Offer):
-    """A hosted model: no machines, a price for tokens."""
-
-    price: HostedPrice
-
-    def price_usd_per_hour(self, purchase: str) -> float | None:
-        """None: nothing is paid by the hour."""
-        del purchase
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonthlyTokens:
-    """Tokens of a month."""
-
-    inputs: float
-    outputs: float
-
-    def usd(self, price: HostedPrice) -> float:
-        """What an API takes for them. Source and assumptions: `api_usd`."""
-        return float(api_usd(price, self.inputs, self.outputs))
-
-
-def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> MonthlyTokens | None:
-    """Tokens of a month with `factor` times the traffic or runs; None where the workload does not say them.
-
-    Source: arithmetic: requests of all runs, or the mean rate times the hours that the service is on.
-    Assumes: lengths of prompts and answers are their means; every prompt is paid in full.
-    """
-    workload = job.workload
-    if workload is None:
-        return None
-    if job.ends:
-        requests = None if workload.requests is None else workload.requests * (job.runs_per_month or 1.0)
-    else:
-        rate = workload.requests_per_s
-        requests = None if rate is None else rate / workload.arriving.peak * job.hours_per_month * HOUR_S
-    if requests is None:
-        return None
-    return MonthlyTokens(
-        inputs=requests * workload.input_tokens * factor, outputs=requests * workload.output_tokens * factor
-    )
-
-
-def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
-    """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
-    workload = job.workload
-    if API not in job.purchase or workload is None:
-        return [], []
-    targets = [n for n in ("ttft", "tpot", "latency", "tokens_per_s") if getattr(workload, n) is not None]
-    if targets:
-        names = ", ".join({"tokens_per_s": "throughput"}.get(name, name) for name in targets)
-        return [], [f"no API: how it would hold the target of {names} is not known"]
-    month = monthly_tokens(job)
-    if month is None:
-        return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
-    name = facts.model(workload.model).name
-    prices, offers, refused = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
-    for price in prices:
-        offer = ApiOffer(
-            provider=price.provider, instance=price.name, region=price.regions or UNKNOWN_REGION, accelerator="",
-            count=0, source=price.source, price_date=price.date, confidence=price.confidence, price=price,
-        )  # fmt: skip
-        reason = _why_forbidden(offer, job, platform, facts) or _above_budget(month.usd(price), job)
-        if reason is None:
-            offers.append(offer)
-        else:
-            refused.setdefault(reason, []).append(price.provider)
-    if not prices:
-        return [], [f"no API: nobody's price of {name} is known"]
-    return offers, [f"no API of {', '.join(dict.fromkeys(whose))}: {reason}" for reason, whose in refused.items()]
-
-
-def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, facts: Facts) -> str | None:
-    """Why an API may not have the workload's data: what is not known of it counts against it."""
-    limits, spec = job.spec.constraints, job.spec
-    if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
-        return "provider not allowed"
-    for regions, reason in (
-        (spec.residency, "its data may not be there"),
-        (limits.regions, "region not allowed"),
-        (platform.rules.regions, "the region is not among the policies'"),
-    ):
-        if regions and not any(offer.serves(region) for region in regions):
-            return f"{reason} (region {offer.region})"
-    known, needed = facts.tags, [tag.strip().lower() for tag in spec.tags]
-    having = frozenset() if any(tag not in known for tag in needed) else facts.providers_with(needed)
-    if having is not None and offer.provider not in having:
-        return f"the provider is not known to have {', '.join(spec.tags)}"
-    return None
-
-
-def _above_budget(usd: float, job: ResolvedJob) -> str | None:
-    """That the workload's own budget is exceeded, of a run or of a month of a service; None where it is not."""
-    budget = None if job.workload is None else job.workload.budget_usd
-    each = usd / (job.runs_per_month or 1.0) if job.ends else usd
-    return None if budget is None or each <= budget else f"${each:,.2f} is above its budget"

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.fleet.spec import API, OWNED, RUNS, MonthSpreads
+from flopwise.fleet.spec import API, OWNED, RUNS, Quota, Volumes
 from flopwise.search.workload_file import place
 from flopwise.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
-    from flopwise.fleet.onprem import Site
     from flopwise.fleet.schedules import WeeklySchedule
-    from flopwise.fleet.spec import Fleet, Job
+    from flopwise.fleet.spec import Fleet, Job, Policies
     from flopwise.ops.types import Array
     from flopwise.search.answer import Candidate, Plan
     from flopwise.search.workload import Resolved
@@ -30,7 +29,7 @@ VOLUMES = "storage and traffic"
 """What volumes are bought as, beside machines."""
 
 
-def rented(purchase: str) -> bool:
+def is_rented(purchase: str) -> bool:
     """Whether machines bought so are a cloud's, at a price that it may change."""
     return purchase not in {OWNED, API}
 
@@ -52,19 +51,6 @@ class ProviderShare:
 
     def __str__(self) -> str:
         return f"the {100 * self.share:g} % {self.provider} share"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceQuota:
-    """At most so many instances whose provider and type fit the patterns; None: any. `number`: its place among them."""
-
-    most: int
-    provider: str | None
-    instance: str | None
-    number: int = 0
-
-    def __str__(self) -> str:
-        return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +91,7 @@ class Budget:
         return "the budget"
 
 
-Policy = ProviderShare | InstanceQuota | SpotLimit | SecondProvider | OwnMachineCount | Budget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The policies in base units; shares are fractions of the monthly cost."""
-
-    budget_per_month: float | None
-    providers: dict[str, float]
-    share_tolerance: float
-    regions: tuple[str, ...]
-    purchase: tuple[str, ...]
-    max_spot_share: float
-    quotas: tuple[InstanceQuota, ...]
-    backup_share: float
-    backup_on: bool
-    backup_hours: float
-    growth_per_month: float
-    carbon_usd_per_kg: float
-    max_price_age_days: float
-    spreads: MonthSpreads = MonthSpreads()
+Policy = ProviderShare | Quota | SpotLimit | SecondProvider | OwnMachineCount | Budget
 
 
 # Workloads
@@ -143,14 +109,7 @@ class ResolvedJob:
     interruptible: bool
     purchase: tuple[str, ...]
     growth_per_month: float
-    storage_bytes: float
-    egress_bytes: float
-    inter_zone_bytes: float
-    workstations: int
-    gpus_each: int
-    least_memory_bytes: float | None
-    most_gpus: int | None = None  # of machines to work on, together; others have it in `workload`
-    most_usd_per_hour: float | None = None  # likewise
+    volumes: Volumes
 
     @property
     def name(self) -> str:
@@ -163,6 +122,11 @@ class ResolvedJob:
         return self.schedule.hours_per_month
 
     @property
+    def runs(self) -> float:
+        """Runs a month; 1 of what does not end."""
+        return self.runs_per_month or 1.0
+
+    @property
     def ends(self) -> bool:
         """Whether it is a run that ends, rather than machines that stay."""
         return self.spec.task in RUNS
@@ -172,27 +136,10 @@ class ResolvedJob:
         """Whether it is a training run, which needs all of its machines at once."""
         return self.spec.task in {"pretrain", "finetune"}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnMachineKind:
-    """Own machines of one kind in base units, names as they were given. `where`: their place in the fleet file."""
-
-    name: str
-    gpu: str
-    gpus: int
-    count: int
-    buy_up_to: int
-    sunk: bool
-    kept: bool
-    usd: float | None
-    provider: str
-    region: str
-    tags: frozenset[str]
-    ram_bytes: float | None
-    network_bytes_per_s: float | None
-    kg_per_kwh: float | None
-    site: Site
-    where: str
+    @property
+    def splittable(self) -> bool:
+        """Whether its machines may be of several kinds: replicas, and machines to work on."""
+        return not self.trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +153,20 @@ class FileSource:
         """File and line of a key, such as fleet.yaml:12; as much of it as is known."""
         return place(self.node, self.where, path.split("."))
 
-    def located(self, error: SpecError) -> SpecError:
-        """The complaint, which starts with a path, with file and line in front."""
-        found = self.at(str(error).split(":", 1)[0])
-        error.args = (f"{found}: {error}" if found else str(error),)
+    def with_line(self, error: SpecError) -> SpecError:
+        """The error, which starts with the path of a key, with file and line in front."""
+        line = self.at(str(error).split(":", 1)[0])
+        error.args = (f"{line}: {error}" if line else str(error),)
         return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A fleet, read and resolved."""
+    """A fleet, read and resolved; `rules`: its policies with the ways to buy that hold for all."""
 
     fleet: Fleet
-    rules: Rules
+    rules: Policies
     jobs: tuple[ResolvedJob, ...]
-    machines: tuple[OwnMachineKind, ...] = ()
     source: FileSource = field(default=FileSource(), compare=False, repr=False)
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -308,7 +254,7 @@ class MonthlyOption:
         return self.provider, self.region, self.instance, self.purchase
 
     @property
-    def pooled(self) -> bool:
+    def is_pooled(self) -> bool:
         """Whether its machines are paid all month, used or not."""
         return paid_all_month(self.purchase)
 

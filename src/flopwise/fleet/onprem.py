@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.energy import DEFAULT_POWER, PowerModel
-from flopwise.errors import SpecError
-from flopwise.fleet.carbon import kwh_on
+from flopwise.cost.energy import DEFAULT_POWER, PowerModel, device_watts, facility_joules
+from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import HardwarePrice
 from flopwise.ops.types import Floats
-from flopwise.units import HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.offers import Offer
-    from flopwise.facts.price_book import HardwarePrice
+HOURLY = ("on_demand", "spot")
+JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +48,15 @@ class Site:
     power: PowerModel = DEFAULT_POWER
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            SpecError: says which figure, and what is allowed.
-        """
+        """Refuse figures out of range."""
         above = ("years", "facility_years", "gpus_per_person")
-        figures = {name: getattr(self, name) for name in self.__slots__}
-        for name, value in figures.items():
+        for name in self.__slots__:
+            value = getattr(self, name)
             if isinstance(value, int | float) and (not 0 <= value < float("inf") or (name in above and value <= 0)):
                 raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if name in above else '0 up'}")
-        for name, low, high in (
-            ("pue", 1.0, 4.0),
-            ("residual_frac", 0.0, 1.0),
-            ("maintenance_hours_per_month", 0, 700),
-        ):
+        for name, low, high in (("pue", 1, 4), ("residual_frac", 0, 1), ("maintenance_hours_per_month", 0, 700)):
             if not low <= getattr(self, name) <= high:
-                raise SpecError(f"{name}: {getattr(self, name):g} is out of range; allowed: {low:g} to {high:g}")
+                raise SpecError(f"{name}: {getattr(self, name):g} is out of range; allowed: {low} to {high}")
 
 
 COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)
@@ -129,6 +120,18 @@ class AgainstCloud:
     break_even_utilisation: float | None
     months: float | None
     price_date: str
+
+
+def kwh_on(
+    accelerator: Accelerator, num_devices: Floats, hours: Floats, busy_frac: Floats, power: PowerModel = DEFAULT_POWER
+) -> Floats:
+    """Electricity at the meter of devices that are on for `hours`, busy with compute for a share of them; broadcasts.
+
+    Source: `flopwise.cost.energy`. Assumes: as there; what is not busy idles, its host draws as always.
+    Raises: MissingFactError: the device's power limit is not known.
+    """
+    watts = device_watts(accelerator.known("tdp_w"), busy_frac, 0.0, 0.0, power)
+    return facility_joules(accelerator, num_devices, watts, hours * HOUR_S, power) / JOULES_PER_KWH
 
 
 def ownership(accelerator: Accelerator, price: HardwarePrice, site: Site | None = None) -> Ownership:
@@ -212,3 +215,79 @@ def against_clouds(
             )  # fmt: skip
             rows.append(row)
     return sorted(rows, key=lambda row: row.usd_per_gpu_hour)
+
+
+# An hour of one's own, by accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrice:
+    """One accelerator of one's own at one utilisation; USD, hours. None: the device has no such figure.
+
+    `usd_per_gpu_hour` is of an hour of work, `_low` and `_high` at the ends of what it costs to buy; `per_pflop` and
+    `per_tb_per_s` divide it by the dense bf16 rate and the memory's. `month` are the parts of a month. `against` are
+    the offers of the same accelerator that are paid by the hour, the cheapest first.
+    """
+
+    accelerator: str
+    grade: str
+    remark: str
+    unit: str
+    price_usd: float  # of one accelerator, with its share of host and network
+    usd_per_gpu_hour: float
+    usd_per_gpu_hour_low: float
+    usd_per_gpu_hour_high: float
+    per_pflop_hour: float | None
+    per_tb_per_s_hour: float | None
+    hbm_bytes: float
+    utilisation: float
+    available_hours: float
+    month: dict[str, float]
+    against: list[AgainstCloud]
+    price_date: str
+    source: str
+    confidence: str
+
+
+def hourly_prices(facts: Facts, site: Site, utilisation: float, gpu: str | None = None) -> list[OwnPrice]:
+    """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
+
+    Raises:
+        SpecError, UnknownNameError: a figure out of range; no such accelerator.
+        InfeasibleError: nobody's purchase price of it is known.
+    """
+    if not 0 < utilisation <= 1:
+        raise SpecError(f"utilisation: {utilisation:g} is out of range; allowed: above 0, up to 1")
+    names = list(dict.fromkeys(price.accelerator for price in facts.hardware_prices))
+    if gpu is not None:
+        name = facts.accelerator(gpu).name
+        if name not in names:
+            reason = f"there are prices of {', '.join(names)}; `onprem.csv` in a facts folder adds one"
+            raise InfeasibleError(f"what {name} costs to buy is not known", [reason])
+        names = [name]
+    rows = [_own_price(facts.accelerators[name], site, utilisation, facts) for name in names]
+    return sorted(rows, key=lambda row: row.usd_per_gpu_hour)
+
+
+def _own_price(device: Accelerator, site: Site, utilisation: float, facts: Facts) -> OwnPrice:
+    price = facts.hardware_price(device.name)
+    assert price is not None, "only accelerators with a price are asked about"
+
+    def month(usd: float | None) -> Ownership:
+        return ownership(device, replace(price, usd=usd or price.usd, least_usd=None, most_usd=None), site)
+
+    own = month(price.usd)
+    low, hour, high = (
+        float(month(usd).usd_per_gpu_hour(utilisation)) for usd in (price.least_usd, None, price.most_usd)
+    )
+    rate = device.peak.get("bf16")
+    month_parts = {part: getattr(own, part) for part in ("capital", "support", "room", "staff", "idle_power")}
+    return OwnPrice(
+        accelerator=device.name, grade=price.grade, remark=facts.grade(device.name).remark, unit=price.unit,
+        price_usd=own.purchase_usd, usd_per_gpu_hour=hour, usd_per_gpu_hour_low=low, usd_per_gpu_hour_high=high,
+        per_pflop_hour=None if rate is None else hour / (rate / 1e15),
+        per_tb_per_s_hour=hour / (device.hbm_bytes_per_s / 1e12), hbm_bytes=device.hbm_bytes, utilisation=utilisation,
+        available_hours=own.available_hours, month={**month_parts, "busy_power": own.busy_power * utilisation},
+        against=against_clouds(own, facts.offers, utilisation=utilisation, purchases=HOURLY),
+        price_date=price.date, source=price.source, confidence=price.confidence,
+    )  # fmt: skip

@@ -1,22 +1,24 @@
-"""What a candidate of the search is for a month: hours, machines, dollars and electricity of one `MonthlyOption`."""
+"""What a candidate of the search is for a month: hours, machines, dollars, electricity; and with more or less load."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
 
-from flopwise.fleet.carbon import carbon_kg, metered_kwh
-from flopwise.fleet.hosted import ApiOffer, monthly_tokens
-from flopwise.fleet.model import MonthlyOption
-from flopwise.fleet.own_machines import OwnOffer
+import numpy as np
+
+from flopwise.cost.energy import DEFAULT_POWER
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.fleet.hosted import api_usd
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob, Taken
+from flopwise.fleet.offers import ApiOffer, OwnOffer, monthly_tokens
+from flopwise.fleet.onprem import JOULES_PER_KWH
 from flopwise.fleet.prices import effective
-from flopwise.fleet.replica_scaling import filled_frac, machines_needed, replica_machines
+from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.model import ResolvedJob
 
 
 def monthly_option(
@@ -30,7 +32,7 @@ def monthly_option(
     """
     if isinstance(offer, ApiOffer):
         return api_option(index, job, offer, factor)
-    instances, unit, runs = candidate.num_instances, replica_machines(candidate), (job.runs_per_month or 1.0) * factor
+    instances, unit, runs = candidate.num_instances, replica_machines(candidate), job.runs * factor
     joules = candidate.energy_joules
     if job.ends:
         busy, joules = candidate.seconds / HOUR_S * runs, None if joules is None else joules * runs
@@ -41,52 +43,31 @@ def monthly_option(
         joules = None if joules is None else joules * busy / HOURS_PER_MONTH * factor
         if factor != 1.0 and job.workload is not None:
             instances = int(machines_needed(instances, filled_frac(candidate), unit, factor))
+    pue = offer.site.pue if isinstance(offer, OwnOffer) else facts.grid(offer.provider, offer.region).pue
+    kwh = metered_kwh(joules, pue)
+    option = partial(
+        MonthlyOption, workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit,
+        busy_hours=busy, kwh=kwh, kg=carbon_kg(kwh, offer, facts),
+    )  # fmt: skip
     if isinstance(offer, OwnOffer):
-        return _own_option(index, candidate, offer, instances, unit, busy, joules, facts)
+        machines, usd = offer.machines, offer.first_usd
+        notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not, and the power of work by use"]
+        if machines.count and machines.sunk:
+            notes.append(f"what {machines.count} of them cost to buy is spent and not in the bill")
+        running = offer.running_usd(None if kwh is None else kwh / instances, busy)
+        return option(
+            paid_hours=HOURS_PER_MONTH, usd_per_hour=usd / HOURS_PER_MONTH, usd_each=usd, usd_running=running,
+            own=offer.pool, notes=tuple(notes),
+        )  # fmt: skip
     price = effective(
-        offer,
-        candidate.purchase,
-        busy,
-        facts,
-        interruptible=job.interruptible,
+        offer, candidate.purchase, busy, facts, interruptible=job.interruptible,
         interruptions_per_hour=0.0 if job.trains else None,  # runs have their interruptions in them
         starts_per_month=runs if job.ends else job.schedule.starts_per_month,
-    )
-    assert price is not None, "the search takes what has a price"
-    pue = facts.grid(offer.provider, offer.region).pue
-    kwh = None if joules is None else float(metered_kwh(joules, pue))
-    return MonthlyOption(
-        workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
-        paid_hours=price.billed_hours, usd_per_hour=price.usd_per_hour_list, usd_each=price.usd_per_month, kwh=kwh,
-        kg=None if kwh is None else float(carbon_kg(kwh, offer.provider, offer.region, facts)), notes=price.notes,
     )  # fmt: skip
-
-
-def _own_option(
-    index: int,
-    candidate: Candidate,
-    offer: OwnOffer,
-    instances: int,
-    unit: int,
-    busy: float,
-    joules: float | None,
-    facts: Facts,
-) -> MonthlyOption:
-    """On own machines: they stand there all month, work adds its power."""
-    machines = offer.machines
-    notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not, and the power of work by use"]
-    if machines.count and machines.sunk:
-        notes.append(f"what {machines.count} of them cost to buy is spent and not in the bill")
-    kwh = None if joules is None else float(metered_kwh(joules, machines.site.pue))
-    kg = kwh
-    if kwh is not None:
-        own = machines.kg_per_kwh
-        kg = float(carbon_kg(kwh, offer.provider, offer.region, facts)) if own is None else kwh * own
-    return MonthlyOption(
-        workload=index, candidate=candidate, offer=offer, instances=instances, unit=unit, busy_hours=busy,
-        paid_hours=HOURS_PER_MONTH, usd_per_hour=offer.first_usd / HOURS_PER_MONTH, usd_each=offer.first_usd,
-        usd_running=offer.running_usd(None if kwh is None else kwh / instances, busy), kwh=kwh, kg=kg, own=offer.pool,
-        notes=tuple(notes),
+    assert price is not None, "the search takes what has a price"
+    return option(
+        paid_hours=price.billed_hours, usd_per_hour=price.usd_per_hour_list, usd_each=price.usd_per_month,
+        notes=price.notes,
     )  # fmt: skip
 
 
@@ -94,11 +75,11 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
     """All requests of a month, answered by an API and paid by the token."""
     tokens, price = monthly_tokens(job, factor), offer.price
     assert tokens is not None, "an API is offered for what has tokens"
-    usd = tokens.usd(price)
+    usd = float(api_usd(price, *tokens))
     candidate = Candidate(
         rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=1, gpu="",
         num_gpus=0, purchase="api", layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd, energy_joules=None,
-        meets={}, figures={"input_tokens_per_month": tokens.inputs, "output_tokens_per_month": tokens.outputs},
+        meets={}, figures={"input_tokens_per_month": tokens[0], "output_tokens_per_month": tokens[1]},
         memory_bytes=0.0, capacity_bytes=0.0, price_date=offer.price_date, price_source=offer.source,
     )  # fmt: skip
     note = (
@@ -109,3 +90,135 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
         workload=index, candidate=candidate, offer=offer, instances=1, busy_hours=job.hours_per_month,
         paid_hours=job.hours_per_month, usd_per_hour=None, usd_each=usd, notes=(note,),
     )  # fmt: skip
+
+
+def metered_kwh(joules: float | None, pue: float | None) -> float | None:
+    """Electricity at the meter of a building with this `pue`; `joules` have the search's, the usual one; None: unknown.
+
+    Source: arithmetic; data/carbon.csv has what providers publish of their buildings. Assumes: None: the usual one.
+    """
+    usual = DEFAULT_POWER.pue
+    return None if joules is None else joules / JOULES_PER_KWH * (usual if pue is None else pue) / usual
+
+
+def carbon_kg(kwh: float | None, offer: Offer, facts: Facts) -> float | None:
+    """What electricity at the meter emits where an offer stands, in kg of CO2 equivalent; None: unknown.
+
+    Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
+    Assumes: the load is spread over the year; of own machines the fleet's own figure, where it has one.
+    """
+    own = offer.machines.kg_per_kwh if isinstance(offer, OwnOffer) else None
+    return None if kwh is None else kwh * (facts.grid(offer.provider, offer.region).kg_per_kwh if own is None else own)
+
+
+# Machines of a service where more or less is asked of them, or where they do more or less than planned
+
+
+def replica_machines(candidate: Candidate) -> int:
+    """Machines that one replica takes together; 1 where a machine holds one replica or several."""
+    if "replicas" not in candidate.layout:
+        return 1
+    return max(1, -(-_replica_gpus(candidate) // _machine_gpus(candidate)))
+
+
+def filled_frac(candidate: Candidate) -> float:
+    """Share of a service's machines that its load takes; 1 where that is not known.
+
+    Replicas count as full at `PREFILL_BUSY`; devices of a machine that hold no replica are free.
+    """
+    layout, busy = candidate.layout, candidate.figures.get("busy_frac")
+    if busy is None or "replicas" not in layout:
+        return 1.0
+    full = layout["replicas"] * min(1.0, busy / PREFILL_BUSY)
+    each, inside = _replica_gpus(candidate), _machine_gpus(candidate)
+    machines = full * replica_machines(candidate) if each > inside else full / (inside // each)
+    return float(machines / candidate.num_instances)
+
+
+def _replica_gpus(candidate: Candidate) -> int:
+    return int(candidate.layout["tp"] * candidate.layout["pp"] * candidate.layout["dp"])
+
+
+def _machine_gpus(candidate: Candidate) -> int:
+    return max(1, candidate.num_gpus // candidate.num_instances)
+
+
+def machines_needed(count: int, filled: float, unit: int, times: float | Array) -> Array:
+    """Machines that `times` the load needs where `count` are planned of which it takes the share `filled`.
+
+    More load first fills what is free; less frees whole replicas. `times` may be of any shape.
+
+    Assumes: planned machines beyond what the load takes are there for latency, so less load frees them in proportion.
+    """
+    load = np.asarray(times, dtype=float)
+
+    def whole(share: Array) -> Array:
+        return np.asarray(unit * np.ceil(np.round(count * share / unit, 6)))
+
+    least = filled if float(whole(np.asarray(filled))) >= count else 1.0
+    more = np.maximum(count, whole(load * filled))
+    less = np.minimum(count, np.maximum(unit, whole(load * least)))
+    return np.where(load >= 1, more, less)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLoad:
+    """What a service asks of the machines of one row of the bill: `count`, of which it takes the share `filled`.
+
+    `time_low` and `time_high`: the 10-90 % interval of the time that a request takes of a machine, over what is
+    planned. `usd`: a month of the row. `paid`: whether the machines are paid whatever is asked of them; `missing_usd`:
+    a month of one that is then missing.
+    """
+
+    count: int
+    usd: float
+    filled: float = 1.0
+    unit: int = 1
+    time_low: float = 1.0
+    time_high: float = 1.0
+    paid: bool = False
+    missing_usd: float = 0.0
+
+    def machines(self, times: float | Array) -> Array:
+        """Machines at `times` the load; of any shape."""
+        return machines_needed(self.count, self.filled, self.unit, times)
+
+    def usd_at(self, times: float | Array) -> Array:
+        """USD a month at `times` the load; of any shape."""
+        machines = self.machines(times)
+        if not self.paid:
+            return self.usd * machines / self.count
+        return np.asarray(self.usd + np.maximum(0.0, machines - self.count) * self.missing_usd)
+
+    def interval_usd(self, times: float) -> tuple[float, float]:
+        """USD less or more than planned for `times` the load, at the ends of the interval of what machines do."""
+        planned, each = self.machines(times), self.usd / self.count
+        low = float(self.machines(times * min(1.0, self.time_low)) - planned)
+        high = float(self.machines(times * max(1.0, self.time_high)) - planned)
+        return (0.0, high * self.missing_usd) if self.paid else (low * each, high * each)
+
+
+def replica_load(taken: Taken, chosen: ChosenWorkload) -> ReplicaLoad | None:
+    """The load on machines that are taken; None where they are no service's. A backup follows what is asked alone."""
+    figures, option = chosen.figures, taken.option
+    if figures is None or chosen.job.ends:
+        return None
+    if taken.role == "backup":
+        return ReplicaLoad(count=taken.count, usd=taken.usd)
+    return ReplicaLoad(
+        count=taken.count, usd=taken.usd, filled=filled_frac(option.candidate), unit=option.unit,
+        time_low=figures.time_low, time_high=figures.time_high, paid=option.is_pooled,
+        missing_usd=_missing_usd(option, taken.count),
+    )  # fmt: skip
+
+
+def _missing_usd(option: MonthlyOption, count: int) -> float:
+    """USD a month of one machine beyond `count`: on demand for its hours, at the option's price where that is unknown.
+
+    Assumes: own machines that are there and not in these are free for it, beyond them one is bought.
+    """
+    rate = option.offer.on_demand_usd_per_hour
+    if option.own is not None:
+        (there, used), (_, bought) = option.own.tiers
+        return (used if count < there else bought) + option.usd_running
+    return option.usd_each if rate is None else rate * min(option.busy_hours, HOURS_PER_MONTH)

@@ -6,43 +6,52 @@ offer that will do is an option, one instance a machine.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import multiprocessing
+import os
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TypeVar
 
 import msgspec
 
-from flopwise.errors import SpecError
-from flopwise.fleet.hosted import api_offers
-from flopwise.fleet.model import PlannedWorkload, rented
+from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
+from flopwise.fleet.offers import OwnOffer, allowed_offers, api_offers, with_own
 from flopwise.fleet.option import api_option, monthly_option
-from flopwise.fleet.own_machines import OwnOffer, with_own
-from flopwise.fleet.regions import allowed_offers
-from flopwise.fleet.searches import Advance, Key, Search, SearchAnswer, run_searches
-from flopwise.fleet.spec import API, OWNED
+from flopwise.fleet.spec import API, OWNED, Workstations
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
-from flopwise.search.plan import check
+from flopwise.search.plan import check, plan
+from flopwise.search.workload import Resolved
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
 
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.model import MonthlyOption, Platform, ResolvedJob
-    from flopwise.search.workload import Resolved
-
+Advance = Callable[[int, int], None]
+Result = TypeVar("Result")
 KEPT = 5
 """Instance types of one provider, bought one way, that go into the allocation of a workload."""
 Tags = tuple[tuple[str, ...], tuple[str, ...]]
 """Residency and tags: workloads with the same may use the same offers."""
 Offered = tuple["Facts", dict[str, int]]
 """The facts with only the offers that a workload may use, and how many others were refused for which reason."""
-
-
-def splittable(job: ResolvedJob) -> bool:
-    """Whether a workload's machines may be of several kinds: replicas, and machines to work on."""
-    return not job.trains
+MANY = 40
+"""Searches beyond which each looks at fewer kinds of machines."""
+KINDS_IN_ALL = 1600
+"""Kinds of machines that all searches of a large fleet look at together: what keeps it under a minute."""
+LEAST_KINDS = 12
+OF_SHARE = 3
+"""Kinds of machines at least of each provider that has a share of the bill."""
+OF_ONE = 3
+"""One provider has at most so much of them (a third) where none has a share: others stand ready."""
+OF_OFFERS = ("provider", "region", "instance", "GPU with a price")
+"""Kinds of names that offers have."""
+WORTH_SHARING = 4
+"""Searches from which other processes are worth starting."""
 
 
 def planned_workloads(
@@ -55,17 +64,19 @@ def planned_workloads(
     Raises:
         SpecError, UnknownNameError: a workload names what does not exist.
     """
-    facts = with_own(facts, platform.machines)
+    facts = with_own(facts, platform.fleet.own_machines)
     _check_workloads(platform, facts)
     offered: dict[Tags, Offered] = {}
     for job in platform.jobs:
         if _tags(job) not in offered:
             offered[_tags(job)] = allowed_offers(job, platform, facts)
-    searches: dict[Key, Search] = {}
+    searches: dict[bytes, Search] = {}
     keys = [_add_searches(n, platform, offered[_tags(job)][0], searches) for n, job in enumerate(platform.jobs)]
-    answers = run_searches(searches, advance or (lambda _done, _whole: None), tuple(platform.rules.providers), times)
+    answers = run_searches(searches, advance or (lambda _done, _whole: None), tuple(platform.rules.shares), times)
     return tuple(
-        _planned(index, platform, offered[_tags(job)], [(searches[key].workload, answers[key]) for key in mine])
+        _planned_workload(
+            index, platform, offered[_tags(job)], [(searches[key].workload, answers[key]) for key in mine]
+        )
         for index, (job, mine) in enumerate(zip(platform.jobs, keys, strict=True))
     )
 
@@ -97,7 +108,7 @@ def _tags(job: ResolvedJob) -> Tags:
     return tuple(job.spec.residency), tuple(job.spec.tags)
 
 
-def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[Key, Search]) -> list[Key]:
+def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[bytes, Search]) -> list[bytes]:
     """Keys of the searches that a workload needs: over what is rented, and over each kind of own machines.
 
     Own machines are searched apart: there are only so many, and their price must not rule out what could be rented.
@@ -115,8 +126,8 @@ def _add_searches(number: int, platform: Platform, facts: Facts, searches: dict[
     for purchases, offers in parts:
         some = facts.replaced(offers=offers) if own else facts
         workload: Resolved | None = searched_workload(job, platform, purchases)
-        if workload is not None and platform.machines:
-            workload = narrowed_to_offers(workload, some, whole=not splittable(job))
+        if workload is not None and platform.fleet.own_machines:
+            workload = narrowed_to_offers(workload, some, whole=not job.splittable)
         if workload is None or not offers:
             continue
         mine = offers[0].instance if purchases == [OWNED] else ""
@@ -131,7 +142,7 @@ def window_s(job: ResolvedJob, platform: Platform) -> float:
     described = job.spec.hours is not None or job.spec.environment is not None
     described = described or job.environment in (platform.fleet.environments or {})
     hours = job.hours_per_month if described else HOURS_PER_MONTH
-    return hours / (job.runs_per_month or 1.0) * HOUR_S
+    return hours / job.runs * HOUR_S
 
 
 def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]) -> Resolved:
@@ -140,7 +151,7 @@ def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]
     workload = job.workload
     limits = workload.limits.purchase
     allowed = tuple(p for p in purchases if not limits or p == OWNED or p in limits)
-    bought = workload.nameless.limited(purchase=allowed or ("on_demand",))
+    bought = workload.nameless.with_limits(purchase=allowed or ("on_demand",))
     if not job.ends:
         return bought
     longest = window_s(job, platform)
@@ -167,15 +178,15 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
     most = min([workload.max_gpus, *own])
     if most < workload.min_gpus:
         return None
-    return replace(workload.limited(**kept), max_gpus=most)
+    return replace(workload.with_limits(**kept), max_gpus=most)
 
 
 def rented_purchases(job: ResolvedJob) -> list[str]:
     """Ways to rent: spot only what may be interrupted."""
-    return [p for p in job.purchase if rented(p) and (p != "spot" or job.interruptible)]
+    return [p for p in job.purchase if is_rented(p) and (p != "spot" or job.interruptible)]
 
 
-def _planned(
+def _planned_workload(
     index: int, platform: Platform, offered: Offered, answers: list[tuple[Resolved, SearchAnswer]]
 ) -> PlannedWorkload:
     job, (facts, refused) = platform.jobs[index], offered
@@ -257,7 +268,7 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
 
 
-def scaled(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
+def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
     """The workload with `factor` times the traffic or runs, on the same layouts.
 
     Assumes: what it sends grows with its traffic or runs; what it stores does not.
@@ -265,9 +276,9 @@ def scaled(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkloa
     job = item.job
     if factor == 1.0 or job.workload is None:
         return item
-    more = replace(job, egress_bytes=job.egress_bytes * factor, inter_zone_bytes=job.inter_zone_bytes * factor)
+    sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
     options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
-    return replace(item, job=more, options=options)
+    return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
 
 
 def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
@@ -277,12 +288,173 @@ def few_options(item: PlannedWorkload, most: int = KEPT) -> list[MonthlyOption]:
         groups[option.provider, option.purchase].append(option)
     kept: list[MonthlyOption] = []
     for group in groups.values():
-        best = group[:most]
         greenest = min((o for o in group if o.kwh is not None), key=lambda o: o.kwh or 0.0, default=None)
-        if greenest is not None and not any(greenest is option for option in best):
-            best.append(greenest)
-        kept += best
+        kept += [option for n, option in enumerate(group) if n < most or option is greenest]
     return kept
+
+
+# Many searches at once: shared between processes where there are several cores, bounded in work for large fleets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One question to `plan`: a workload over the offers that it may use."""
+
+    workload: Resolved
+    facts: Facts
+    where: str = ""  # the file, the line and the workload
+
+
+class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a search; `reasons` where the constraints leave nothing.
+
+    `num_kinds`: how many kinds of machines were searched, where there were more.
+    """
+
+    plan: Plan | None
+    reasons: tuple[str, ...] = ()
+    num_kinds: int | None = None
+
+
+def run_searches(
+    searches: Mapping[bytes, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1
+) -> dict[bytes, SearchAnswer]:
+    """The answers of all searches; `advance(done, whole)` is called as they come.
+
+    `shares`: providers that have a share of the bill. `times`: as many kinds of machines as usual in a large fleet.
+
+    Raises:
+        SpecError, UnknownNameError: a workload names what does not exist.
+    """
+    wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
+    kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
+    keys, todo = list(searches), list(searches.values())
+    encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
+    data = run_forked(lambda number: encode(_answer(todo[number], kinds, shares)), len(todo), WORTH_SHARING)
+    answers: dict[bytes, SearchAnswer] = {}
+    for done, (key, answer) in enumerate(zip(keys, data, strict=True), start=1):
+        answers[key] = msgspec.msgpack.decode(answer, type=SearchAnswer)
+        advance(done, len(keys))
+    return answers
+
+
+def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchAnswer:
+    """One search: of only `kinds` of machines first, and of all where nothing on those carries the workload."""
+    try:
+        if kinds is not None:
+            purchases = search.workload.purchase
+            some = promising(search.facts, kinds, purchases, shares)
+            answer = _search_answer(search.workload, search.facts.replaced(offers=some))
+            if answer.plan is not None and answer.plan.plans:
+                return msgspec.structs.replace(answer, num_kinds=kinds)
+        return _search_answer(search.workload, search.facts)
+    except SpecError as error:
+        raise SpecError(f"{search.where}: {error}" if search.where else str(error)) from None
+
+
+def _search_answer(workload: Resolved, facts: Facts) -> SearchAnswer:
+    """The plan over the offers of `facts`; what it constrains exists, so that a name among none of them is a reason."""
+    try:
+        return SearchAnswer(plan=plan(workload, facts, alone=False))
+    except InfeasibleError as error:
+        return SearchAnswer(plan=None, reasons=(str(error), *error.reasons))
+    except UnknownNameError as error:
+        if error.kind not in OF_OFFERS:
+            raise
+        reason = f"none of the offers that are left is of the {error.kind} {error.given}"
+        return SearchAnswer(plan=None, reasons=(reason,))
+
+
+Kind = tuple[str, str, int, float]
+"""Provider, accelerator, how many of it, and which share of each."""
+
+
+def promising(facts: Facts, kinds: int, purchases: Sequence[str], shares: Sequence[str] = ()) -> tuple[Offer, ...]:
+    """Offers of the kinds of machines (device and count) with most speed, bandwidth and memory for the money.
+
+    Money is what they cost bought in one of `purchases`. Each measure in turn gives its next best kind: of every
+    provider with one of the `shares` in turn, so that they can be held, else of whichever has not yet a third of them.
+    """
+    rated = _money_worth(facts, purchases)
+    providers = {name.lower() for name in shares}
+    named = sorted({key[0] for key in rated if key[0].lower() in providers})
+    kept: list[Kind] = []
+    for provider in named:
+        kept += _best_in_turn([k for k in rated if k[0] == provider], rated, max(OF_SHARE, kinds // len(named)))
+    if named:
+        kept += _best_in_turn([k for k in rated if k[0] not in named], rated, OF_SHARE)
+    else:
+        kept = _best_in_turn(list(rated), rated, kinds, most_of_one=-(-kinds // OF_ONE))
+    return tuple(o for o in facts.offers if _kind(o) in kept)
+
+
+def _kind(offer: Offer) -> Kind:
+    return offer.provider, offer.accelerator, offer.count, offer.accelerator_share
+
+
+def _money_worth(facts: Facts, purchases: Sequence[str]) -> dict[Kind, tuple[float, ...]]:
+    """Speed, bandwidth, memory and machines for the money of each kind that has a price."""
+    rated: dict[Kind, tuple[float, ...]] = {}
+    for offer in facts.offers:
+        usd = min((p for p in map(offer.price_usd_per_hour, purchases) if p), default=None)
+        if usd is None:
+            continue
+        device, devices = facts.accelerators[offer.accelerator], offer.count * offer.accelerator_share
+        peak = max((device.peak.get(d, 0.0) for d in ("bf16", "fp16")), default=0.0)
+        speeds = (peak, device.hbm_bytes_per_s, device.hbm_bytes if peak else 0.0)
+        own = (*(speed * devices / usd for speed in speeds), 1 / usd)
+        rated[_kind(offer)] = max(own, rated.get(_kind(offer), own))
+    return rated
+
+
+def _best_in_turn(
+    some: Sequence[Kind], rated: Mapping[Kind, tuple[float, ...]], most: int, *, most_of_one: int | None = None
+) -> list[Kind]:
+    """At most so many of `some`, the next best by each measure in turn; the limit on one provider gives way to it."""
+    order = [sorted(some, key=lambda k: -rated[k][measure]) for measure in range(4)]
+    kept: list[Kind] = []
+    for limit in (most_of_one or most, most):
+        while len(kept) < most:
+            before = len(kept)
+            for ranked in order:
+                of = Counter(k[0] for k in kept)
+                new = next((k for k in ranked if k not in kept and of[k[0]] < limit), None)
+                kept += [] if new is None or len(kept) >= most else [new]
+            if len(kept) == before:
+                break
+    return kept
+
+
+# Work shared between forked processes: facts need not be sent to them
+
+_CALLED: Callable[[int], object] | None = None
+
+
+def run_forked(call: Callable[[int], Result], count: int, least: int) -> Iterator[Result]:
+    """`call(0)` to `call(count - 1)` in order, from as many processes as there are cores; here below `least` of them.
+
+    Processes are forked only from a main thread alone on Linux. Results are sent back, so they are plain data.
+
+    Raises:
+        Whatever `call` raises.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    unsafe = threading.active_count() > 1 or sys.platform != "linux" or multiprocessing.current_process().daemon
+    if cores < 2 or unsafe or count < least:
+        yield from map(call, range(count))
+        return
+    global _CALLED  # noqa: PLW0603 - what forked processes find in place
+    _CALLED = call
+    try:
+        with multiprocessing.get_context("fork").Pool(min(cores, count)) as pool:
+            yield from pool.imap(_call, range(count))
+    finally:
+        _CALLED = None
+
+
+def _call(number: int) -> object:
+    assert _CALLED is not None
+    return _CALLED(number)
 
 
 # Machines that people work on
@@ -293,77 +465,77 @@ NEARLY = 0.93
 
 def workstation_options(index: int, job: ResolvedJob, facts: Facts) -> list[MonthlyOption]:
     """Every offer with enough accelerators of enough memory that the constraints allow, by each way to buy it."""
-    gpus = _constrained_gpus(job, facts)
     return [
         monthly_option(index, job, _workstation(job, offer, purchase, facts), offer, facts)
         for offer in _sufficient_offers(job, facts)
-        for purchase in _workstation_purchases(job)
-        if _ruling_constraint(job, offer, purchase, gpus) is None and offer.price_usd_per_hour(purchase) is not None
+        for purchase in _workstation_purchases(job, offer)
+        if _ruling_constraint(job, offer, purchase, facts) is None
     ]
 
 
-def _workstation_purchases(job: ResolvedJob) -> list[str]:
-    return [*rented_purchases(job), *(p for p in job.purchase if p == OWNED)]
-
-
-def _constrained_gpus(job: ResolvedJob, facts: Facts) -> set[str]:
-    return {facts.accelerator(name).name for name in job.spec.constraints.gpus}
+def _workstation_purchases(job: ResolvedJob, offer: Offer) -> list[str]:
+    """Ways to buy an offer that the workload may use and that have a price."""
+    purchases = [*rented_purchases(job), *(p for p in job.purchase if p == OWNED)]
+    return [p for p in purchases if offer.price_usd_per_hour(p) is not None]
 
 
 def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
     """What would do but for the constraints, else what nothing on offer has."""
-    gpus, refused = _constrained_gpus(job, facts), dict[str, int]()
+    refused = Counter[str]()
     for offer in _sufficient_offers(job, facts):
-        purchase = next((p for p in _workstation_purchases(job) if offer.price_usd_per_hour(p) is not None), None)
-        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, gpus)) is not None:
-            refused[name] = refused.get(name, 0) + 1
+        purchase = next(iter(_workstation_purchases(job, offer)), None)
+        if purchase is not None and (name := _ruling_constraint(job, offer, purchase, facts)) is not None:
+            refused[name] += 1
     if refused:
         values = {name: getattr(job.spec.constraints, name) for name in refused}
-        texts = {n: ", ".join(map(str, v)) if isinstance(v, tuple) else f"{v:g}" for n, v in values.items()}
+        texts = {n: ", ".join(v) if isinstance(v, tuple) else f"{v:g}" for n, v in values.items()}
         return [
             f"{count} offers that would do: not within constraints.{name} ({texts[name][:120]})"
             for name, count in refused.items()
         ]
-    most = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers)
-    needed = f"{job.gpus_each} accelerator{'s' if job.gpus_each > 1 else ''}"
-    machines = job.spec.machines
-    if machines is not None and machines.memory is not None:
+    most, machines = max(facts.offered_accelerator(o).hbm_bytes for o in facts.offers), _machines(job)
+    needed = f"{machines.gpus_each} accelerator{'s' if machines.gpus_each > 1 else ''}"
+    if machines.memory is not None:
         needed += f" of {format_rate(machines.memory, 'B')}"
-    if machines is not None and machines.gpus:
+    if machines.gpus:
         needed += f" ({' or '.join(machines.gpus)})"
     return [f"no machine on offer has {needed} and a known price; the largest accelerator has {format_bytes(most)}"]
 
 
+def _machines(job: ResolvedJob) -> Workstations:
+    assert job.spec.machines is not None, "only machines to work on are planned without a model"
+    return job.spec.machines
+
+
 def _sufficient_offers(job: ResolvedJob, facts: Facts) -> list[Offer]:
     """Offers whose machines are what is asked for, whatever the constraints say."""
-    assert job.spec.machines is not None
-    named = {facts.accelerator(name).name for name in job.spec.machines.gpus}
-    least = NEARLY * (job.least_memory_bytes or 0.0)
-    wide = (o for o in facts.offers if o.count >= job.gpus_each and (not named or o.accelerator in named))
+    machines = _machines(job)
+    named, least = {facts.accelerator(name).name for name in machines.gpus}, NEARLY * (machines.memory or 0.0)
+    wide = (o for o in facts.offers if o.count >= machines.gpus_each and (not named or o.accelerator in named))
     devices = ((offer, facts.offered_accelerator(offer)) for offer in wide)
     return [offer for offer, device in devices if device.kind != "cpu" and device.hbm_bytes >= least]
 
 
-def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, gpus: set[str]) -> str | None:
+def _ruling_constraint(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) -> str | None:
     """The constraint that forbids an offer, bought so, for all of the machines together; None: none does."""
-    limits, machines = job.spec.constraints, job.workstations
-    most = float("inf") if job.most_gpus is None else job.most_gpus / machines
-    name = forbidding_constraint(offer, limits, gpus, most)
+    limits, count = job.spec.constraints, _machines(job).count
+    gpus = {facts.accelerator(name).name for name in limits.gpus}
+    name = forbidding_constraint(offer, limits, gpus, inf if limits.max_gpus is None else limits.max_gpus / count)
     if name is not None or purchase == OWNED:
         return name
     if limits.purchase and purchase not in limits.purchase:
         return "purchase"
-    usd, most_usd = (offer.price_usd_per_hour(purchase) or 0.0) * machines, job.most_usd_per_hour
+    usd, most_usd = (offer.price_usd_per_hour(purchase) or 0.0) * count, limits.max_usd_per_hour
     return "max_usd_per_hour" if most_usd is not None and usd > most_usd else None
 
 
 def _workstation(job: ResolvedJob, offer: Offer, purchase: str, facts: Facts) -> Candidate:
-    rate, count = offer.price_usd_per_hour(purchase) or 0.0, job.workstations
+    count = _machines(job).count
+    rate = (offer.price_usd_per_hour(purchase) or 0.0) * count
     return Candidate(
         rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=count,
         gpu=offer.accelerator, num_gpus=count * offer.count, purchase=purchase, layout={}, seconds=0.0,
-        usd_per_hour=rate * count, cost_usd=rate * count * job.hours_per_month, energy_joules=None, meets={},
-        figures={}, memory_bytes=job.least_memory_bytes or 0.0,
-        capacity_bytes=float(facts.offered_accelerator(offer).hbm_bytes),
+        usd_per_hour=rate, cost_usd=rate * job.hours_per_month, energy_joules=None, meets={}, figures={},
+        memory_bytes=_machines(job).memory or 0.0, capacity_bytes=float(facts.offered_accelerator(offer).hbm_bytes),
         price_date=offer.price_date, price_source=offer.source,
     )  # fmt: skip

@@ -1,30 +1,21 @@
-"""Fleet files: read safely, refused with the line of what is wrong, every quantity in base units."""
+"""Fleet files: read safely, refused with the line of what is wrong, names looked up, every quantity in base units."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.fleet.model import FileSource, InstanceQuota, Platform, ResolvedJob, Rules
-from flopwise.fleet.own_machines import own_machine_kinds
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import known_region, region_names
+from flopwise.fleet import spec
+from flopwise.fleet.model import FileSource, Platform, ResolvedJob
+from flopwise.fleet.offers import OwnOffer, site, with_own
 from flopwise.fleet.schedules import schedule
-from flopwise.fleet.spec import (
-    API,
-    FLEET_FILE,
-    HOSTABLE,
-    INTERRUPTIBLE,
-    MOST_KINDS,
-    MOST_WORKLOADS,
-    OWNED,
-    PURCHASES,
-    RUNS,
-    Fleet,
-    Job,
-    Workstations,
-)  # fmt: skip
+from flopwise.fleet.spec import API, HOSTABLE, OWNED, RUNS, Fleet, Job, Policies
 from flopwise.options import kind_of
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
@@ -41,7 +32,7 @@ FOR_DEVELOPERS = (
 
 
 def load_fleet(path: Path | str) -> Platform:
-    """Read, validate and resolve a fleet file (YAML, or JSON).
+    """The platform of a fleet file (YAML, or JSON), validated, in base units.
 
     Raises:
         SpecError: with file and line, what was given and what is allowed.
@@ -50,59 +41,62 @@ def load_fleet(path: Path | str) -> Platform:
 
 
 def parse_fleet(text: str, where: str = "fleet") -> Platform:
-    """Validate and resolve the text of a fleet; `where` names it in messages.
-
-    Raises:
-        SpecError: as `load_fleet`.
-    """
+    """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)
     if not isinstance(data, dict):
         raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}")
-    return _read(data, node, where)
+    return fleet_from(data, where, node)
 
 
-def fleet_from(data: dict[str, Any], where: str = "fleet") -> Platform:
-    """Validate and resolve a fleet given as plain data.
-
-    Raises:
-        SpecError: as `load_fleet`, without a line.
-    """
-    return _read(data, None, where)
-
-
-def _read(data: dict[str, Any], node: Any, where: str) -> Platform:
+def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> Platform:
+    """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
     source = FileSource(where, node)
     try:
-        return replace(resolved(FLEET_FILE.read(data)[0]), source=source, written=FLEET_FILE.written(data))
+        platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
-        raise source.located(error) from None
+        raise source.with_line(error) from None
+    return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
 
 
-def resolved(fleet: Fleet) -> Platform:
+def _platform(fleet: Fleet) -> Platform:
     """The fleet in base units.
 
     Raises:
         SpecError: starts with the path of what is wrong.
     """
-    if not 1 <= len(fleet.workloads) <= MOST_WORKLOADS:
-        raise SpecError(f"workloads: {len(fleet.workloads):,} of them; allowed: 1 to {MOST_WORKLOADS:,}")
-    if len(fleet.own_machines) > MOST_KINDS:
-        raise SpecError(f"own_machines: {len(fleet.own_machines):,} kinds; allowed: up to {MOST_KINDS}")
+    if not 1 <= len(fleet.workloads) <= spec.MOST_WORKLOADS:
+        raise SpecError(f"workloads: {len(fleet.workloads):,} of them; allowed: 1 to {spec.MOST_WORKLOADS:,}")
+    if len(fleet.own_machines) > spec.MOST_KINDS:
+        raise SpecError(f"own_machines: {len(fleet.own_machines):,} kinds; allowed: up to {spec.MOST_KINDS}")
     rules = _rules(fleet)
-    names = dict[str, int]()
-    for number, job in enumerate(fleet.workloads):
-        if job.name in names:
-            raise SpecError(f"workloads.{number}.name: {job.name[:60]!r} is used twice; each workload needs its own")
-        names[job.name] = number
-    growth = [_growth(fleet, rules, names, n) for n in range(len(fleet.workloads))]
+    numbers = _unique_names(fleet.workloads, "workloads", "workload")
+    growth = [_growth(fleet, numbers, n) for n in range(len(fleet.workloads))]
     jobs = tuple(_resolved_job(fleet, rules, n, growth[n]) for n in range(len(fleet.workloads)))
-    return Platform(fleet=fleet, rules=rules, jobs=jobs, machines=own_machine_kinds(fleet.own_machines))
+    _unique_names(fleet.own_machines, "own_machines", "kind of machine")
+    for number, entry in enumerate(fleet.own_machines):
+        where = f"own_machines.{number}"
+        if not entry.count + entry.buy_up_to:
+            raise SpecError(f"{where}: none is there and none may be bought; give `count`, `buy_up_to` or both")
+        if entry.region.lower() == "any" or set(entry.region) & set("*?[/"):
+            raise SpecError(f"{where}.region: {entry.region[:60]!r} is no place; own machines stand in one: eu-cellar")
+        site(entry.site, f"{where}.site")
+    return Platform(fleet=fleet, rules=rules, jobs=jobs)
 
 
-def _growth(fleet: Fleet, rules: Rules, names: dict[str, int], number: int) -> float:
-    """Of workload `number` a month: its own, the fleet's, or that of the one it follows."""
+def _unique_names(entries: Sequence[Job | spec.OwnMachines], path: str, what: str) -> dict[str, int]:
+    """The number of each entry by its name; SpecError for a name that is used twice."""
+    numbers = dict[str, int]()
+    for number, entry in enumerate(entries):
+        if entry.name in numbers:
+            raise SpecError(f"{path}.{number}.name: {entry.name[:60]!r} is used twice; each {what} needs its own")
+        numbers[entry.name] = number
+    return numbers
+
+
+def _growth(fleet: Fleet, names: Mapping[str, int], number: int) -> float:
+    """Growth of a workload a month: its own, the fleet's, or that of the one it follows."""
     chain, at = dict[int, None](), number
     while (followed := fleet.workloads[at].grows_with) is not None:
         where = f"workloads.{at}.grows_with"
@@ -112,43 +106,29 @@ def _growth(fleet: Fleet, rules: Rules, names: dict[str, int], number: int) -> f
             raise SpecError(f"{where}: growth_per_month says it already; leave out one of them")
         chain[at], at = None, names[followed]
         if at in chain:
-            raise SpecError(
-                f"{where}: growth in a circle: {_circle(fleet, list(chain), at)}; one needs growth_per_month"
-            )
+            circle = [fleet.workloads[n].name[:60] for n in (*list(chain)[list(chain).index(at) :], at)]
+            shown = circle if len(circle) <= MOST_SHOWN else [*circle[:MOST_SHOWN], "...", circle[-1]]
+            raise SpecError(f"{where}: growth in a circle: {' -> '.join(shown)}; one needs growth_per_month")
     own = fleet.workloads[at].growth_per_month
-    return rules.growth_per_month if own is None else own
+    return fleet.policies.growth_per_month if own is None else own
 
 
-def _circle(fleet: Fleet, chain: list[int], start: int) -> str:
-    """The names of a circle, from where it starts back to there; of a long one the first and the last."""
-    names = [fleet.workloads[n].name[:60] for n in (*chain[chain.index(start) :], start)]
-    return " -> ".join(names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "...", names[-1]])
-
-
-def _rules(fleet: Fleet) -> Rules:
+def _rules(fleet: Fleet) -> Policies:
+    """The policies with the ways to buy that hold for all workloads."""
     policies = fleet.policies
-    ways: list[str] = [*(policies.purchase or ("on_demand",))]
-    _check_provider_shares(fleet)
-    if OWNED in ways and not fleet.own_machines:
+    purchases = [*(policies.purchase or ("on_demand",))]
+    _check_provider_shares(policies)
+    if OWNED in purchases and not fleet.own_machines:
         raise SpecError(f"policies.purchase: {OWNED} needs machines; say which under `own_machines`")
-    ways += [OWNED] if fleet.own_machines and OWNED not in ways else []
-    quotas = []
+    purchases += [OWNED] if fleet.own_machines and OWNED not in purchases else []
     for number, quota in enumerate(policies.quotas):
         if quota.provider is None and quota.instance is None:
             raise SpecError(f"policies.quotas.{number}: a quota is of a provider, an instance type, or both")
-        quotas.append(InstanceQuota(most=quota.most, provider=quota.provider, instance=quota.instance, number=number))
-    return Rules(
-        budget_per_month=policies.budget_per_month, providers=dict(policies.providers or {}),
-        share_tolerance=policies.share_tolerance, regions=policies.regions, purchase=tuple(ways),
-        max_spot_share=policies.max_spot_share, quotas=tuple(quotas), backup_share=policies.backup.share,
-        backup_on=policies.backup.on, backup_hours=policies.backup.hours, growth_per_month=policies.growth_per_month,
-        carbon_usd_per_kg=policies.carbon_usd_per_kg, max_price_age_days=policies.max_price_age_days,
-        spreads=policies.scenarios,
-    )  # fmt: skip
+    return replace(policies, purchase=tuple(purchases))
 
 
-def _check_provider_shares(fleet: Fleet) -> None:
-    shares, tolerance = fleet.policies.providers or {}, fleet.policies.share_tolerance
+def _check_provider_shares(policies: Policies) -> None:
+    shares, tolerance = policies.shares, policies.share_tolerance
     for name in shares:
         if (twin := next(other for other in shares if other.lower() == name.lower())) != name:
             raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
@@ -160,27 +140,24 @@ def _check_provider_shares(fleet: Fleet) -> None:
         )
 
 
-def _resolved_job(fleet: Fleet, rules: Rules, number: int, growth: float) -> ResolvedJob:
+def _resolved_job(fleet: Fleet, rules: Policies, number: int, growth: float) -> ResolvedJob:
     job, where = fleet.workloads[number], f"workloads.{number}"
     environment = job.environment or ("training" if job.task in {"pretrain", "finetune"} else "production")
     hours = job.hours or (fleet.environments or {}).get(environment)
     named = f"{where}.hours" if job.hours is not None else f"environments.{environment}"
-    workload, machines, limits = _workload(job, where), job.machines or Workstations(), job.constraints
+    workload = _workload(job, where)
     if job.task not in RUNS and job.runs_per_month is not None:
         raise SpecError(f"{where}.runs_per_month: a {job.task} workload does not end; leave it out")
     return ResolvedJob(
         spec=job, workload=workload, environment=environment,
         schedule=schedule(hours, environment, named if hours is not None else f"{where}.environment"),
         runs_per_month=(job.runs_per_month or 1.0) if job.task in RUNS else None,
-        interruptible=job.task in INTERRUPTIBLE if job.interruptible is None else job.interruptible,
-        purchase=_purchases(job, rules, where), growth_per_month=growth, storage_bytes=job.volumes.storage,
-        egress_bytes=job.volumes.egress, inter_zone_bytes=job.volumes.inter_zone,
-        workstations=0 if job.machines is None else machines.count, gpus_each=machines.gpus_each,
-        least_memory_bytes=machines.memory, most_gpus=limits.max_gpus, most_usd_per_hour=limits.max_usd_per_hour,
+        interruptible=job.task in spec.INTERRUPTIBLE if job.interruptible is None else job.interruptible,
+        purchase=_purchases(job, rules, where), growth_per_month=growth, volumes=job.volumes,
     )  # fmt: skip
 
 
-def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:
+def _purchases(job: Job, rules: Policies, where: str) -> tuple[str, ...]:
     """Ways to buy: its own among the fleet's, in the usual order. To rent nothing needs no leave of the policies."""
     purchases: set[str] = set(job.purchase or rules.purchase)
     if job.purchase and OWNED in purchases and OWNED not in rules.purchase:
@@ -195,7 +172,7 @@ def _purchases(job: Job, rules: Rules, where: str) -> tuple[str, ...]:
             f"{where}.purchase: {', '.join(beyond)} is not among the fleet's; policies.purchase allows "
             f"{', '.join(rules.purchase)}"
         )
-    return tuple(p for p in PURCHASES if p in purchases)
+    return tuple(p for p in spec.PURCHASES if p in purchases)
 
 
 def _workload(job: Job, where: str) -> Resolved | None:
@@ -207,9 +184,11 @@ def _workload(job: Job, where: str) -> Resolved | None:
             )
         if job.machines is None:
             raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
-        stray = next((key for key in _keys(job.planned) if key not in FOR_DEVELOPERS), None)
-        if stray is not None:
-            raise SpecError(f"{where}.{stray}: has no meaning for a develop workload; leave it out")
+        written = WORKLOAD_FILE.without_defaults(job.planned)
+        limits = written.pop("constraints", {})
+        for key in [*written, *(f"constraints.{key}" for key in limits)]:
+            if key not in FOR_DEVELOPERS:
+                raise SpecError(f"{where}.{key}: has no meaning for a develop workload; leave it out")
         return None
     if job.machines is not None:
         raise SpecError(f"{where}.machines: only a develop workload names machines; constraints say what may be used")
@@ -218,8 +197,142 @@ def _workload(job: Job, where: str) -> Resolved | None:
     return resolve(job.workload, f"{where}.")
 
 
-def _keys(planned: Mapping[str, Any]) -> list[str]:
-    """The keys of a workload: sections, and the keys within its constraints."""
-    written = WORKLOAD_FILE.written(planned)
-    limits = written.pop("constraints", {})
-    return [*written, *(f"constraints.{key}" for key in limits)]
+# Names that the facts have to know: a misspelt one is an error with its line, not an empty answer
+
+
+def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
+    """The platform and the facts with its own machines, once all names that the fleet uses are known.
+
+    Providers of shares and quotas are written as the offers, or the APIs, have them: what they are compared with from
+    here on has that spelling; all other names are compared blind to case.
+
+    Raises:
+        SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
+    """
+    hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
+    try:
+        facts = with_own(facts, platform.fleet.own_machines)
+        known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
+        known.check_policies()
+        for number, job in enumerate(platform.jobs):
+            known.check_job(job, f"workloads.{number}")
+    except SpecError as error:
+        raise platform.source.with_line(error) from None
+    spelling = {name.lower(): name for name in [*(p.provider for p in hosted), *(o.provider for o in facts.offers)]}
+    rules = platform.rules
+    shares = {spelling.get(name.lower(), name): share for name, share in rules.shares.items()}
+    quotas = tuple(
+        replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in rules.quotas
+    )
+    return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
+
+
+@dataclass(slots=True)
+class _KnownNames:
+    """What is known, and what of it was looked up already: a thousand workloads name the same few things.
+
+    `apis`: providers of hosted models, in small letters; none where no workload may be answered by one.
+    """
+
+    platform: Platform
+    facts: Facts
+    apis: frozenset[str]
+    providers: tuple[str, ...] = ()
+    instances: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    seen: set[tuple[str, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Gather the names once."""
+        offers = self.facts.offers
+        self.providers = tuple(dict.fromkeys(o.provider for o in offers))
+        self.instances = tuple(dict.fromkeys(o.instance for o in offers))
+        self.regions = region_names(offers)
+        if self.apis:
+            parts = (part for p in self.facts.hosted_prices for part in (p.regions or "any").lower().split("/"))
+            self.regions = tuple(dict.fromkeys([*self.regions, *(part for part in parts if part != "any")]))
+
+    def look_up(self, kind: str, find: Callable[[str], object]) -> Callable[[str, str], None]:
+        """A check that looks up each name of a kind once; a complaint starts with the path of the key."""
+
+        def check(path: str, name: str) -> None:
+            if (kind, name) not in self.seen:
+                try:
+                    find(name)
+                except SpecError as error:
+                    raise _with_path(path, error) from None
+                self.seen.add((kind, name))
+
+        return check
+
+    def check_policies(self) -> None:
+        """Providers, regions and quotas of the whole fleet."""
+        rules = self.platform.rules
+        for name in rules.shares:
+            self.check_provider(f"policies.providers.{name}", name, self.apis)
+        for number, name in enumerate(rules.regions):
+            self.check_region(f"policies.regions.{number}", name)
+        for name, share in rules.shares.items():
+            if share > rules.share_tolerance and rules.regions and name.lower() not in self.apis:
+                self._check_share_region(name, share)
+        for number, quota in enumerate(rules.quotas):
+            for kind, pattern, names in (
+                ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
+            ):  # fmt: skip
+                if pattern is not None and not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
+                    raise _with_path(f"policies.quotas.{number}.{kind}", UnknownNameError(kind, pattern, names))
+
+    def _check_share_region(self, provider: str, share: float) -> None:
+        """A share needs a region that the policies allow; where own machines stand is the fleet's choice."""
+        mine = self.facts.offers_for(provider=provider)
+        if any(isinstance(o, OwnOffer) or o.serves(r) for o in mine for r in self.platform.rules.regions):
+            return
+        raise SpecError(
+            f"policies.providers.{provider}: {100 * share:g} % of the bill cannot be in {provider}, which has none of "
+            f"the allowed regions; policies.regions needs one of {', '.join(dict.fromkeys(o.region for o in mine))}"
+        )
+
+    def check_job(self, job: ResolvedJob, path: str) -> None:
+        """Everything that one workload names."""
+        limits, spec, facts = job.spec.constraints, job.spec, self.facts
+        apis = self.apis if API in job.purchase else frozenset[str]()
+        instance = self.look_up("instance", lambda name: facts.offers_for(instance=name))
+        accelerator = self.look_up("accelerator", facts.accelerator)
+        checks: tuple[tuple[str, Sequence[str], Callable[[str, str], object]], ...] = (
+            ("residency", spec.residency, self.check_region),
+            ("constraints.regions", limits.regions, self.check_region),
+            ("constraints.providers", limits.providers, lambda at, name: self.check_provider(at, name, apis)),
+            ("constraints.instances", limits.instances, instance),
+            ("constraints.gpus", limits.gpus, accelerator),
+            ("machines.gpus", spec.machines.gpus if spec.machines else (), accelerator),
+            ("tags", spec.tags, self.look_up("tag", self.check_tag)),
+        )
+        for key, names, check in checks:
+            for number, name in enumerate(names):
+                check(f"{path}.{key}.{number}", name)
+        if spec.model is not None:
+            self.look_up("model", facts.model)(f"{path}.model", spec.model)
+
+    def check_provider(self, path: str, name: str, apis: frozenset[str]) -> None:
+        """One that offers machines, or is an API."""
+        if name.lower() not in apis:
+            self.look_up("provider", lambda provider: self.facts.offers_for(provider=provider))(path, name)
+
+    def check_region(self, path: str, name: str) -> None:
+        """One that the catalog names, or a pattern of some."""
+        if not known_region(name, self.regions):
+            raise _with_path(path, UnknownNameError("region", name, self.regions))
+
+    def check_tag(self, name: str) -> None:
+        """One that a provider, or a machine of one's own, has."""
+        own = {tag for o in self.facts.offers if isinstance(o, OwnOffer) for tag in o.tags}
+        known = {*self.facts.tags, *own}
+        if name.strip().lower() not in known:
+            hint = "`compliance.csv` in a facts folder, or `tags` of own machines, add tags"
+            raise UnknownNameError("tag", name, known, hint)
+
+
+def _with_path(path: str, error: SpecError) -> SpecError:
+    """The error with the path of the key in front."""
+    error.args = (f"{path}: {error}",)
+    return error

@@ -1,22 +1,178 @@
-"""One result for each workload: what it is, what it takes, its best machines, why not cheaper ones, and its plan."""
+"""The machines of each workload: what they are expected to do, one result for the assessment, and the plan."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from flopwise.cost.intervals import ErrorBand
+from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import WorkloadResult
+from flopwise.fleet.model import (
+    Allocation,
+    ChosenWorkload,
+    ExpectedFigures,
+    MonthlyOption,
+    PlannedWorkload,
+    Taken,
+)
+from flopwise.fleet.planned import run_forked
+from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
+from flopwise.ops.cache import kv_bytes_per_token
+from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
+from flopwise.search.answer import Candidate, Plan
+from flopwise.search.deployments import answers_in_one_pass
+from flopwise.search.serving_option import candidate_job as serving_job
+from flopwise.search.training_option import candidate_job as training_job
+from flopwise.search.workload import Resolved
+from flopwise.serving.estimate import estimate as serving_estimate
+from flopwise.serving.job import serving_band
+from flopwise.training.estimate import estimate as training_estimate
+from flopwise.training.memory import memory_band
 from flopwise.units import format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+WORTH_SHARING = 40
+"""Estimates from which other processes are worth starting."""
+BOUNDS = {
+    "compute": "compute-bound: matrix products",
+    "memory": "memory-bound: bandwidth of the device",
+    "communication": "bound by communication between devices",
+    "host": "bound by the host: kernel launches",
+    "bubble": "bound by the pipeline's bubble",
+}
 
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.model import ChosenWorkload, MonthlyOption, PlannedWorkload
-    from flopwise.search.answer import Candidate, Plan
+
+def chosen_workloads(made: AllocationProblem, allocation: Allocation, facts: Facts) -> list[ChosenWorkload]:
+    """Each workload with its machines and the figures of those that carry most of it, estimated in full."""
+    parts: list[list[Taken]] = [[] for _ in made.items]
+    for taken in allocation.taken:
+        if taken.role == "primary":
+            parts[taken.option.workload].append(taken)
+    mains = [max(own, key=lambda taken: taken.count * taken.option.usd_each) for own in parts]
+    keys = [(id(item.plan), id(main.option.candidate)) for item, main in zip(made.items, mains, strict=True)]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    todo = list(first.values())
+    estimates = run_forked(
+        lambda n: _expected_figures(made.items[todo[n]], mains[todo[n]].option, facts), len(todo), WORTH_SHARING
+    )
+    known = dict(zip(first, estimates, strict=True))
+    return [
+        ChosenWorkload(planned=item, main=main, figures=known[key], parts=tuple(own))
+        for item, main, key, own in zip(made.items, mains, keys, parts, strict=True)
+    ]
+
+
+def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts) -> ExpectedFigures | None:
+    """The estimate of the option that was chosen; None for machines to work on, and for an API's."""
+    if item.workload is None or option.purchase == API:
+        return None
+    model = facts.model(item.workload.model)
+    if item.job.trains:
+        return _training_figures(item.workload, option, facts, model)
+    return _serving_figures(item.workload, option, facts, model, ends=item.job.ends)
+
+
+def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, model: Model) -> ExpectedFigures:
+    """Figures of a run. Its intensity is FLOP of forward and backward over thrice the bytes of the forward pass."""
+    estimate = training_estimate(training_job(workload, model, facts, option.offer, option.candidate))
+    candidate, band, gpus = option.candidate, estimate.band, estimate.num_gpus
+    memory = memory_band(estimate.job.recipe, facts.calibration)
+    batch, seq = int(estimate.job.layout.micro_batch), int(estimate.job.recipe.seq_len)
+    flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
+    figures = {
+        "run_s": _run_s(candidate, band),
+        "tokens_per_s": _ends(estimate.tokens_per_s, estimate.low * gpus, estimate.high * gpus),
+        "mfu_frac": estimate.mfu_frac,
+        "step_s": estimate.step_s,
+    }
+    return ExpectedFigures(
+        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * candidate.num_gpus,
+        memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
+        memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
+        intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
+        pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
+        breakdown=dict(estimate.breakdown),
+    )  # fmt: skip
+
+
+def _serving_figures(
+    workload: Resolved, option: MonthlyOption, facts: Facts, model: Model, *, ends: bool
+) -> ExpectedFigures:
+    """Figures of a service, or of a batch that `ends`."""
+    candidate = option.candidate
+    job = serving_job(workload, model, facts, option.offer, candidate)
+    one_pass = answers_in_one_pass(model, workload)
+    bands = {name: serving_band(job, name) for name in ("ttft", "throughput", *(() if one_pass else ("tpot",)))}
+    try:
+        estimate = serving_estimate(job)
+        pattern, breakdown = _pattern(estimate.bound), dict(estimate.breakdown)
+        weights = float(estimate.memory.items["weights"]) * estimate.num_gpus
+    except FlopwiseError:
+        pattern, breakdown, weights = "not estimated alone", {}, candidate.memory_bytes
+    through, known = bands["throughput"], candidate.figures
+    figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
+    for name in ("ttft", "tpot"):
+        value = known.get(f"{name}_s")
+        if value is not None and name in bands:
+            figures[f"{name}_s"] = _with_band(value, bands[name])
+    figures["latency_s"] = _with_band(float(known["e2e_s"] or 0.0), bands["ttft" if one_pass else "tpot"])
+    targets = (workload.latency, workload.ttft, workload.tpot)
+    figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
+    tokens = known.get("output_tokens_per_s")
+    if tokens is not None:
+        figures["output_tokens_per_s"] = _with_band(tokens, through)
+    if ends:
+        figures["run_s"] = _run_s(candidate, through)
+    batch = 0.0 if one_pass else float(candidate.layout["max_batch"])
+    return ExpectedFigures(
+        parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
+        memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
+        memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes),
+        intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
+        time_high=1 / through.low, figures=figures, breakdown=breakdown,
+    )  # fmt: skip
+
+
+def _serving_intensity(workload: Resolved, model: Model, weights: float, batch: float) -> float:
+    """FLOP of a request over the bytes it has the devices read: weights shared with its batch, its own cache.
+
+    `batch`: 0 where requests are answered in one pass.
+    """
+    inputs, outputs = workload.input_tokens, workload.output_tokens
+    flops = float(causal_forward_flops(model, 1, inputs))
+    moved = sum(float(o.bytes) for o in operations(model, 1, inputs))
+    if batch:
+        each = float(kv_bytes_per_token(model, 2.0))
+        flops *= 1 + outputs / inputs
+        moved += outputs * (weights / batch + each * (inputs + outputs / 2))
+    return flops / moved
+
+
+def _pattern(bound: str) -> str:
+    first = bound.split(maxsplit=1)[0].strip(",;:").lower() if bound else ""
+    return BOUNDS.get(first, bound)
+
+
+def _run_s(candidate: Candidate, band: ErrorBand) -> dict[str, float]:
+    return _ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
+
+
+def _with_band(value: float, band: ErrorBand) -> dict[str, float]:
+    low, high = band.interval(value)
+    return _ends(value, float(low), float(high))
+
+
+def _ends(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+# The result of each workload
 
 SIZES = ((1e9, "small"), (20e9, "medium"), (float("inf"), "large"))
 """Categories of models by parameters."""
@@ -30,15 +186,29 @@ def size_of(parameters: int) -> str:
 
 def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
     """The result of one workload."""
-    job, option, figures = chosen.job, chosen.option, chosen.figures
+    job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
+    candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
+    if figures is not None:
+        count, pattern = figures.parameters, figures.pattern
+    elif workload is not None:
+        count, pattern = int(parameters(facts.model(workload.model))), "answered by an API"
     energy, carbon = _electricity(chosen)
-    size, pattern, count = _kind(chosen, facts)
-    memory = option.candidate.memory_bytes * max(1, job.gpus_each) if figures is None else figures.memory_bytes
+    each = 1 if job.spec.machines is None else job.spec.machines.gpus_each
+    memory = figures.memory_bytes if figures is not None else candidate.memory_bytes * each
+    best = {
+        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
+        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
+        "purchase": option.purchase, "layout": candidate.layout,
+        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
+        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+    }  # fmt: skip
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
-        size=size, memory_bytes=None if option.purchase == API else memory or None,
+        size=size if count is None else size_of(count),
+        memory_bytes=None if option.purchase == API else memory or None,
         intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
-        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=_best(chosen),
+        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
     )  # fmt: skip
@@ -58,19 +228,8 @@ def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
         if workload.deadline_s is not None:
             targets["run_s"] = {"value": workload.deadline_s}
     elif rate is not None:
-        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.arriving.peak}
+        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.peak}
     return targets
-
-
-def _kind(chosen: ChosenWorkload, facts: Facts) -> tuple[str, str, int | None]:
-    """(size, what bounds it, parameters) of a workload."""
-    figures, workload = chosen.figures, chosen.planned.workload
-    if figures is not None:
-        return size_of(figures.parameters), figures.pattern, figures.parameters
-    if workload is None:
-        return "machines", "machines to work on", None
-    count = int(parameters(facts.model(workload.model)))
-    return size_of(count), "answered by an API", count
 
 
 def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
@@ -84,26 +243,19 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
     return kwh, kg
 
 
-def _best(chosen: ChosenWorkload) -> dict[str, Any]:
-    option, candidate, figures = chosen.option, chosen.option.candidate, chosen.figures
-    return {
-        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
-        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
-        "purchase": option.purchase, "layout": candidate.layout,
-        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
-        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
-        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
-    }  # fmt: skip
-
-
 def why_not_cheaper(chosen: ChosenWorkload) -> str:
     """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
+        obstacle = "policies of the fleet (shares, quotas, backup ...) stand against it"
+        if option.purchase == OWNED:
+            obstacle = "own machines are paid all month, and others use them, too"
+        elif first.purchase == OWNED:
+            obstacle = "there are only so many of them, and other workloads or policies of the fleet come first"
         reasons.append(
             f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost ${first.usd:,.0f} a "
-            f"month instead of ${option.usd:,.0f}: {_obstacle(first, option)}"
+            f"month instead of ${option.usd:,.0f}: {obstacle}"
         )
     misses = [] if chosen.planned.plan is None else chosen.planned.plan.misses
     reasons += [
@@ -111,15 +263,6 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         for near in misses[: 2 - len(reasons)]
     ]
     return "; ".join(reasons) or "it is the cheapest on offer that does the work"
-
-
-def _obstacle(cheaper: MonthlyOption, option: MonthlyOption) -> str:
-    """What stands against a cheaper option."""
-    if option.purchase == OWNED:
-        return "own machines are paid all month, and others use them, too"
-    if cheaper.purchase == OWNED:
-        return "there are only so many of them, and other workloads or policies of the fleet come first"
-    return "policies of the fleet (shares, quotas, backup ...) stand against it"
 
 
 BOUGHT = {
@@ -163,10 +306,10 @@ KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
 def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
     """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
     most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
-    return {c.name: _shortened(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
+    return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
 
 
-def _shortened(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
+def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
 
     Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.

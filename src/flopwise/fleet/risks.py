@@ -1,23 +1,20 @@
-"""What may go wrong, each scored from 0 to 1 by a margin that was computed."""
+"""What may go wrong, each scored from 0 to 1 by a margin that was computed; and what to watch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
-from flopwise.fleet.allocation_program import covers
-from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
-from flopwise.fleet.schedules import most_at_once, slots
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assessment import Alert, Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
+from flopwise.fleet.bill import SolvedFleet, spot_interruptions
+from flopwise.fleet.model import ChosenWorkload, ResolvedJob, paid_all_month
+from flopwise.fleet.schedules import ALL_DAYS, DAY_NAMES, DAYS_PER_MONTH, WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.bill import SolvedFleet
-    from flopwise.fleet.model import ChosenWorkload
-    from flopwise.fleet.schedules import WeeklySchedule
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_count, format_seconds
 
 MONTHS_PER_YEAR = 12
 BACKED = 0.2
@@ -26,18 +23,20 @@ LEAST = 0.02
 """Risks that score less are left out."""
 UNKNOWN = 0.5
 """Score of a risk whose rate nobody published."""
-TARGETS = {"ttft": "latency", "tpot": "latency", "latency": "latency", "deadline": "availability"}
+LATENCY = ("latency", "load-test before launch; one more replica")
+TARGETS = {
+    "memory": ("memory", "a smaller micro-batch, more recompute, or the next larger device"), "ttft": LATENCY,
+    "tpot": LATENCY, "latency": LATENCY, "deadline": ("availability", "start earlier, or take more machines"),
+}  # fmt: skip
+"""Kind of the risk that a target is missed, and what helps."""
 LIMITING = ("providers", "regions", "instances", "gpus", "purchase", "max_gpus", "max_usd_per_hour")
 """Constraints that may leave a workload one provider only."""
 
 
 def risks(
-    fleet: SolvedFleet,
-    questions: Sequence[WhatIf],
-    drawn: Scenarios | None,
-    ages: dict[str, float],
+    fleet: SolvedFleet, questions: Sequence[WhatIf], drawn: Scenarios | None, ages: dict[str, float],
     months: Sequence[Month] = (),
-) -> list[Risk]:
+) -> list[Risk]:  # fmt: skip
     """The register, worst first. `ages`: days since the price of each row's date; `months`: the bill to come."""
     rules, register = fleet.platform.rules, list[Risk]()
     backed = {row.workload for row in fleet.rows if row.role == "backup"}
@@ -46,8 +45,7 @@ def risks(
         register += _machine_failure(chosen, chosen.name in backed)
     register += _quotas(fleet)
     for row in fleet.rows:
-        register += _interruptions(row, fleet.facts)
-    register += _hosted(fleet.rows)
+        register += _spot_and_api_risks(row, fleet.facts)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
     register += _budget(drawn, rules.budget_per_month, months)
@@ -77,20 +75,14 @@ def _missed_targets(chosen: ChosenWorkload) -> Iterable[Risk]:
     """Memory, latency and deadlines: the probability that the target is missed."""
     candidate = chosen.option.candidate
     for target, odds in candidate.meets.items():
-        score = 1.0 - odds
+        if target not in TARGETS:
+            continue
+        score, (kind, mitigation) = 1.0 - odds, TARGETS[target]
+        evidence = f"{100 * score:.1f} % likely to miss its {target} target, by the measured errors of the model"
         if target == "memory":
             used = candidate.memory_bytes / candidate.capacity_bytes
             evidence = f"{100 * used:.0f} % of the {candidate.gpu} is predicted; {100 * score:.1f} % likely not to fit"
-            yield Risk(
-                kind="memory", workload=chosen.name, score=score, evidence=evidence,
-                mitigation="a smaller micro-batch, more recompute, or the next larger device",
-            )  # fmt: skip
-        elif target in TARGETS:
-            how = "load-test before launch; one more replica", "start earlier, or take more machines"
-            yield Risk(
-                kind=TARGETS[target], workload=chosen.name, score=score, mitigation=how[target == "deadline"],
-                evidence=f"{100 * score:.1f} % likely to miss its {target} target, by the measured errors of the model",
-            )  # fmt: skip
+        yield Risk(kind=kind, workload=chosen.name, score=score, evidence=evidence, mitigation=mitigation)
 
 
 def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
@@ -122,10 +114,14 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
     """Quotas that are more than half used, now or after a year's growth."""
     growth = {c.name: (1 + c.job.growth_per_month) ** MONTHS_PER_YEAR for c in fleet.chosen}
     for quota in fleet.platform.rules.quotas:
-        mine = [row for row in fleet.rows if covers(quota, row.provider, row.instance)]
+        mine = [row for row in fleet.rows if quota.counts(row.provider, row.instance)]
         if not mine or not quota.most:
             continue
-        week = slots([_running_schedule(row, fleet) for row in mine])
+        schedules: list[WeeklySchedule | None] = []  # None, at any time: a backup, runs without a place in the week
+        for row in mine:
+            job = None if row.role != "primary" else fleet.by_name[row.workload].job
+            schedules.append(None if job is None or (job.ends and not job.schedule.fixed) else job.schedule)
+        week = slots(schedules)
         used = most_at_once(week, [row.count for row in mine])
         later = most_at_once(week, [row.count * growth.get(row.workload, 1.0) for row in mine])
         what = " ".join(part for part in (quota.provider, quota.instance) if part)
@@ -138,44 +134,24 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
         )  # fmt: skip
 
 
-def _running_schedule(row: Allotment, fleet: SolvedFleet) -> WeeklySchedule | None:
-    """When machines of a row may be on; None, at any time: a backup, runs whose place in the week was not stated."""
-    chosen = fleet.by_name.get(row.workload)
-    if chosen is None or row.role != "primary" or (chosen.job.ends and not chosen.job.schedule.fixed):
-        return None
-    return chosen.job.schedule
-
-
-def spot_interruptions(row: Allotment, facts: Facts) -> float:
-    """Interruptions that are expected in a month, of all instances of a row of the bill; 0 unless they are spot."""
-    if row.purchase != "spot":
-        return 0.0
-    rate = facts.spot(row.provider, row.gpu).interruptions_per_s
-    return rate * HOUR_S * row.hours_per_month * row.count
-
-
-def _interruptions(row: Allotment, facts: Facts) -> Iterable[Risk]:
+def _spot_and_api_risks(row: Allotment, facts: Facts) -> Iterable[Risk]:
+    """Interruptions of a row on spot, and what the price list of an API leaves open."""
     if row.purchase == "spot":
         record = facts.spot(row.provider, row.gpu)
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected = record.interruptions_per_s * HOUR_S * hours
-        origin = f"{record.share}, {record.confidence} confidence"
         yield Risk(
             kind="interruption", workload=row.workload, score=-math.expm1(-expected),
-            evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {origin}",
+            evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.share}, "
+            f"{record.confidence} confidence",
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
         )  # fmt: skip
-
-
-def _hosted(rows: Sequence[Allotment]) -> Iterable[Risk]:
-    """What the price list of an API leaves open."""
-    for row in rows:
-        if row.purchase == API:
-            yield Risk(
-                kind="availability", workload=row.workload, score=UNKNOWN,
-                evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
-                mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
-            )  # fmt: skip
+    elif row.purchase == API:
+        yield Risk(
+            kind="availability", workload=row.workload, score=UNKNOWN,
+            evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
+            mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
+        )  # fmt: skip
 
 
 def _providers(fleet: SolvedFleet, questions: Sequence[WhatIf]) -> Iterable[Risk]:
@@ -233,3 +209,149 @@ def _prices(
             mitigation="allow several instance types and zones, so that capacity comes from the cheapest at the time; "
             "keep on demand as the fallback, and alert where spot nears its price",
         )  # fmt: skip
+
+
+# What to watch: thresholds from the plan's own figures
+
+MEMORY_LIMIT = 0.97
+"""Share of a device's memory from which an alert is due, where the interval leaves more."""
+MEMORY_SLACK = 0.05
+"""The same where the engine sets its memory aside at the start: more of it is used by something else."""
+SPEND_SLACK = 1.1
+SELDOM = 0.05
+"""Probability of more interruptions in a month than an alert allows."""
+
+
+def alerts(fleet: SolvedFleet) -> list[Alert]:
+    """Thresholds: spend of a day, month or run, latency, memory, throughput, load of the replicas, interruptions."""
+    rows: dict[str, list[Allotment]] = {}
+    for row, _, chosen in fleet.primary:
+        rows.setdefault(chosen.name, []).append(row)
+    found = list(_fleet_spend(fleet))
+    for chosen in fleet.chosen:
+        own = rows.get(chosen.name, [])
+        found += _workload_spend(chosen.job, own)
+        found += _figure_limits(chosen)
+        found += _spot_alerts(own, fleet.facts)
+    return found
+
+
+def _fleet_spend(fleet: SolvedFleet) -> Iterable[Alert]:
+    """The dearest day that is planned, and the month so far where there is a budget."""
+    days, budget, total = days_of_week(fleet), fleet.platform.rules.budget_per_month, fleet.cost.total
+    day = max(ALL_DAYS, key=lambda d: days[d][0])
+    usd, high = days[day]
+    threshold, slack = _with_slack(usd, high)
+    name = f"a {DAY_NAMES[day].capitalize()}" if usd > min(days)[0] * (1 + 1e-9) else "any day"
+    yield Alert(
+        metric="spend per day", workload="", threshold=threshold, unit="USD",
+        why=f"{slack}; ${usd:,.2f} is planned at most, on {name}",
+    )  # fmt: skip
+    if budget is not None:
+        early = total <= budget - usd
+        why = "the budget less the dearest planned day, another of which could exceed it" if early else "the budget"
+        yield Alert(
+            metric="spend this month", workload="", threshold=budget - usd if early else budget, unit="USD",
+            why=f"{why}; ${total:,.0f} is planned",
+        )  # fmt: skip
+
+
+def days_of_week(fleet: SolvedFleet) -> list[tuple[float, float]]:
+    """(planned, upper end of the interval) of what each day of the week may cost, from Monday, USD.
+
+    Assumes: machines that are paid all month, storage and traffic cost as much each day; a run may begin on any day of
+    its schedule, and all of it that fits into a day is paid on that day.
+    """
+    steady = (fleet.cost.storage + fleet.cost.traffic) / DAYS_PER_MONTH
+    days = [(steady, steady)] * len(ALL_DAYS)
+    for row in fleet.rows:
+        chosen = fleet.by_name.get(row.workload)
+        even = chosen is None or row.role != "primary" or paid_all_month(row.purchase)
+        shares = [1 / DAYS_PER_MONTH] * len(ALL_DAYS) if chosen is None or even else _day_shares(chosen)
+        days = [
+            (usd + share * row.usd_per_month, high + share * row.usd_high)
+            for (usd, high), share in zip(days, shares, strict=True)
+        ]
+    return days
+
+
+def _day_shares(chosen: ChosenWorkload) -> list[float]:
+    """The share of a month's cost that each day of the week may bring."""
+    job, minutes = chosen.job, chosen.job.schedule.minutes_by_weekday
+    times = job.schedule.days_per_month
+    if not job.ends:
+        return [m / (60 * job.schedule.hours_per_day * times) for m in minutes]
+    runs, hours = job.runs, max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
+    at_once = max(1, math.ceil(runs / times - 1e-6))
+    return [min(1.0, at_once / runs * min(1.0, 24 / hours)) if m else 0.0 for m in minutes]
+
+
+def _with_slack(usd: float, high: float) -> tuple[float, str]:
+    """(threshold, why) above what is planned."""
+    if high > SPEND_SLACK * usd:
+        return high, "the upper end of the interval"
+    return SPEND_SLACK * usd, f"{100 * (SPEND_SLACK - 1):.0f} % above the plan"
+
+
+def _workload_spend(job: ResolvedJob, rows: Sequence[Allotment]) -> Iterable[Alert]:
+    """Of one run, or of one day that the machines are on."""
+    usd, high = sum(r.usd_per_month for r in rows), sum(r.usd_high for r in rows)
+    if not usd:
+        return
+    one, times = ("run", job.runs) if job.ends else ("day", job.schedule.days_per_month)
+    threshold, why = _with_slack(usd, high)
+    why += f"; ${usd / times:,.2f} is planned, {times:,.3g} {one}s a month"
+    yield Alert(metric=f"spend per {one}", workload=job.name, threshold=threshold / times, unit="USD", why=why)
+
+
+def _figure_limits(chosen: ChosenWorkload) -> Iterable[Alert]:
+    """Memory, targets, throughput of runs and load of replicas."""
+    job, candidate, expected = chosen.job, chosen.option.candidate, chosen.figures
+    workload = chosen.planned.workload
+    if expected is None or workload is None:
+        return
+    figures = expected.figures
+    planned, upper = expected.memory_frac, min(expected.memory_high_frac, MEMORY_LIMIT)
+    why = f"the upper end of the interval of the {100 * planned:.0f} % that are planned on {candidate.gpu}"
+    if upper <= planned * (1 + 1e-9):
+        upper = planned + MEMORY_SLACK
+        why = f"{100 * MEMORY_SLACK:.0f} points above the {100 * planned:.0f} % of the {candidate.gpu} that are planned"
+    elif expected.memory_high_frac > MEMORY_LIMIT:
+        why = f"{100 * planned:.0f} % of the {candidate.gpu} are planned; the interval reaches its end"
+    alert, limit = partial(Alert, workload=job.name), min(upper, 1.0)
+    yield alert(metric="device memory", threshold=limit * candidate.capacity_bytes, unit="B", why=why)
+    for name in ("ttft", "tpot", "latency"):
+        target, figure = getattr(workload, name), figures.get(f"{name}_s")
+        if target is not None:
+            outlook = "" if figure is None else f"; {format_seconds(figure['value'])} is expected"
+            metric = f"{target.percentile} {name}"
+            yield alert(metric=metric, threshold=target.seconds, unit="s", why=f"the target{outlook}")
+    rate = figures.get("tokens_per_s") or figures.get("output_tokens_per_s")
+    if job.ends and rate:
+        why = f"the lower end of the planned {format_count(rate['value'])}: below it "
+        why += "the run takes longer and costs more"
+        yield alert(metric="throughput at least", threshold=rate["low"], unit="tokens/s", why=why)
+    if not job.ends and "requests_per_s" in figures:
+        capacity = figures["requests_per_s"]["value"] * PREFILL_BUSY
+        why = f"{100 * PREFILL_BUSY:.0f} % of what the replicas can do: add one before"
+        yield alert(metric="requests", threshold=capacity, unit="1/s", why=why)
+
+
+def _spot_alerts(rows: Sequence[Allotment], facts: Facts) -> Iterable[Alert]:
+    """More of them than chance explains."""
+    for row in [row for row in rows if row.purchase == "spot"]:
+        expected, metric = spot_interruptions(row, facts), "interruptions a month"
+        why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
+        threshold = float(seldom_more(expected) + 1)
+        yield Alert(metric=metric, workload=row.workload, threshold=threshold, unit="", why=why)
+
+
+def seldom_more(expected: float) -> int:
+    """The least n that a Poisson count of mean `expected` exceeds with less than `SELDOM`."""
+    count, term = 0, math.exp(-min(expected, 700.0))
+    reached = term
+    while 1 - reached >= SELDOM and count < 10_000:
+        count += 1
+        term *= expected / count
+        reached += term
+    return count

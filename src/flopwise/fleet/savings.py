@@ -8,27 +8,22 @@ Quantisation is against the cheapest way in 16 bits on demand, and takes the pla
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.errors import FlopwiseError
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.fleet.assessment import Allotment, CostSaving
+from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption
+from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import monthly_option
-from flopwise.fleet.own_machines import OwnOffer
-from flopwise.fleet.planned import splittable
-from flopwise.fleet.spec import API, OWNED
+from flopwise.fleet.spec import API, OWNED, Policies
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.bill import SolvedFleet
-    from flopwise.fleet.model import ChosenWorkload, MonthlyOption, Rules
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
@@ -45,37 +40,34 @@ def savings(fleet: SolvedFleet) -> list[CostSaving]:
     """Every saving worth a line, largest first; below zero where the policies have the plan pay more."""
     facts, found = fleet.facts, list[CostSaving]()
     for row, taken, chosen in fleet.primary:
-        found += _scheduled(row, taken.option, chosen)
-        found += _purchased(row, taken.option, chosen, fleet.platform.rules)
+        found += _schedule_savings(row, taken.option, chosen)
+        found += _purchase_savings(row, taken.option, chosen, fleet.platform.rules)
     known: dict[tuple[int, int], list[CostSaving]] = {}
     dearest = {id(c) for c in sorted(fleet.chosen, key=lambda c: -c.option.usd)[:QUANTISED]}
     for chosen in fleet.chosen:
         if any(taken.option.purchase == OWNED for taken in chosen.parts):
             continue  # own machines are paid for: what would be rented instead stands beside them
-        found += _right_sized(chosen, facts)
+        found += _size_savings(chosen, facts)
         candidate, searched = chosen.option.candidate, chosen.planned.plan
         if id(chosen) in dearest and searched is not None and "weights" in candidate.layout:
             key = (id(searched), id(candidate))
             if key not in known:
-                known[key] = list(_quantised(chosen, facts))
+                known[key] = list(_format_savings(chosen, facts))
             found += [msgspec.structs.replace(s, workload=chosen.name) for s in known[key]]
     worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
-    return _counted_once(sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)))
-
-
-def _counted_once(found: Sequence[CostSaving]) -> list[CostSaving]:
-    """Fewer bits and a smaller device are two answers to one question: of a workload only the larger is in the sum."""
-    seen: set[str] = set()
-    rows = []
-    for saving in found:
-        again = saving.taken and saving.what in ALTERNATIVES and saving.workload in seen
-        if saving.taken and saving.what in ALTERNATIVES:
-            seen.add(saving.workload)
-        rows.append(msgspec.structs.replace(saving, counted=saving.counted and saving.taken and not again))
+    rows, resized = list[CostSaving](), set[str]()
+    for saving in sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)):
+        counted = saving.counted and saving.taken
+        if saving.taken and saving.what in ALTERNATIVES:  # answers to one question: only the larger is in the sum
+            counted = counted and saving.workload not in resized
+            resized.add(saving.workload)
+        rows.append(msgspec.structs.replace(saving, counted=counted))
     return rows
 
 
-def _purchased(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, rules: Rules) -> Iterable[CostSaving]:
+def _purchase_savings(
+    row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, rules: Policies
+) -> Iterable[CostSaving]:
     """How one row of the bill is bought, against the cheapest option on demand."""
     plain = cheapest_on_demand(chosen)
     if row.purchase == OWNED or plain is None:
@@ -91,24 +83,20 @@ def _purchased(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload, ru
     else:
         years = {"reserved_1y": "one year", "reserved_3y": "three years"}[row.purchase]
         what, how = "reserved", f"committed for {years} at ${row.usd_per_hour:,.2f} an hour; {than}"
-    saved = otherwise - row.usd_per_month
-    why = _why_dearer(row, rules) if saved < 0 else ""
+    saved, why = otherwise - row.usd_per_month, ""
+    if saved < 0 and row.pool:
+        why = "its part of machines that others use, too"
+    elif saved < 0 and row.provider in rules.shares:
+        why = f"bought for the {row.provider} share"
+    elif saved < 0:
+        why = "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
     yield CostSaving(
         what=what, workload=row.workload, usd_per_month=saved, how=f"{how}; {why}" if why else how, taken=True,
         purchase=row.purchase, why=why,
     )  # fmt: skip
 
 
-def _why_dearer(row: Allotment, rules: Rules) -> str:
-    """Why a row is bought that is dearer than the cheapest option on demand."""
-    if row.pool:
-        return "its part of machines that others use, too"
-    if row.provider in rules.providers:
-        return f"bought for the {row.provider} share"
-    return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
-
-
-def _scheduled(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
+def _schedule_savings(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
     """Hours that machines are off; those of runs, which end anyhow, are shown and not counted."""
     rate, job, busy = option.offer.on_demand_usd_per_hour, chosen.job, option.busy_hours
     otherwise = min(HOURS_PER_MONTH, job.hours_per_month) if job.ends else HOURS_PER_MONTH
@@ -132,7 +120,7 @@ def _on_demand_usd(chosen: ChosenWorkload, plain: MonthlyOption) -> float:
     return sum(plain.usd * taken.count / taken.option.instances for taken in chosen.parts)
 
 
-def _right_sized(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
+def _size_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     """Against the cheapest way on an accelerator with more memory than the smallest that does: the next best choice."""
     option, plain = chosen.option, cheapest_on_demand(chosen)
     if chosen.figures is None or plain is None:
@@ -154,7 +142,7 @@ def _right_sized(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     )  # fmt: skip
 
 
-def _quantised(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
+def _format_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     """The chosen format against 16 bits on whatever suits those best, and fewer bits on the same instance type."""
     option = chosen.option
     current = _weights(option)
@@ -162,13 +150,15 @@ def _quantised(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving]:
     if current not in SIXTEEN_BITS:
         if plain is None:
             return
-        known = [w for w in chosen.planned.options if w.purchase == "on_demand" and _weights(w) in SIXTEEN_BITS]
-        best = min(
-            [*known, *_options_in("bf16", chosen, _cheap_offers(chosen), "on_demand", facts)],
-            key=lambda w: w.usd,
-            default=None,
-        )
-        if best is not None:
+        on_demand = [w for w in chosen.planned.options if w.purchase == "on_demand"]
+        offers = {option.instance: option.offer}  # and the few that are cheapest on demand are worth a search
+        for other in on_demand:
+            if len(offers) <= SEARCHED:
+                offers.setdefault(other.instance, other.offer)
+        ways = [w for w in on_demand if _weights(w) in SIXTEEN_BITS]
+        ways += _options_in("bf16", chosen, list(offers.values()), "on_demand", facts)
+        if ways:
+            best = min(ways, key=lambda w: w.usd)
             how = f"{current} weights; in 16 bits the month on demand would cost ${best.usd:,.0f}, at best on {best}"
             saved = best.usd - _on_demand_usd(chosen, plain)
             yield CostSaving(what="quantisation", workload="", usd_per_month=saved, how=how, taken=True)
@@ -185,23 +175,14 @@ def _weights(option: MonthlyOption) -> str:
     return str(option.candidate.layout.get("weights"))
 
 
-def _cheap_offers(chosen: ChosenWorkload) -> list[Offer]:
-    """The chosen machine, and the few that are cheapest on demand: where another format is worth a search."""
-    seen = {chosen.option.offer.instance: chosen.option.offer}
-    for option in chosen.planned.options:
-        if option.purchase == "on_demand" and len(seen) <= SEARCHED:
-            seen.setdefault(option.instance, option.offer)
-    return list(seen.values())
-
-
 def _options_in(
     weights: str, chosen: ChosenWorkload, offers: Sequence[Offer], purchase: str, facts: Facts
 ) -> list[MonthlyOption]:
     """The workload in a weight format on some machines; none where they do not hold it."""
     item, workload = chosen.planned, chosen.planned.workload
     assert workload is not None
-    own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not splittable(item.job)]
-    narrowed = workload.limited(weight_formats=(weights,), purchase=(purchase,))
+    own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not item.job.splittable]
+    narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
     narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:
         answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
+from flopwise.facts.architecture import Model
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layer_sums import MemoryTable
@@ -17,10 +19,6 @@ from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.units import format_gib
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("data", "zero-1", "fsdp", "tensor", "pipeline", "context", "expert", "hybrid")

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from flopwise import options
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FileFormat, Kind, Spec, option, same
+from flopwise.options import FileFormat, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import RequestSpec, ServingSpec
-from flopwise.serving.technique_request import TechniqueRequest
-from flopwise.training.spec import LORA_RANK, PRECISIONS, DataSpec, RunConditionsSpec, TrainingSpec
+from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
+from flopwise.training.spec import LORA_RANK, DataSpec, RunConditionsSpec, TrainingSpec
 from flopwise.units import parse_share
 
 TRAINING, SERVING = ("pretrain", "finetune"), ("serve", "batch", "encode")
@@ -53,7 +53,7 @@ def _latency(value: object, what: str) -> Latency:
     return Latency(percentile, options.SECONDS.parse(seconds, f"{what}.{percentile}"))
 
 
-LATENCY = Kind(
+LATENCY = ValueKind(
     "time", _latency, "quantity or quantity by percentile",
     {"anyOf": [{"type": ["number", "string"]}, {"type": "object", "minProperties": 1, "maxProperties": 1,
      "propertyNames": {"enum": list(PERCENTILES)}, "additionalProperties": {"type": ["number", "string"]}}]},
@@ -174,7 +174,8 @@ class ConstraintsSpec(Spec):
         "--min-gpus", options.DEGREE, "At least so many accelerators.", key="constraints.min_gpus",
     )
     precision: tuple[str, ...] = same(
-        TrainingSpec, "precision", repeated=True, kind=options.choice(*PRECISIONS, ANY), key="constraints.precision",
+        TrainingSpec, "precision", repeated=True, kind=options.choice(*TRAINING_PRECISIONS, ANY),
+        key="constraints.precision",
     )
     weight_formats: tuple[str, ...] = same(
         ServingSpec, "weights", repeated=True, key="constraints.weight_formats",

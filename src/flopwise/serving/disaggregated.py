@@ -13,7 +13,7 @@ from flopwise.ops.cache import kv_cache_bytes
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, micro_batches
-from flopwise.serving.technique_runner import per_token, percentile_tpot_s, request_work
+from flopwise.serving.techniques import per_token, percentile_tpot_s, request_work
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

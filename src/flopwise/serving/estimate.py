@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,21 +28,20 @@ from flopwise.serving.steady import (
     open_loop_percentile,
 )
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
-from flopwise.serving.technique_runner import (
-    changed_memory,
+from flopwise.serving.techniques import (
+    memory_changes,
     per_token,
     percentile_tpot_s,
     request_work,
+    runner,
     tokens_a_round,
-    with_techniques,
 )
 
 
 def check(job: ServeJob) -> None:
     """Refuse what cannot be.
 
-    Raises:
-        SpecError: says which value and what is allowed.
+    Raises: SpecError: says which value and what is allowed.
     """
     model = job.model
     if not model.stacks:
@@ -50,15 +49,14 @@ def check(job: ServeJob) -> None:
             f"{model.name} has no layers in the catalog (published figures only); use `flopwise roofline` for it"
         )
     check_layout(model, job.layout)
-    check_context(job)
+    check_request(model, job.input_tokens, job.output_tokens)
     check_techniques(job)
 
 
 def check_layout(model: Model, layout: ServingLayout) -> None:
     """Refuse a layout that the model's heads, experts or layers do not allow.
 
-    Raises:
-        SpecError: says which degree and what is allowed.
+    Raises: SpecError: says which degree and what is allowed.
     """
     check_tensor_parallel(model, int(layout.tp))
     check_expert_parallel(model, int(layout.ep))
@@ -66,17 +64,11 @@ def check_layout(model: Model, layout: ServingLayout) -> None:
     check_expert_ranks(int(layout.ep), int(layout.tp) * int(layout.dp), "tp x dp")
 
 
-def check_context(job: ServeJob) -> tuple[str, ...]:
-    """The assumptions made where the request is longer than the model's context.
-
-    Raises:
-        SpecError: the request is longer than the model can process.
-    """
-    return check_request(job.model, job.input_tokens, job.output_tokens)
-
-
 def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[str, ...]:
-    """As `check_context`, for a request without a job."""
+    """The assumptions made where a request is longer than the model's context.
+
+    Raises: SpecError: the request is longer than the model can process.
+    """
     if model.stacks[0].tokens_per_sample is not None:
         return ()
     asked = prompt(model, input_tokens)
@@ -84,23 +76,6 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     if asked.own == 1 and asked.encoder:  # text on either side
         return check_length(model, max(input_tokens, answer), what="an input or an answer")
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
-
-
-def runner(job: ServeJob) -> Runner:
-    """The job's model, format, engine and device, ready to be asked for step times."""
-    path = product_path(job.model, job.weights, job.cluster.rates)
-    plain = Runner(
-        model=job.model,
-        rates=job.cluster.rates,
-        fabric=job.cluster.fabric,
-        engine=job.software,
-        dtype=path.dtype,
-        weight_bits=path.weight_bits,
-        kv_dtype=job.kv_dtype,
-        head_bits=path.head_bits,
-        direct=job.engine.custom_all_reduce,
-    )
-    return with_techniques(job, plain)
 
 
 def estimate(job: ServeJob) -> ServeEstimate:
@@ -118,24 +93,20 @@ def estimate(job: ServeJob) -> ServeEstimate:
     return _decoder_estimate(job, machine, memory, *steady_state(job, machine, memory))
 
 
-def job_memory(job: ServeJob) -> ServingMemory:
-    """Memory of the fullest GPU under the job's load, and how much load it takes. Raises as `serving_memory`."""
+def job_memory(job: ServeJob, **load: Any) -> ServingMemory:
+    """Memory of the fullest GPU under the job's load, and how much load it takes; `load`: another one.
+
+    Keywords and errors: as `serving_memory`.
+    """
+    chip = job.cluster.accelerator
+    usual: dict[str, Any] = {
+        "concurrency": _replica_concurrency(job), "context": job.context, "answer": job.growing,
+        "prefill_tokens": job.prefill_tokens, "changes": memory_changes(job),
+    }  # fmt: skip
     return serving_memory(
-        job.model,
-        job.layout,
-        concurrency=_replica_concurrency(job),
-        context=job.context,
-        answer=job.growing,
-        hbm_bytes=job.cluster.accelerator.hbm_bytes,
-        weights=job.weights,
-        kv_dtype=job.kv_dtype,
-        engine=job.engine,
-        memory_frac=job.memory_frac,
-        max_batch=job.max_batch,
-        prefill_tokens=job.prefill_tokens,
-        device_kind=job.cluster.accelerator.kind,
-        **changed_memory(job),
-    )
+        job.model, job.layout, hbm_bytes=chip.hbm_bytes, weights=job.weights, kv_dtype=job.kv_dtype, engine=job.engine,
+        memory_frac=job.memory_frac, max_batch=job.max_batch, device_kind=chip.kind, **(usual | load),
+    )  # fmt: skip
 
 
 def _replica_concurrency(job: ServeJob) -> int | None:
@@ -187,21 +158,6 @@ def _number(value: object) -> float:
     return float(np.asarray(value).ravel()[0])
 
 
-class _Served(NamedTuple):
-    """What the queue model says of all attention replicas together."""
-
-    ttft_s: float
-    least_ttft_s: float  # what one prompt takes at datasheet rates
-    tpot_s: float | None
-    least_tpot_s: float | None  # what a step without prompts takes at datasheet rates
-    e2e_s: float
-    requests_per_s: float
-    most_per_s: float  # of requests, at datasheet rates
-    concurrency: float
-    prefill_frac: float
-    step: StepTime
-
-
 def _decoder_estimate(
     job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float
 ) -> ServeEstimate:
@@ -216,7 +172,10 @@ def _decoder_estimate(
         on_prompts = _number(steady.ttft_s) / (e2e_s - waiting_s)
     else:
         on_prompts = share * (_number(steady.mixed.seconds) - _number(steady.decode.seconds)) / _number(step.seconds)
-    served = _Served(
+    return _serve_estimate(
+        job,
+        memory,
+        step,
         ttft_s=ttft_s,
         least_ttft_s=_number(least_prompt_s(machine, job.layout, request_work(job)[0])),
         tpot_s=tpot_s,
@@ -226,9 +185,7 @@ def _decoder_estimate(
         most_per_s=_most_per_s(job, steady, step) * replicas,
         concurrency=_number(steady.batch) * replicas,
         prefill_frac=min(1.0, on_prompts),
-        step=step,
     )
-    return _serve_estimate(job, memory, served)
 
 
 def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, batch: float) -> ServeEstimate:
@@ -236,7 +193,10 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, bat
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
     step = StepTime(*(_number(part) for part in step))
     latency_s = machine.engine.request_s + step.seconds
-    served = _Served(
+    return _serve_estimate(
+        job,
+        memory,
+        step,
         ttft_s=float(latency_s),
         least_ttft_s=float(step.floor_s),
         tpot_s=None,
@@ -246,9 +206,7 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory, bat
         most_per_s=batch * int(job.layout.dp) / float(step.floor_s),
         concurrency=batch * int(job.layout.dp),
         prefill_frac=1.0,
-        step=step,
     )
-    return _serve_estimate(job, memory, served)
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:
@@ -272,25 +230,39 @@ def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
     return most if job.arrivals_per_s is None else max(most, job.arrivals_per_s / int(job.layout.dp))
 
 
-def _serve_estimate(job: ServeJob, memory: ServingMemory, served: _Served) -> ServeEstimate:
-    step, tpot_s, rate = served.step, served.tpot_s, served.requests_per_s
-    lines, gpus, ranks = _lines(step), job.num_gpus, int(job.layout.dp)
+def _serve_estimate(
+    job: ServeJob,
+    memory: ServingMemory,
+    step: StepTime,
+    *,
+    ttft_s: float,
+    least_ttft_s: float,  # what one prompt takes at datasheet rates
+    tpot_s: float | None,
+    least_tpot_s: float | None,  # what a step without prompts takes at datasheet rates
+    e2e_s: float,
+    requests_per_s: float,
+    most_per_s: float,  # of requests, at datasheet rates
+    concurrency: float,
+    prefill_frac: float,
+) -> ServeEstimate:
+    """The estimate of a replica, from what the queue model says of all its attention replicas together."""
+    rate, lines, gpus, ranks = requests_per_s, _lines(step), job.num_gpus, int(job.layout.dp)
     hourly = None if job.cluster.usd_per_gpu_hour is None else job.cluster.usd_per_gpu_hour * gpus
-    asked = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
+    inputs = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
-    throughput = _figure(job, "throughput", rate, most=served.most_per_s)
+    throughput = _figure(job, "throughput", rate, most=most_per_s)
     joules = _joules(job, step, gpus)
     return ServeEstimate(
         job=job,
-        ttft_s=_figure(job, "ttft", served.ttft_s, least=served.least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=served.least_tpot_s),
-        e2e_s=served.e2e_s,
+        ttft_s=_figure(job, "ttft", ttft_s, least=least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=least_tpot_s),
+        e2e_s=e2e_s,
         requests_per_s=rate,
         throughput=throughput,
         output_tokens_per_s=_times(throughput, outputs) if outputs else None,
-        total_tokens_per_s=rate * (asked + outputs),
-        concurrency=served.concurrency,
+        total_tokens_per_s=rate * (inputs + outputs),
+        concurrency=concurrency,
         max_whole_contexts=int(memory.max_whole_contexts) * ranks,
         max_concurrency=int(memory.max_concurrency) * ranks,
         kv_capacity_tokens=int(memory.kv_capacity_tokens) * ranks,
@@ -300,9 +272,9 @@ def _serve_estimate(job: ServeJob, memory: ServingMemory, served: _Served) -> Se
         lower_bound_s=_number(step.floor_s),
         mfu_frac=_mfu_frac(job, step),
         usd_per_hour=hourly,
-        prefill_frac=served.prefill_frac,
-        usd_per_million_output_tokens=_price(hourly, 1.0 - served.prefill_frac, rate * outputs),
-        usd_per_million_input_tokens=_price(hourly, served.prefill_frac, rate * asked),
+        prefill_frac=prefill_frac,
+        usd_per_million_output_tokens=_price(hourly, 1.0 - prefill_frac, rate * outputs),
+        usd_per_million_input_tokens=_price(hourly, prefill_frac, rate * inputs),
         joules_per_request=None if joules is None else joules / rate,
         joules_per_output_token=None if joules is None or not outputs else joules / (rate * outputs),
         assumptions=_assumptions(job, memory),
@@ -326,7 +298,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     split = ("the bill is split over input and output tokens by the time that prompts and answers take",)
     assumptions = (
         *job.model.notes,
-        *check_context(job),
+        *check_request(job.model, job.input_tokens, job.output_tokens),
         *job.cluster.assumptions,
         *memory.assumptions,
         *technique_assumptions(job),

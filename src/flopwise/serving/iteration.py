@@ -14,7 +14,8 @@ import numpy as np
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
-from flopwise.cost.rates import PRECISIONS, precision
+from flopwise.cost.precisions import PRECISIONS
+from flopwise.cost.rates import precision
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
@@ -110,6 +111,10 @@ class StepTime(NamedTuple):
     floor_s: Floats
     flops: Floats
 
+    def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
+        """This and `count` times the other, one after another."""
+        return StepTime(*(a + count * b for a, b in zip(self, other, strict=True)))
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:
@@ -149,7 +154,7 @@ class Runner:
         layers_s: Floats = self.engine.layer_s * stack.num_layers + self.engine.sequence_s * load.decode_batch
         for tower in self.model.stacks[1:]:
             if runs(self.model, tower) and np.any(load.encoded):
-                total = _plus(total, self._stack(tower, self._tower_load(tower, load), split))
+                total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers_s = layers_s + self.engine.layer_s * tower.num_layers * np.minimum(load.encoded, 1.0)
         overhead = layers_s + self.engine.step_s + 0.0 * total.seconds
         communication = total.communication_s + hops
@@ -164,7 +169,7 @@ class Runner:
         counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
         total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
         for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
-            total = _plus(total, self._block(kind.items, load, split, inside=True, width=stack.width), count)
+            total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
     def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
@@ -340,10 +345,6 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
             if p.peak in rates.peak and name in value:
                 value[name] = min(value[name], most / rates.peak[p.peak])
     return rates if value == rates.value else replace(rates, value=value)
-
-
-def _plus(total: StepTime, block: StepTime, count: int = 1) -> StepTime:
-    return StepTime(*(a + count * b for a, b in zip(total, block, strict=True)))
 
 
 def _works(group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool) -> list[Work]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from flopwise.cost.rates import PRECISIONS, SIXTEEN_BIT, Rates
+from flopwise.cost.precisions import SIXTEEN_BIT
+from flopwise.cost.rates import Rates, precision
 from flopwise.errors import MissingFactError
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.tensors import parameters
@@ -13,15 +14,6 @@ from flopwise.ops.weights import weight_bytes, weight_groups
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-
-ACTIVATION_TOO = {
-    "fp8": "fp8", "fp8-tensor": "fp8", "fp8-meta": "fp8", "fp8-quark": "fp8", "fp8-block": "fp8_block", "int8": "int8",
-    "nvfp4": "nvfp4", "nvfp4-mlp": "nvfp4", "mxfp8": "mxfp8",
-}  # fmt: skip
-"""Formats whose activations are quantised, too, and the precision they multiply in where the device has it."""
-NEWER = frozenset({*(f for f in ACTIVATION_TOO if f != "int8"), "mxfp4"})
-"""Formats whose kernels, weight-only ones among them, need the instructions of devices with bf16 units."""
-PLAIN = {"fp32": "fp32", "F32": "fp32", "fp16": "fp16", "F16": "fp16", "bf16": "bf16", "BF16": "bf16"}
 
 
 class ComputePath(NamedTuple):
@@ -40,8 +32,8 @@ def layer_weight_bits(model: Model, form: WeightFormat) -> float:
     Source: tensor by tensor, `flopwise.ops.weights`.
     Assumes: products of a layer read their weights at this mean width.
     """
-    if form.name in PLAIN:
-        return 32.0 if PLAIN[form.name] == "fp32" else 16.0
+    if _plain(form):
+        return precision(form.computes).weight_bits
     stack = model.stacks[0].name
     whole = weight_groups(model, BF16)
     mine = weight_groups(model, form)
@@ -74,24 +66,22 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
     Assumes: a device without the units runs the format weight-only, as Marlin kernels do for fp8.
     Raises: MissingFactError: no kernels for it run on so old a device.
     """
-    known, bits = form.name, layer_weight_bits(model, form)
+    wanted, bits = form.computes, layer_weight_bits(model, form)
     stand_in = substitute("bf16", rates)
-    if known in PLAIN:
-        note = rates.substitution_note(PLAIN[known])
-        return ComputePath(PLAIN[known], bits, note)
-    if known in NEWER and stand_in is not None:
+    if _plain(form):
+        return ComputePath(wanted, bits, rates.substitution_note(wanted))
+    if form.newer and stand_in is not None:
         raise MissingFactError(
-            f"{rates.name}: no kernels for {known} weights run on devices without bf16 units (before compute "
+            f"{rates.name}: no kernels for {form.name} weights run on devices without bf16 units (before compute "
             f"capability 8.0); use fp16, int8, gptq or awq"
         )
-    wanted = ACTIVATION_TOO.get(known)
-    if wanted is not None and PRECISIONS[wanted].peak in rates.peak:
+    if wanted and precision(wanted).peak in rates.peak:
         return ComputePath(wanted, bits, None)
-    note = (
-        f"{rates.name} has no {PRECISIONS[wanted].peak} units: {known} runs weight-only in 16 bits" if wanted else None
-    )
-    if note is None and stand_in is not None:
-        note = f"{rates.name} has no bf16 units: {known} weights are unpacked and multiplied in {stand_in}"
+    note = None
+    if wanted:
+        note = f"{rates.name} has no {precision(wanted).peak} units: {form.name} runs weight-only in 16 bits"
+    elif stand_in is not None:
+        note = f"{rates.name} has no bf16 units: {form.name} weights are unpacked and multiplied in {stand_in}"
     return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form))
 
 
@@ -103,3 +93,8 @@ def substitute(dtype: str, rates: Rates) -> str | None:
     if dtype not in SIXTEEN_BIT or dtype in rates.peak:
         return None
     return next((k for k in (*SIXTEEN_BIT, "fp32") if k in rates.peak), None)
+
+
+def _plain(form: WeightFormat) -> bool:
+    """Whether products read the weights as they are stored, in a precision that quantises nothing."""
+    return bool(form.computes) and not precision(form.computes).quantised

@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import Kind, OptionError, Spec, option, same
+from flopwise.options import OptionError, Spec, ValueKind, option, same
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from flopwise.facts.storage import Storage
     from flopwise.serving.memory import ServingLayout
     from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.caching import ResponseCache
+    from flopwise.serving.sim.request import ResponseCache
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
+NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
+BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
+DRAFT_TOKENS = 4
+"""Tokens that a draft proposes where no number is given."""
+_TECHNIQUES = "Prefixes, drafts, pools, layers on the host"
 
 _format = partial(option, section="Formats and engine")
 _start = partial(option, section="Cold start")
@@ -34,6 +39,11 @@ _scheduling = partial(option, section="Scheduling")
 _scaling = partial(option, section="Replicas that come and go")
 _queue = partial(option, section="A queue with a deadline")
 _cache = partial(option, section="Answers that are given again")
+
+
+def _technique(flag: str, kind: ValueKind, text: str) -> Any:
+    """An option of a technique, which files group under `techniques`."""
+    return option(flag, kind, text, section=_TECHNIQUES, key=f"techniques.{flag[2:].replace('-', '_')}")
 
 
 def _length(value: object, what: str) -> int | str:
@@ -49,7 +59,7 @@ def _length(value: object, what: str) -> int | str:
     return value
 
 
-LENGTH = Kind("length", _length, "quantity", {"type": ["number", "string"]})
+LENGTH = ValueKind("length", _length, "quantity", {"type": ["number", "string"]})
 
 
 def mean_tokens(length: int | str) -> int:
@@ -74,24 +84,18 @@ class ServingSoftware(TypedDict):
 class ServingSpec(Spec):
     """How a model is served: format, engine, and how a replica is spread."""
 
-    weights: str | None = _format(
-        "--weights", options.name("format"),
-        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).",
-    )
+    weights: str | None = _format("--weights", options.name("format"),
+        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ... (default: as the checkpoint is published).")
     kv_dtype: str | None = _format(
-        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...",
-    )
+        "--kv-dtype", options.name("dtype"), "Of the key-value cache: bf16 (default), fp8 ...")
     engine: str = _format(
-        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE,
-    )
+        "--engine", options.name("engine"), "vllm, sglang, tensorrt-llm, llama.cpp, hf ...", default=defaults.ENGINE)
     memory_fraction: float | None = _format(
-        "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).",
-    )
+        "--memory-fraction", options.FRACTION, "Of the memory the engine may use (default: its own).")
     tp: int = same(SharedSpec, "tp", default=1)
     pp: int = same(SharedSpec, "pp", default=1)
     ep: int = same(SharedSpec, "ep", default=1)
     dp: int = same(SharedSpec, "dp", default=1)
-    # fmt: on
 
     def layout(self) -> ServingLayout:
         """How a replica is spread."""
@@ -107,8 +111,7 @@ class ServingSpec(Spec):
     def software(self, facts: Facts) -> ServingSoftware:
         """Formats and engine, looked up.
 
-        Raises:
-            UnknownNameError, SpecError: there is no such format or engine.
+        Raises: UnknownNameError, SpecError: there is no such format or engine.
         """
         return ServingSoftware(
             weights=facts.weight_format(self.weights or "bf16"),
@@ -125,7 +128,6 @@ class ServingSpec(Spec):
         return replace(self, weights=own or "bf16"), note
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSpec(Spec):
     """What a replica is started from; None: the usual."""
@@ -134,15 +136,12 @@ class StartSpec(Spec):
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
     image_size: float | None = _start("--image-size", options.BYTES, "Container image to pull at a start: 10GB.")
     image_bandwidth: float | None = _start(
-        "--image-bandwidth", options.BANDWIDTH, "Rate of pulling and unpacking it: 200MB/s.",
-    )
-    # fmt: on
+        "--image-bandwidth", options.BANDWIDTH, "Rate of pulling and unpacking it: 200MB/s.")
 
     def check(self) -> None:
         """Refuse what a replica cannot be started from.
 
-        Raises:
-            SpecError: says what goes together.
+        Raises: SpecError: says what goes together.
         """
         if (self.image_size is None) != (self.image_bandwidth is None):
             raise SpecError("the image's size and bandwidth go together (--image-size, --image-bandwidth)")
@@ -152,8 +151,7 @@ class StartSpec(Spec):
     def kind_of_storage(self, facts: Facts) -> Storage:
         """Where weights are read from at a start.
 
-        Raises:
-            UnknownNameError: no such kind.
+        Raises: UnknownNameError: no such kind.
         """
         from flopwise.facts.storage import Storage
         from flopwise.serving.startup import DEFAULT_STORAGE
@@ -163,79 +161,108 @@ class StartSpec(Spec):
         return Storage(name="given", read_bytes_per_s=self.storage_bandwidth, source="given", date="")
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpec(Spec):
     """One request, and how many of them there are at once; None: the usual."""
 
     input_tokens: int | str | None = _traffic(
-        "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.",
-    )
+        "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.")
     output_tokens: int | str | None = _traffic(
-        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).",
-    )
-    rate: float | None = _traffic(
-        "--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.",
-    )
-    concurrency: int | None = _traffic(
-        "--concurrency", options.BATCH,
-        "Requests in flight over all replicas, each followed by another (default: as many as memory holds).",
-    )
-# fmt: on
+        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).")
+    rate: float | None = _traffic("--rate", options.RATE, "Requests that arrive a second, on average: 20, 500/min.")
+    concurrency: int | None = _traffic("--concurrency", options.BATCH,
+        "Requests in flight over all replicas, each followed by another (default: as many as memory holds).")
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLengthsSpec(Spec):
     """Lengths that are drawn from what was measured."""
 
     lengths_from: Path | None = _traffic(
-        "--lengths-from", options.FILE, "Draw pairs of prompt and answer from this trace file.",
-    )
-# fmt: on
+        "--lengths-from", options.FILE, "Draw pairs of prompt and answer from this trace file.")
 
 
-# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TechniqueRequest(Spec):
+    """Techniques of serving; None: not used."""
+
+    shared_prefix: int | None = _technique(
+        "--shared-prefix", options.TOKENS, "Tokens with which all prompts begin: computed once, cached once.")
+    prefix_hit: float | None = _technique(
+        "--prefix-hit", options.FRACTION_OR_ZERO, "Share of a prompt's tokens found in the cache: 0.6, 60%.")
+    kv_keep: float | None = _technique(
+        "--kv-keep", options.FRACTION, "Share of cached tokens that eviction keeps (H2O, SnapKV).")
+    draft: str | None = _technique("--draft", options.name("draft"), "Speculate: with a model, eagle, mtp or ngram.")
+    draft_tokens: int | None = _technique(
+        "--draft-tokens", options.whole(high=64), f"Tokens that the draft proposes (default: {DRAFT_TOKENS}).")
+    acceptance: float | None = _technique(
+        "--acceptance", options.FRACTION_OR_ZERO, "Share of proposed tokens that are accepted.")
+    draft_weights: str | None = _technique(
+        "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).")
+    prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
+        "Accelerators of each replica, besides its own, for prompts only.", section=_TECHNIQUES)
+    offload_weights: float | None = _technique(
+        "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights stand in host memory.")
+    gpu_layers: int | None = _technique(
+        "--gpu-layers", options.whole(low=0, high=100_000), "The same as layers that stay, as llama.cpp -ngl.")
+    host: str | None = _technique(
+        "--host", options.name("cpu"), "Processor that computes offloaded layers (llama.cpp).")
+    expert_skew: float | None = same(SharedSpec, "expert_skew", section=_TECHNIQUES, key="techniques.expert_skew")
+
+    @property
+    def any(self) -> bool:
+        """Whether a technique is asked for."""
+        return bool(options.changed(self))
+
+    @property
+    def draft_name(self) -> str | None:
+        """The model that drafts, where it is one of its own."""
+        return None if self.draft is None or self.draft.lower() in NGRAM_DRAFTS | BLOCK_DRAFTS else self.draft
+
+    def check(self) -> None:
+        """Refuse what means nothing alone.
+
+        Raises: SpecError: says what is missing.
+        """
+        for name in ("draft_tokens", "acceptance", "draft_weights"):
+            if getattr(self, name) is not None and self.draft is None:
+                raise OptionError(name, "given, but no draft (--draft MODEL, eagle, mtp or ngram)")
+        if self.draft is not None and self.acceptance is None:
+            raise OptionError(
+                "draft",
+                "needs --acceptance, the share of its tokens that are accepted: engines report it, and drafts "
+                "of one family reach 0.5 to 0.9 (arXiv:2211.17192, table 3)",
+            )
+        if self.offload_weights is not None and self.gpu_layers is not None:
+            raise OptionError("gpu_layers", "the share of offloaded layers is given, too (--offload-weights); give one")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling(Spec):
     """How replicas work and where requests go. None: as the engine's row has it."""
 
-    policy: str = _scheduling(
-        "--policy", options.name("policy"),
-        "Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs",
-    )
-    balancer: str = _scheduling(
-        "--balancer", options.name("balancer"),
-        "Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded",
-    )
+    policy: str = _scheduling("--policy", options.name("policy"),
+        "Who goes first: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs")
+    balancer: str = _scheduling("--balancer", options.name("balancer"),
+        "Who goes where: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
     step_tokens: int | None = _scheduling(
-        "--step-tokens", options.TOKENS, "Tokens of an engine step (default: the engine's).",
-    )
+        "--step-tokens", options.TOKENS, "Tokens of an engine step (default: the engine's).")
     max_batch: int | None = _scheduling(
-        "--max-batch", options.BATCH, "Sequences that run at once (default: the engine's).",
-    )
+        "--max-batch", options.BATCH, "Sequences that run at once (default: the engine's).")
     mix: bool = _scheduling(
-        "--mix/--no-mix", options.FLAG, "Prompts and answers share steps, or prompts go first.", default=True,
-    )
-    preempt: str = _scheduling(
-        "--preempt", options.choice("recompute", "swap"), "What becomes of a sequence when the cache is full.",
-        default="recompute",
-    )
+        "--mix/--no-mix", options.FLAG, "Prompts and answers share steps, or prompts go first.", default=True)
+    preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
+        "What becomes of a sequence when the cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(
-        "--prefix-cache/--no-prefix-cache", options.FLAG, "Keep shared prefixes (default: if any).",
-    )
-    prefill_replicas: int = _scheduling(
-        "--prefill-replicas", options.WHOLE_OR_ZERO,
-        "So many further replicas do prompts only and hand them over.", default=0,
-    )
+        "--prefix-cache/--no-prefix-cache", options.FLAG, "Keep shared prefixes (default: if any).")
+    prefill_replicas: int = _scheduling("--prefill-replicas", options.WHOLE_OR_ZERO,
+        "So many further replicas do prompts only and hand them over.", default=0)
     prefill_gpus: int = 0  # the same as accelerators beside those of each other replica
-    # fmt: on
 
     def prefill_pool(self, replicas: int, gpus: int) -> int:
         """Prompt-only replicas of `gpus` devices beside so many others.
 
-        Raises:
-            SpecError: both ways to say it are used, or they make no whole replicas.
+        Raises: SpecError: both ways to say it are used, or they make no whole replicas.
         """
         if self.prefill_replicas and self.prefill_gpus:
             raise OptionError("prefill_gpus", "prefill_replicas says the same; give one of them")
@@ -248,87 +275,71 @@ class Scheduling(Spec):
         return self.prefill_replicas + whole
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscaleSpec(Spec):
     """Replicas that come and go; None: the usual of `flopwise.serving.sim.autoscale.Autoscaling`."""
 
-    autoscale: str | None = _scaling(
-        "--autoscale", options.name("measure"),
-        "Start and drain replicas by concurrency, queue, utilisation or kv (how full the cache is).",
-    )
+    autoscale: str | None = _scaling("--autoscale", options.name("measure"),
+        "Start and drain replicas by concurrency, queue, utilisation or kv (how full the cache is).")
     target: float | None = _scaling(
-        "--target", options.COUNT, "Of the measure: 32 requests a replica, 0.7 of the time ...",
-    )
+        "--target", options.COUNT, "Of the measure: 32 requests a replica, 0.7 of the time ...")
     min_replicas: int | None = _scaling(
-        "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).",
-    )
+        "--min-replicas", options.WHOLE_OR_ZERO, "At least (default: 1; 0 scales to zero).")
     max_replicas: int | None = _scaling("--max-replicas", options.DEGREE, "At most (default: 16).")
-    cold_start: float | None = _scaling(
-        "--cold-start", options.SECONDS_OR_ZERO,
-        "From the wish for a machine to its first request (default: a minute for the machine, then the engine).",
-    )
+    cold_start: float | None = _scaling("--cold-start", options.SECONDS_OR_ZERO,
+        "From the wish for a machine to its first request (default: a minute for the machine, then the engine).")
     cool_down: float | None = _scaling(
-        "--cool-down", options.SECONDS_OR_ZERO, "Never fewer than wanted so long (default: 5min).",
-    )
+        "--cool-down", options.SECONDS_OR_ZERO, "Never fewer than wanted so long (default: 5min).")
     tick: float | None = _scaling("--tick", options.SECONDS, "Time between looks (default: 15 s).")
-    # fmt: on
 
     def rule(self) -> Autoscaling | None:
         """The rule; None where replicas do not come and go.
 
-        Raises:
-            SpecError: a rule that cannot be.
+        Raises: SpecError: a rule that cannot be.
         """
         if self.autoscale is None:
             return None
         from flopwise.serving.sim.autoscale import Autoscaling
 
         named = {
-            "target": self.target, "least": self.min_replicas, "most": self.max_replicas, "tick_s": self.tick,
-            "cold_start_s": self.cold_start, "cool_down_s": self.cool_down,
-        }  # fmt: skip
+            "target": self.target,
+            "least": self.min_replicas,
+            "most": self.max_replicas,
+            "tick_s": self.tick,
+            "cold_start_s": self.cold_start,
+            "cool_down_s": self.cool_down,
+        }
         return Autoscaling(measure=self.autoscale, **_given(named))
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest(Spec):
     """A queue of requests on spot replicas. None: the usual, or from the facts."""
 
-    queue: int | None = _queue(
-        "--queue", options.whole(high=10**12), "Work off so many requests instead of traffic.",
-    )
+    queue: int | None = _queue("--queue", options.whole(high=10**12), "Work off so many requests instead of traffic.")
     workers: int = _queue("--workers", options.whole(high=10_000), "Spot replicas for it.", default=1)
     deadline: float | None = same(SharedSpec, "deadline", section="A queue with a deadline")
-    spot_interruptions: float | None = _queue(
-        "--spot-interruptions", options.RATE_OR_ZERO,
-        "How often one spot instance is taken back: 0.1/day (default: as known of the provider).",
-    )
+    spot_interruptions: float | None = _queue("--spot-interruptions", options.RATE_OR_ZERO,
+        "How often one spot instance is taken back: 0.1/day (default: as known of the provider).")
     spot_price: float | None = _queue(
-        "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.",
-    )
+        "--spot-price", options.USD_OR_ZERO, "US dollars for one spot accelerator and hour.")
     replace_s: float | None = _queue("--replace", options.SECONDS_OR_ZERO, "Until another is found: 5min.")
     checkpoint_every: float | None = same(SharedSpec, "checkpoint_every", section="A queue with a deadline")
     checkpoint_time: float = _queue(
-        "--checkpoint-time", options.SECONDS_OR_ZERO, "A worker saves for so long.", default=0.0,
-    )
+        "--checkpoint-time", options.SECONDS_OR_ZERO, "A worker saves for so long.", default=0.0)
     fallback: int = _queue(
-        "--fallback", options.whole(low=0, high=10_000), "On-demand replicas that save the deadline.", default=0,
-    )
+        "--fallback", options.whole(low=0, high=10_000), "On-demand replicas that save the deadline.", default=0)
     trials: int = _queue("--trials", options.whole(high=10**6), "Draws of interruptions.", default=1000)
     cold_start: float | None = same(AutoscaleSpec, "cold_start")
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
-    # fmt: on
 
     def check(self) -> None:
         """Refuse what needs another option.
 
-        Raises:
-            SpecError: says which.
+        Raises: SpecError: says which.
         """
         if self.checkpoint_time and self.checkpoint_every is None:
             raise OptionError("checkpoint_time", "how often one is written is not given (--checkpoint-every)")
@@ -338,11 +349,10 @@ class BatchRequest(Spec):
     def mean_lengths(self) -> tuple[float, float]:
         """Mean tokens of a prompt and of an answer.
 
-        Raises:
-            SpecError: lengths given twice, or that cannot be.
+        Raises: SpecError: lengths given twice, or that cannot be.
         """
         from flopwise.serving.sim.lengths import Lengths
-        from flopwise.serving.sim.trace_file import read_trace_columns
+        from flopwise.serving.sim.trace import read_trace_columns
 
         lengths = (self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT)
         if self.lengths_from is None:
@@ -354,46 +364,38 @@ class BatchRequest(Spec):
         return float(columns["prompt_tokens"].mean()), float(columns["output_tokens"].mean())
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCacheSpec(Spec):
-    """Answers that are given again; None: the usual of `flopwise.serving.sim.caching.ResponseCache`."""
+    """Answers that are given again; None: the usual of `flopwise.serving.sim.request.ResponseCache`."""
 
     response_cache: int | None = _cache(
-        "--response-cache", options.BATCH, "Give stored answers again.", metavar="ENTRIES",
-    )
-    distinct: int | None = _cache(
-        "--distinct", options.BATCH, "Prompts that are asked more than once, in all.",
-    )
-    skew: float | None = _cache(
-        "--skew", options.COUNT_OR_ZERO, "Zipf exponent of their popularity (default: 1).",
-    )
+        "--response-cache", options.BATCH, "Give stored answers again.", metavar="ENTRIES")
+    distinct: int | None = _cache("--distinct", options.BATCH, "Prompts that are asked more than once, in all.")
+    skew: float | None = _cache("--skew", options.COUNT_OR_ZERO, "Zipf exponent of their popularity (default: 1).")
     repeated: float | None = _cache(
-        "--repeated", options.FRACTION_OR_ZERO, "Share of requests that ask one (default: all).",
-    )
+        "--repeated", options.FRACTION_OR_ZERO, "Share of requests that ask one (default: all).")
     cache_ttl: float | None = _cache(
-        "--cache-ttl", options.SECONDS, "An answer is good for so long (default: for ever).",
-    )
+        "--cache-ttl", options.SECONDS, "An answer is good for so long (default: for ever).")
     cache_price: float | None = _cache(
-        "--cache-price", options.USD_OR_ZERO, "US dollars for a GB of its memory and hour.",
-    )
-    # fmt: on
+        "--cache-price", options.USD_OR_ZERO, "US dollars for a GB of its memory and hour.")
 
     def cache(self) -> ResponseCache | None:
         """The cache; None where none is asked for.
 
-        Raises:
-            SpecError: figures that cannot be, or no number of prompts that repeat.
+        Raises: SpecError: figures that cannot be, or no number of prompts that repeat.
         """
         if self.response_cache is None:
             return None
         if self.distinct is None:
             raise OptionError("response_cache", "needs to know how many prompts repeat: give distinct (--distinct)")
-        from flopwise.serving.sim.caching import ResponseCache
+        from flopwise.serving.sim.request import ResponseCache
 
         named = {
-            "skew": self.skew, "repeated": self.repeated, "ttl_s": self.cache_ttl, "usd_per_gb_hour": self.cache_price,
-        }  # fmt: skip
+            "skew": self.skew,
+            "repeated": self.repeated,
+            "ttl_s": self.cache_ttl,
+            "usd_per_gb_hour": self.cache_price,
+        }
         return ResponseCache(entries=self.response_cache, prompts=self.distinct, **_given(named))
 
 

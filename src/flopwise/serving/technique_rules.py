@@ -9,11 +9,12 @@ from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Recurrence
 from flopwise.serving.disaggregated import prefill_layout
+from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
+from flopwise.serving.techniques import STREAM_TOKENS
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
-    from flopwise.serving.techniques import Speculation
 
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
@@ -27,14 +28,13 @@ QUALITY = (
 def check_techniques(job: ServeJob) -> None:
     """Refuse what cannot be.
 
-    Raises:
-        SpecError: says which value and what is allowed.
+    Raises: SpecError: says which value and what is allowed.
     """
     how = job.techniques
-    if how == type(how)():
+    if how == PLAIN:
         return
     _check_shares(job)
-    if how != type(how)(expert_skew=how.expert_skew):
+    if how != Techniques(expert_skew=how.expert_skew):
         _check_decoder(job)
     if how.speculation is not None:
         _check_speculation(job, how.speculation)
@@ -145,39 +145,30 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
 def technique_assumptions(job: ServeJob) -> Iterator[str]:
     """What is assumed of each technique that is used."""
     how, row = job.techniques, job.engine
-    if how != type(how)():
+    if how != PLAIN:
         yield "intervals are those of plain serving; what techniques add to its errors is not measured"
     if how.shared_tokens:
         yield f"the shared prefix is found in whole blocks of {row.block_tokens} tokens, and stays in the cache"
     if how.hit_frac:
         yield "tokens that are hits still take their place in the cache of each sequence (a shared prefix does not)"
-    if (how.shared_tokens or how.hit_frac) and any(
-        isinstance(i, Recurrence) for k in job.model.stacks[0].kinds for i in k.items
-    ):
+    recurrent = any(isinstance(i, Recurrence) for k in job.model.stacks[0].kinds for i in k.items)
+    if recurrent and (how.shared_tokens or how.hit_frac):
         yield "state-space layers are taken to have snapshots at the prefix, which few engines keep"
     if how.kept_frac < 1:
         yield f"prompts are read in full and evicted from layer by layer; {row.name} itself does not evict"
         yield QUALITY
     if how.speculation is not None:
         yield from _speculation_assumptions(how.speculation)
-    if how.offload is not None and how.offload.host is None:
-        yield "offloaded layers bring all their weights over PCIe each step, behind the layer before"
-    if how.offload is not None and how.offload.host is not None:
+    if how.offload is not None:
+        host = how.offload.host
         yield (
-            f"offloaded layers and their cache are computed by {how.offload.host.name}; from 32 tokens a step "
+            "offloaded layers bring all their weights over PCIe each step, behind the layer before"
+            if host is None
+            else f"offloaded layers and their cache are computed by {host.name}; from {STREAM_TOKENS} tokens a step "
             "by the GPU, which copies their weights"
         )
     if how.prefill_gpus:
         yield "the cache of a prompt travels when the prompt is done, and the first token waits for it"
-
-
-def simulated_technique_assumptions(job: ServeJob) -> Iterator[str]:
-    """What is assumed beside that where requests are played through one by one."""
-    how = job.techniques
-    if how.hit_frac:
-        yield "every prompt has its share of hits; what is preempted is computed again in full"
-    if how.speculation is not None:
-        yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
 
 
 def _speculation_assumptions(how: Speculation) -> Iterator[str]:

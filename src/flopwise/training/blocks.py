@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.kernels import Timing, eager_attention_s, overlap_timing, work_bytes, work_s
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE
 from flopwise.facts.architecture import Attend, Experts, Item, Linear
 from flopwise.ops.backward import adapter_items, backward_works
@@ -24,7 +25,6 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import item_work, linear_dims
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
-from flopwise.training.layout import LOW_PRECISION
 from flopwise.training.widths import ACT_BYTES, added_grad_bytes
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
     Source: Micikevicius et al. 2022 (arXiv:2209.05433) section 3; NVIDIA Transformer Engine user guide, FP8 recipes.
     Assumes: every linear layer inside the blocks follows the recipe.
     """
-    if precision in LOW_PRECISION:
+    if precision in LOW_PRECISIONS:
         return precision if in_layers and work.kind in {"matmul", "grouped"} else "bf16"
     return precision
 
@@ -222,7 +222,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             continue
         work = merge_works(works)
         adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
-        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISION else context.recipe.precision
+        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISIONS else context.recipe.precision
         unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
         undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
         for part in (work, *undone):
@@ -268,7 +268,7 @@ def _cast_s(work: Work, dtype: str, context: BlockContext) -> Floats:
     Source: NVIDIA Transformer Engine user guide (both directions of every operand are cast); passes by stack.
     Assumes: weights are cast every micro-batch.
     """
-    if dtype not in LOW_PRECISION:
+    if dtype not in LOW_PRECISIONS:
         return 0.0
     moved = (work.in_elems + work.weight_elems + work.out_elems) * (ACT_BYTES + 1.0)
     directions = 2.0 if dtype == "fp8_rowwise" else 1.0  # scales of rows do not serve the transposed operand
@@ -368,7 +368,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
         return 0.0, 0.0
     ep = context.split.ep
     copies = context.tokens * first.top_k * context.split.expert_load
-    narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISION
+    narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
     routed = {"copies": first.top_k, "pools": first.groups, "top_pools": first.top_groups}
     each = {w: all_to_all_s(context.fabric, elems * w, ep, stride=context.split.tp, **routed) for w in set(widths)}

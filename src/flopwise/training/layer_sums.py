@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Model, Stack
 from flopwise.facts.software import TrainingStack
@@ -25,7 +26,7 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
-from flopwise.training.layout import LOW_PRECISION, RECOMPUTE, Layout, Lora, Recipe
+from flopwise.training.layout import RECOMPUTE, Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
@@ -186,7 +187,7 @@ class MemoryTable:
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = recipe.elem_bytes
-        self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISION
+        self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISIONS
         self._known: dict[tuple[object, ...], Sums] = {}
         self._place: dict[tuple[int, int, int], int] = {}
         self._partials: tuple[Partial, ...] = ()

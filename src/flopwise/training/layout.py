@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents
     from flopwise.training.frozen import Frozen
 
-Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32"]
 Attention = Literal["flash", "sdpa", "eager"]
-LOW_PRECISION = frozenset({"fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"})
-"""Recipes in which products inside the layers run in 8 bits or fewer."""
 
 COLUMNS = (
     "dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute",
@@ -145,7 +142,7 @@ class Recipe:
 
     seq_len: Ints
     global_batch: Ints = 1  # sequences a step, over all replicas
-    precision: Precision = "bf16"
+    precision: str = "bf16"  # one of `cost.precisions.TRAINING_PRECISIONS`
     optimizer: Optimizer
     stack: TrainingStack
     attention: Attention = "flash"
@@ -182,6 +179,24 @@ class Recipe:
     def uneven(self) -> bool:
         """Whether experts compute anything but their even share."""
         return self.expert_skew > 1 or self.capacity_factor is not None
+
+    @property
+    def text(self) -> str:
+        """The recipe on one line."""
+        parts = [self.precision, self.optimizer.name, f"{self.attention} attention"]
+        if self.lora is not None:
+            base = self.lora.base.name
+            name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
+            parts.append(f"{name} rank {self.lora.rank} on {', '.join(self.lora.targets)}")
+        if self.frozen is not None:
+            parts.append(f"frozen: {self.frozen.text}")
+        if self.capacity_factor is not None:
+            parts.append(f"expert capacity factor {self.capacity_factor:g}")
+        if self.expert_skew > 1:
+            parts.append(f"expert skew {self.expert_skew:g}")
+        if self.documents is not None:
+            parts.append(f"documents of {self.documents.mean:,.0f} tokens, {self.documents.packing}")
+        return ", ".join(parts)
 
     @property
     def useful_tokens(self) -> float:

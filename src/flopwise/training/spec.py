@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flopwise import options, units
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from flopwise.training.documents import Documents, Packing
     from flopwise.training.goodput import Reliability
     from flopwise.training.job import Conditions
-    from flopwise.training.layout import Attention, Layout, Lora, Precision, Recipe
+    from flopwise.training.layout import Attention, Layout, Lora, Recipe
     from flopwise.training.storage import Reads
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "fp32")
 SEQ_LEN = 4096
 """Tokens of a sequence where none are given, or what the model is made for if that is less."""
 BATCH_TOKENS = 2**22
@@ -184,7 +184,7 @@ class TrainingSpec(Spec):
     """Recipe and layout of a training step. None: not said, so the default or the automatic choice holds."""
 
     precision: str = _recipe(
-        "--precision", options.choice(*PRECISIONS), "Of the matrix products in training.", default="bf16")
+        "--precision", options.choice(*TRAINING_PRECISIONS), "Of the matrix products in training.", default="bf16")
     optimizer: str = _recipe(
         "--optimizer", options.name("optimizer"), "adamw, adamw-8bit, adafactor, sgd, lion, muon ...",
         default=defaults.OPTIMIZER, key="optimizer")
@@ -288,7 +288,7 @@ class TrainingSpec(Spec):
         from flopwise.training.layout import Recipe
 
         return Recipe(
-            seq_len=seq_len, global_batch=global_batch, precision=cast("Precision", self.precision),
+            seq_len=seq_len, global_batch=global_batch, precision=self.precision,
             optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stack),
             attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
             master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
@@ -296,15 +296,23 @@ class TrainingSpec(Spec):
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
         )  # fmt: skip
 
+    def check_adapters(self) -> None:
+        """Refuse what is said of adapters where there are none.
+
+        Raises:
+            SpecError: names it.
+        """
+        for name in ("lora_targets", "base_format"):
+            if getattr(self, name) and not self.adapts:
+                raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
+
     def adapters(self, facts: Facts) -> Lora | None:
         """The adapters; None where the model itself is trained.
 
         Raises:
             SpecError: what is said of adapters without any.
         """
-        for name in ("lora_targets", "base_format"):
-            if getattr(self, name) and not self.adapts:
-                raise OptionError(name, "of adapters, but neither a LoRA rank nor QLoRA is given (--lora, --qlora)")
+        self.check_adapters()
         if not self.adapts:
             return None
         from flopwise.facts.formats import BF16

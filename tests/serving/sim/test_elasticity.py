@@ -7,8 +7,8 @@ import pytest
 from flopwise.api.simulate import autoscale, resolve, simulate, vertical
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elasticity import scaled_rule
+from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 
 MODEL = "Llama-3.1-8B"

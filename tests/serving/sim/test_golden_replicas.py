@@ -10,8 +10,8 @@ import pytest
 from flopwise.api.serve import serve
 from flopwise.api.simulate import autoscale, batch, simulate, vertical
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
 from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from named import FACTS
 

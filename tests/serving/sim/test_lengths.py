@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.lengths import Lengths, empirical, lognormal
+from flopwise.serving.sim.lengths import Lengths, lognormal
+from flopwise.serving.sim.traffic import empirical
 
 
 def rng() -> np.random.Generator:

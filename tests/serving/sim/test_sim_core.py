@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
+from reference import REFERENCE, ReferenceFleet
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet, cache_folder
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
-from flopwise.serving.sim.reference_fleet import ReferenceFleet
 from flopwise.serving.sim.setup import Setup, Transfer, setup
-from flopwise.serving.sim.simulate import fleet, simulate
+from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import RequestTrace, trace
 
 MOST_BATCH, MOST_TOKENS, MOST_DRAFTED = 30, 400, 6
@@ -138,18 +138,16 @@ def test_both_engines_give_one_result() -> None:
     rng = np.random.default_rng(0)
     asked = trace(np.sort(rng.random(300)), rng.integers(1, 500, 300), rng.integers(1, 60, 300))
     cost, limits = some_cost(rng, 10**7), ReplicaLimits(max_batch=8, step_tokens=64, num_blocks=30)
-    slow, fast = (simulate(asked, cost, limits, engine=e, replicas=2) for e in ("reference", "fast"))
+    slow, fast = (simulate(asked, cost, limits, engine=e, replicas=2) for e in (REFERENCE, FastFleet))
     assert slow.summary() == fast.summary()
     assert np.count_nonzero(fast.reasons) == fast.summary().dropped > 0
     for expected, got in zip(slow.timeline, fast.timeline, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_wrong_engines_and_replicas_that_are_on_are_refused() -> None:
+def test_replicas_that_are_on_are_not_started() -> None:
     plan = some_setup(np.random.default_rng(1), 1)
-    with pytest.raises(SpecError, match="allowed: fast, reference"):
-        fleet(plan, "quick")  # type: ignore[arg-type]
-    for machines in (fleet(plan), fleet(plan, "reference")):
+    for machines in (FastFleet(plan), ReferenceFleet(plan)):
         with pytest.raises(SpecError, match="must be drained"):
             machines.start(0, 5)
 

@@ -13,13 +13,14 @@ from flopwise.facts.architecture import Attend
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.work import attended_pairs
-from flopwise.serving.estimate import job_memory, runner
+from flopwise.serving.estimate import job_memory
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.engine import ReplicaLimits, replica
 from flopwise.serving.sim.trace import PS
+from flopwise.serving.techniques import runner
 from named import serve_job_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)

@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
+import reference
 from numpy.typing import NDArray
 
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
-from flopwise.serving.sim.result import BINS, SimulatedRun, Slo, bin_edges_ps, bin_of
+from flopwise.serving.sim.fleet import FastFleet
+from flopwise.serving.sim.result import BINS, SimulatedRun, Slo, bin_edges_ps
 from flopwise.serving.sim.setup import Transfer
-from flopwise.serving.sim.simulate import Engine, simulate
+from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS, Column, trace
 
-ENGINE: Engine = "fast"  # which equals the reference: see test_sim_core.py
+ENGINE = FastFleet  # which equals the reference: see test_sim_core.py
 SIZE = 40_000
 US = 10**6
 Ints = NDArray[np.int64]
@@ -106,7 +108,7 @@ def test_bins_are_narrow_and_hold_what_they_say() -> None:
     edges = bin_edges_ps()
     assert len(edges) == BINS + 1
     for gap in (0, 1, 255, 256, 257, 10**9, 12345678901, 2**62 - 1):
-        place = bin_of(gap)
+        place = reference.bin_of(gap)
         assert edges[place] <= gap < edges[place + 1]
     assert np.all(np.diff(edges[:-1]) > 0)
     assert np.max(np.diff(edges[256:-1]) / edges[256:-2]) < 0.008

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.serving.sim.policies import BALANCERS, POLICIES, balancer_number, ranks
+from flopwise.serving.sim.cost import StepCost
+from flopwise.serving.sim.engine import ReplicaLimits
+from flopwise.serving.sim.policies import (
+    BALANCERS,
+    LEAST_LOADED,
+    LEAST_TOKENS,
+    POLICIES,
+    PREFIX_AWARE,
+    ROUND_ROBIN,
+    ranks,
+)
+from flopwise.serving.sim.setup import setup
 from flopwise.serving.sim.trace import PS, trace
 
 
@@ -56,8 +67,12 @@ def test_every_policy_is_a_permutation_and_wrong_names_are_told_the_right_ones()
     made = trace([0, 1, 2], [3, 3, 3], [1, 1, 1])
     for name in POLICIES:
         assert sorted(ranks(made, name).tolist()) == [0, 1, 2]
-    assert [balancer_number(name) for name in BALANCERS] == list(range(len(BALANCERS)))
+    numbers = {"round-robin": ROUND_ROBIN, "least-loaded": LEAST_LOADED, "least-tokens": LEAST_TOKENS,
+               "prefix-aware": PREFIX_AWARE}  # fmt: skip
+    none, limits = np.zeros(2, dtype=np.int64), ReplicaLimits(max_batch=1, step_tokens=1)
+    cost = StepCost(tokens_ps=np.arange(2), decode_ps=none, cached_ps=none, window_ps=none)
+    assert {name: setup(made, cost, limits, balancer=name).balancer for name in BALANCERS} == numbers
     with pytest.raises(UnknownNameError, match="fcfs"):
         ranks(made, "fifo")
     with pytest.raises(UnknownNameError, match="least-loaded"):
-        balancer_number("least_load")
+        setup(made, cost, limits, balancer="least_load")

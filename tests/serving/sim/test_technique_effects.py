@@ -10,17 +10,16 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.disaggregated import pools
-from flopwise.serving.estimate import runner
 from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import Offload, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.request import transfer
+from flopwise.serving.sim.setup import rounds
 from flopwise.serving.sim.simulate import simulate
-from flopwise.serving.sim.technique_effects import rounds
 from flopwise.serving.sim.trace import RequestTrace, trace
 from flopwise.serving.spec import Scheduling
-from flopwise.serving.technique_runner import TechniqueRunner
-from flopwise.serving.techniques import Offload, Speculation, Techniques
+from flopwise.serving.techniques import TechniqueRunner, runner
 from named import serve_job_with
 
 FACTS = load_facts()

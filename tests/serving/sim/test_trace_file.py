@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.trace import trace
-from flopwise.serving.sim.trace_file import read_trace_columns
+from flopwise.serving.sim.trace import read_trace_columns, trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reference import REFERENCE
 
 from flopwise.api.serve import serve
 from flopwise.api.simulate import simulate
@@ -12,9 +13,9 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.sim.engine import replica
+from flopwise.serving.sim.setup import user_start_ps
 from flopwise.serving.sim.simulate import simulate as run
 from flopwise.serving.sim.trace import RequestTrace, trace
-from flopwise.serving.sim.user_ramp import user_start_ps
 from named import serve_job_with
 
 JOB = serve_job_with(
@@ -53,7 +54,7 @@ def test_lengths_that_vary_part_users_by_themselves() -> None:
 
 def test_both_engines_agree_to_the_last_bit() -> None:
     fast = run(alike(60), MADE.cost, MADE.limits, users=12)
-    slow = run(alike(60), MADE.cost, MADE.limits, users=12, engine="reference")
+    slow = run(alike(60), MADE.cost, MADE.limits, users=12, engine=REFERENCE)
     for name, got, expected in zip(fast.outcome._fields, fast.outcome, slow.outcome, strict=True):
         np.testing.assert_array_equal(got, expected, err_msg=name)
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
+
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
-from flopwise.serving.sim.caching import ResponseCache, hit_rate
-from flopwise.serving.sim.request import SimulationRequest
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.trace import PS, RequestTrace
-from flopwise.serving.sim.user_ramp import ramp_note
-from flopwise.serving.technique_rules import simulated_technique_assumptions, technique_assumptions, technique_settings
+from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_price
 
 
@@ -132,28 +132,31 @@ def cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: i
 def _technique_notes(job: ServeJob) -> Iterator[str]:
     """What is assumed of techniques, and what their simulation adds to it."""
     yield from technique_assumptions(job)
-    yield from simulated_technique_assumptions(job)
+    if job.techniques.hit_frac:
+        yield "every prompt has its share of hits; what is preempted is computed again in full"
+    if job.techniques.speculation is not None:
+        yield "the rounds of each answer are drawn; gaps between tokens (ITL) are those between rounds"
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
     """What is assumed of the engine, the seed, the traffic and the policy."""
-    limits, traffic = request.limits, request.traffic
+    limits, traffic = request.replica.limits, request.traffic
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
     yield "a run repeats exactly with its seed; its intervals are those of the step times that it is made of"
     if traffic.arrivals == "diurnal":
         yield "requests come from midnight on; their rate is the mean of whole days"
-    yield from filter(None, (_idle_policy_note(request.scheduling.policy, request.trace),))
-    yield from filter(None, (ramp_note(request.trace, traffic.users, together=traffic.together),))
+    yield from _idle_policy_note(request.scheduling.policy, request.trace)
+    if request.trace.alike and (traffic.users or 0) > 1 and not traffic.together:
+        yield "users who ask alike begin one after the other, while the first is answered (--together: all at once)"
 
 
-def _idle_policy_note(policy: str, trace: RequestTrace) -> str:
+def _idle_policy_note(policy: str, trace: RequestTrace) -> Iterator[str]:
     """That a policy orders by what the requests do not have."""
     if policy == "priority" and trace.priority.min() == trace.priority.max():
-        return "all requests have one priority (a trace file's column priority): first come, first served"
+        yield "all requests have one priority (a trace file's column priority): first come, first served"
     if policy == "deadline" and trace.deadline_ps.max() < 0:
-        return "no request has a deadline (a trace file's column deadline_s): first come, first served"
-    return ""
+        yield "no request has a deadline (a trace file's column deadline_s): first come, first served"
 
 
 def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str], ...]:
@@ -175,3 +178,27 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
         ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
         ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),
     )
+
+
+def hit_rate(cache: ResponseCache) -> float:
+    """Share of requests that the cache answers in the long run, without regard to expiry.
+
+    Source: Che, Tung and Wang 2002 (IEEE JSAC 20(7)), the characteristic time T of a least-recently-used cache: the
+    entries that were asked for within T fill it, sum(1 - exp(-p T)) = entries.
+    Assumes: independent requests; those that ask what nobody asked before pass through the cache as well.
+    """
+    shares = cache.popularity()
+    unique = 1.0 - cache.repeated
+
+    def cached_entries(asked: float) -> float:
+        return float(-np.expm1(-shares * asked).sum()) + unique * asked
+
+    if unique == 0 and cache.entries >= cache.prompts:
+        return 1.0
+    low, high = 0.0, 1.0
+    while cached_entries(high) < cache.entries and high < 1e18:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cached_entries(middle) < cache.entries else (low, middle)
+    return float((shares * -np.expm1(-shares * high)).sum())

@@ -10,10 +10,8 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.storage import Storage
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
-from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache
-from flopwise.serving.sim.elastic import AutoscaledRun
-from flopwise.serving.sim.request import SimulationRequest
+from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.startup import cold_start
 from flopwise.units import HOUR_S, format_seconds
@@ -132,8 +130,7 @@ def replica_sizes(
     In powers of two; an autoscaler's bounds and targets for each replica are scaled with its size. `request_at` gives
     the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
 
-    Raises:
-        SpecError: less than one replica, or as `autoscaling_report`.
+    Raises: SpecError: less than one replica, or as `autoscaling_report`.
     """
     total = (replicas if rule is None else rule.most) * tp
     if replicas < 1:

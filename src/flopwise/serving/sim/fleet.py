@@ -1,4 +1,4 @@
-"""Replicas in the compiled simulator: advanced, read, started and drained from Python."""
+"""Replicas in the compiled simulator: advanced in time, and read, started and drained in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
 from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
-COMPILED = ("core", "core_parts", "cost", "layout", "policies", "result", "setup")
+COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
 """Modules whose text decides what is compiled."""
 
 
@@ -66,7 +66,10 @@ def core(on_compile: Callable[[], None] | None = None) -> Any:
 
 
 class FastFleet:
-    """As `flopwise.serving.sim.reference_fleet.ReferenceFleet`, compiled."""
+    """Replicas, numbered as `Setup.roles`.
+
+    Nothing that has happened is undone: `until_ps` only grows, and a step that has begun ends when it ends.
+    """
 
     def __init__(self, setup: Setup, on_compile: Callable[[], None] | None = None) -> None:
         """Lay out the state of all replicas."""
@@ -113,7 +116,7 @@ class FastFleet:
                 self.start(place, 0)
 
     def start(self, replica: int, on_ps: int) -> None:
-        """An empty replica takes requests from then on."""
+        """An empty replica takes requests from `on_ps` on, with an empty cache; not before the time reached."""
         p, on_ps = self.replicas[replica], max(on_ps, self.now_ps + 1)
         self.switched.start(replica, on_ps, busy=bool(p["requests"]), ended_ps=int(p["ended"]))
         for name in ("step", "turn", "used", "idle", "free"):
@@ -126,7 +129,7 @@ class FastFleet:
         self.prefixes[replica * prefixes : (replica + 1) * prefixes] = 0
 
     def drain(self, replica: int) -> None:
-        """A replica takes no further requests."""
+        """A replica takes no more requests, ends those that it has, and then is off."""
         self.switched.drain(replica, self.now_ps)
         self.replicas[replica]["accepts"] = 0
 
@@ -139,7 +142,7 @@ class FastFleet:
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
-        """What the replicas have and have done."""
+        """What the replicas have and have done at the time reached."""
         p = self.replicas
         names = (
             "queued", "running", "used", "busy", "steps", "worked", "made", "reused", "preemptions", "peak", "ended",
@@ -149,13 +152,13 @@ class FastFleet:
         return self.switched.totals(np.array([on, *(p[name] for name in names)], dtype=np.int64), self.now_ps)
 
     def standing(self) -> Standing:
-        """What the replicas have: views, but for the time busy."""
+        """The first columns of the totals, quickly; they may change with the next `advance`, all but the last."""
         p = self.replicas
         on = (p["accepts"] > 0) | (p["requests"] > 0)
         return Standing(on, p["queued"], p["running"], p["used"], p["busy"].copy())
 
     def outcome(self) -> Outcome:
-        """What has become of the requests."""
+        """What has become of the requests of the setup's trace."""
         q, setup = self.requests, self.setup
         issued = int(self.world["issued"][0])
         come = setup.trace.arrival_ps

@@ -1,7 +1,7 @@
-"""Who goes first and who goes where: scheduling policies and balancers, one function or one row each.
+"""Who goes first and who goes where: scheduling policies and balancers, one row each.
 
 A policy gives every request a key; the smallest goes first, and among equal keys who came first. A balancer says which
-replica a request is sent to; the rule itself stands in `flopwise.serving.sim.reference` and in the compiled core.
+replica a request is sent to; the rule itself stands in the compiled core.
 """
 
 from __future__ import annotations
@@ -15,55 +15,24 @@ from flopwise.serving.sim.trace import Column, RequestTrace
 
 LATEST = np.iinfo(np.int64).max
 
-
-def fcfs(trace: RequestTrace) -> Column:
-    """First come, first served."""
-    return np.zeros(len(trace), dtype=np.int64)
-
-
-def priority(trace: RequestTrace) -> Column:
-    """By the priority that requests come with, the smallest number first."""
-    return trace.priority
-
-
-def shortest(trace: RequestTrace) -> Column:
-    """The fewest tokens of prompt and answer together first: needs to know how long answers become.
-
-    Source: shortest job first, which has the least mean wait of all orders (Smith 1956).
-    """
-    return trace.prompt + trace.output
-
-
-def shortest_prompt(trace: RequestTrace) -> Column:
-    """The shortest prompt first."""
-    return trace.prompt
-
-
-def deadline(trace: RequestTrace) -> Column:
-    """The earliest deadline first, requests without one last.
-
-    Source: Liu and Layland 1973.
-    """
-    return np.where(trace.deadline_ps < 0, LATEST, trace.deadline_ps)
-
-
 POLICIES: dict[str, Callable[[RequestTrace], Column]] = {
-    "fcfs": fcfs,
-    "priority": priority,
-    "shortest": shortest,
-    "shortest-prompt": shortest_prompt,
-    "deadline": deadline,
+    "fcfs": lambda trace: np.zeros(len(trace), dtype=np.int64),  # first come, first served
+    "priority": lambda trace: trace.priority,
+    # The least mean wait of all orders (Smith 1956); needs to know how long answers become.
+    "shortest": lambda trace: trace.prompt + trace.output,
+    "shortest-prompt": lambda trace: trace.prompt,
+    # Requests without a deadline last (Liu and Layland 1973).
+    "deadline": lambda trace: np.where(trace.deadline_ps < 0, LATEST, trace.deadline_ps),
 }
-
+"""Keys of requests, by name."""
 BALANCERS: dict[str, str] = {
     "round-robin": "one after another",
     "least-loaded": "the fewest requests that wait or run",
     "least-tokens": "the fewest tokens of prompts and answers that wait or run",
     "prefix-aware": "where the prefix was last sent, unless that one is far behind the least loaded",
 }
-"""Names and what they do."""
+"""Names and what they do; `ROUND_ROBIN` and the others are their places."""
 ROUND_ROBIN, LEAST_LOADED, LEAST_TOKENS, PREFIX_AWARE = range(4)
-"""Their places in `BALANCERS`."""
 BEHIND_REQUESTS = 64
 """A prefix is left behind where its replica has so many more requests than the least loaded, and half as many again.
 
@@ -74,22 +43,10 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 def ranks(trace: RequestTrace, policy: str) -> Column:
     """Place of every request in the order of a policy; a permutation.
 
-    Raises:
-        UnknownNameError: no such policy.
+    Raises: UnknownNameError: no such policy.
     """
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
-    found = np.empty(len(trace), dtype=np.int64)
-    found[np.argsort(POLICIES[policy](trace), kind="stable")] = np.arange(len(trace))
-    return found
-
-
-def balancer_number(name: str) -> int:
-    """Place of a balancer in `BALANCERS`.
-
-    Raises:
-        UnknownNameError: no such balancer.
-    """
-    if name not in BALANCERS:
-        raise UnknownNameError("balancer", name, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
-    return list(BALANCERS).index(name)
+    places = np.empty(len(trace), dtype=np.int64)
+    places[np.argsort(POLICIES[policy](trace), kind="stable")] = np.arange(len(trace))
+    return places

@@ -1,31 +1,85 @@
-"""One question to the simulator: requests, a replica of a deployment, how replicas work, and a cache before them."""
+"""One question to the simulator: requests, a replica, how replicas work, and a cache of whole answers before them."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
-from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.caching import ResponseCache, made_by, merge_hits, with_hits
-from flopwise.serving.sim.elastic import AutoscaledRun, elastic
-from flopwise.serving.sim.engine import Replica, ReplicaLimits, replica
+from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
+from flopwise.serving.sim.engine import Replica, replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.spec import Scheduling
+from flopwise.units import HOUR_S
 
+Rng = np.random.Generator
 SEED_OF_PROMPTS = 1
 """Beside the seed of the traffic: which request asks which prompt is drawn independently."""
+MOST_PROMPTS = 10_000_000
+"""Distinct prompts that a popularity may have."""
+BYTES_PER_TOKEN = 4.0
+"""Text of a token: about four characters of English in UTF-8."""
+ENTRY_BYTES = 500.0
+"""Key, pointers and expiry beside an answer's text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCache:
+    """Answers of the latest prompts, by the least recently used; how often prompts repeat is their popularity.
+
+    A share `repeated` of requests asks one of `prompts` prompts, the k-th of them with a weight k^-`skew` (Zipf); all
+    others ask what nobody asked before. An answer is served again for `ttl_s` seconds after it was made.
+    """
+
+    entries: int
+    prompts: int
+    skew: float = 1.0
+    repeated: float = 1.0
+    ttl_s: float = math.inf
+    hit_s: float = 0.005  # from the request to the cached answer
+    usd_per_gb_hour: float = 0.0  # of the memory that holds it
+
+    def __post_init__(self) -> None:
+        """Raise SpecError for figures that cannot be."""
+        for name, value, low, high in (
+            ("cache entries", self.entries, 1, MOST_PROMPTS),
+            ("distinct prompts", self.prompts, 1, MOST_PROMPTS),
+            ("skew", self.skew, 0, 10),
+            ("repeated share", self.repeated, 0, 1),
+            ("cache time to live", self.ttl_s, 0, math.inf),
+            ("cache latency", self.hit_s, 0, 3600),
+            ("price of cache memory", self.usd_per_gb_hour, 0, 1e6),
+        ):
+            if not low <= value <= high:
+                raise SpecError(f"{name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+
+    def popularity(self) -> NDArray[np.float64]:
+        """Shares of all requests that ask each of the prompts; shape (prompts,), their sum is `repeated`."""
+        weights = np.arange(1, self.prompts + 1, dtype=float) ** -self.skew
+        shares: NDArray[np.float64] = weights / weights.sum() * self.repeated
+        return shares
+
+    def usd(self, mean_output_tokens: float, duration_s: float) -> float:
+        """What the memory of a full cache costs over `duration_s`, in USD.
+
+        Source: text of the answers and what stands beside it. Assumes: the whole capacity is paid for all the time.
+        """
+        held = self.entries * (ENTRY_BYTES + BYTES_PER_TOKEN * mean_output_tokens)
+        return held / 1e9 * self.usd_per_gb_hour * duration_s / HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +95,6 @@ class SimulationRequest:
     scheduling: Scheduling
     trace: RequestTrace
     replica: Replica
-    limits: ReplicaLimits
     transfer: Transfer | None
     assumptions: tuple[str, ...]
     cache: ResponseCache | None = None
@@ -65,8 +118,7 @@ class SimulationRequest:
     def with_cache(self, cache: ResponseCache | None) -> Self:
         """The same with a cache of answers before the replicas; who asks the same is drawn.
 
-        Raises:
-            SpecError: users in a closed loop: when they ask depends on when they are answered.
+        Raises: SpecError: users in a closed loop: when they ask depends on when they are answered.
         """
         if cache is None:
             return self
@@ -93,26 +145,17 @@ class SimulationRequest:
     def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> SimulatedRun:
         """What users see of a fixed number of replicas.
 
-        Raises:
-            SpecError: less than one replica.
+        Raises: SpecError: less than one replica.
         """
         if replicas < 1:
             raise SpecError(f"{replicas} replicas; allowed: from 1")
-        schedulers = self.replica.schedulers
+        one, how, flow = self.replica, self.scheduling, self.traffic
         run = simulate(
-            self.computed_requests,
-            self.replica.cost,
-            self.limits,
-            replicas=replicas * schedulers,
-            balancer=self.scheduling.balancer,
-            policy=self.scheduling.policy,
-            users=self.traffic.users,
-            think_s=self.traffic.think_s,
-            together=self.traffic.together,
-            prefill_replicas=self.prefill_pool(replicas) * schedulers,
-            transfer=self.transfer,
+            self.computed_requests, one.cost, one.limits, replicas=replicas * one.schedulers, balancer=how.balancer,
+            policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
+            prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
             on_compile=on_compile,
-        )
+        )  # fmt: skip
         return self._with_cached_answers(run)
 
     def run_elastic(
@@ -122,9 +165,10 @@ class SimulationRequest:
         report: Callable[[float, float], None] | None = None,
     ) -> AutoscaledRun:
         """What users see of replicas that follow `rule`."""
+        one, how = self.replica, self.scheduling
         run = elastic(
-            self.computed_requests, self.replica.cost, self.limits, rule, schedulers=self.replica.schedulers,
-            balancer=self.scheduling.balancer, policy=self.scheduling.policy, on_compile=on_compile, report=report,
+            self.computed_requests, one.cost, one.limits, rule, schedulers=one.schedulers, balancer=how.balancer,
+            policy=how.policy, on_compile=on_compile, report=report,
         )  # fmt: skip
         return replace(run, simulated=self._with_cached_answers(run.simulated))
 
@@ -158,24 +202,14 @@ def simulation_request(
         max_batch=scheduling.max_batch,
     )
     longest = int((trace.prompt + trace.output).max())
-    built = replica(
-        job,
-        context=inputs + outputs,
-        step_tokens=scheduling.step_tokens,
-        max_tokens=longest if window is None else window,
-    )
+    built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     prefix = bool((trace.prefix >= 0).any()) if scheduling.prefix_cache is None else scheduling.prefix_cache
+    limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
     split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
-        job=job,
-        traffic=traffic,
-        scheduling=scheduling,
-        trace=trace,
-        replica=built,
-        limits=replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix),
-        transfer=transfer(job) if split else None,
-        assumptions=assumptions,
-    )
+        job=job, traffic=traffic, scheduling=scheduling, trace=trace, replica=replace(built, limits=limits),
+        transfer=transfer(job) if split else None, assumptions=assumptions,
+    )  # fmt: skip
 
 
 def transfer(job: ServeJob) -> Transfer:
@@ -190,3 +224,69 @@ def transfer(job: ServeJob) -> Transfer:
         raise SpecError("what joins the two pools is not known; give --network or an --instance")
     each = (whole - one) / (most - 1)
     return Transfer(latency_s=max(one - each, 0.0), s_per_token=each)
+
+
+def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> NDArray[np.int64]:
+    """For each request the earlier one whose answer it gets, -1 where it is computed; `arrival_s` ascends.
+
+    Source: the policy itself, request by request: a miss stores its answer and drops the least recently used.
+    Assumes: a request that asks what is being computed right now gets those tokens as they come: it is a hit.
+    """
+    count = arrival_s.size
+    ends = np.cumsum(cache.popularity())
+    asked = np.searchsorted(ends, rng.random(count), side="right")
+    fresh = asked >= cache.prompts
+    asked[fresh] = cache.prompts + np.arange(np.count_nonzero(fresh))
+    made: OrderedDict[int, int] = OrderedDict()  # prompt -> row that computed the answer
+    makers = np.full(count, -1, dtype=np.int64)
+    times = arrival_s.tolist()
+    for row, prompt in enumerate(asked.tolist()):
+        maker = made.get(prompt, -1)
+        if maker >= 0 and times[row] - times[maker] <= cache.ttl_s:
+            makers[row] = maker
+        else:
+            made[prompt] = row
+            if len(made) > cache.entries:
+                made.popitem(last=False)
+        made.move_to_end(prompt)
+    return makers
+
+
+def with_hits(trace: RequestTrace, makers: NDArray[np.int64]) -> RequestTrace:
+    """The same requests, those that the cache answers as long as the one whose answer they get."""
+    source = np.where(makers >= 0, makers, np.arange(len(trace)))
+    return replace(trace, prompt=trace.prompt[source], output=trace.output[source])
+
+
+def merge_hits(run: SimulatedRun, trace: RequestTrace, makers: NDArray[np.int64], hit_s: float) -> SimulatedRun:
+    """A run of the requests that were computed, and those that the cache answered laid between them; rows of `trace`.
+
+    An answer comes whole, `hit_s` after it was asked for; one that is still being computed comes as its tokens do. The
+    answer of a request that was dropped is none: who asks the same is dropped, too.
+
+    Source: definition. Assumes: the cache itself is never the bottleneck. Gaps between tokens that come as they are
+    computed are counted once, for the request that computes them.
+    """
+    computed, hits = np.flatnonzero(makers < 0), np.flatnonzero(makers >= 0)
+    reasons = np.zeros(len(trace), dtype=np.int64)
+    reasons[computed] = run.reasons
+    outcome = run.outcome.spread(computed, len(trace))
+    reasons[hits] = reasons[makers[hits]]
+    come = outcome.arrival_ps[hits] = trace.arrival_ps[hits]
+    for column in (outcome.first_ps, outcome.finish_ps):
+        made = column[makers[hits]]
+        column[hits] = np.where(made >= 0, np.maximum(come, made) + round(hit_s * PS), -1)
+    itl = run.itl.copy()
+    done = outcome.finish_ps[makers[hits]]
+    itl[0] += int((trace.output[hits] - 1)[(done >= 0) & (done <= come)].sum())
+    end = max(run.end_ps, int(outcome.finish_ps.max(initial=0)))
+    found = steps = None
+    if run.hits is not None:
+        found = np.zeros(len(trace), dtype=np.int64)
+        found[computed] = run.hits
+    if run.steps is not None:
+        steps = trace.output.copy()
+        steps[computed] = run.steps
+    return replace(
+        run, trace=trace, reasons=reasons, outcome=outcome, itl=itl, end_ps=end, cached=hits, hits=found, steps=steps
+    )

@@ -9,20 +9,16 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.ops.types import Array
-from flopwise.serving.sim.engine import REASONS
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 
 PARTS = 128
 """Bins an octave of the histogram of gaps: each is 0.4 to 0.8 % wide, and its edges are whole picoseconds."""
 BINS = 56 * PARTS
-"""Bins for gaps below 2**62 ps."""
+"""Bins for gaps below 2**62 ps, by the number's length and its first bits, as high-dynamic-range histograms have."""
 PERCENTILES = (50, 90, 95, 99)
-
-
-def bin_of(gap_ps: int) -> int:
-    """Bin of a gap: as high-dynamic-range histograms do, by the number's length and its first bits."""
-    shift = max(gap_ps.bit_length() - 8, 0)
-    return shift * PARTS + (gap_ps >> shift)
+BEYOND_MEMORY, BEYOND_CONTEXT = 1, 2
+REASONS = {BEYOND_MEMORY: "longer than the whole cache", BEYOND_CONTEXT: "longer than the context window"}
+"""Why requests are dropped when they arrive, by code; 0: not dropped."""
 
 
 def bin_edges_ps() -> Column:
@@ -42,12 +38,12 @@ class Outcome(NamedTuple):
     preemptions: Column
     replica: Column  # that finished it, or was last to have it
 
-    @classmethod
-    def empty(cls, rows: int) -> Outcome:
-        """Nothing has happened yet."""
-        return cls(*(np.full(rows, -1, dtype=np.int64) for _ in cls._fields))._replace(
-            preemptions=np.zeros(rows, dtype=np.int64)
-        )
+    def spread(self, rows: Column, count: int) -> Outcome:
+        """The columns of `count` requests of which these are `rows`; nothing has happened to the others."""
+        whole = Outcome(*(np.full(count, 0 if name == "preemptions" else -1, dtype=np.int64) for name in self._fields))
+        for column, part in zip(whole, self, strict=True):
+            column[rows] = part
+        return whole
 
 
 class ReplicaTotals(NamedTuple):
@@ -196,12 +192,9 @@ class SimulatedRun:
         """Which requests were answered within the objective; answers of one token hold any TPOT."""
         good = self.outcome.finish_ps >= 0
         with np.errstate(invalid="ignore"):
-            if slo.ttft_s is not None:
-                good = good & (self.ttft_s <= slo.ttft_s)
-            if slo.tpot_s is not None:
-                good = good & ~(self.tpot_s > slo.tpot_s)
-            if slo.e2e_s is not None:
-                good = good & (self.e2e_s <= slo.e2e_s)
+            for name, limit in slo._asdict().items():
+                if limit is not None:
+                    good = good & ~(getattr(self, name) > limit)
         return np.asarray(good)
 
     def itl_s(self, percent: float) -> float:
@@ -220,8 +213,9 @@ class SimulatedRun:
         first = int(self.outcome.arrival_ps[arrived].min()) if np.any(arrived) else 0
         duration = max(self.end_ps - first, 1) / PS
         inputs, outputs = self.tokens
-        good = int(np.count_nonzero(self.good(slo or Slo())))
-        dropped, completed = int(np.count_nonzero(self.reasons)), int(np.count_nonzero(done))
+        dropped, completed, good = (
+            int(np.count_nonzero(rows)) for rows in (self.reasons, done, self.good(slo or Slo()))
+        )
         prompts, reused = int(self.totals.prompt_tokens.sum()), self.reused_tokens
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
@@ -234,11 +228,8 @@ class SimulatedRun:
             drop_reasons={text: int(np.count_nonzero(self.reasons == code)) for code, text in REASONS.items()},
             live=len(self.trace) - completed - dropped,
             duration_s=duration,
-            ttft_s=percentiles(self.ttft_s),
-            tpot_s=percentiles(self.tpot_s),
+            **{name: percentiles(getattr(self, name)) for name in ("ttft_s", "tpot_s", "e2e_s", "wait_s")},
             itl_s=Percentiles(*(self.itl_s(p) for p in PERCENTILES)),
-            e2e_s=percentiles(self.e2e_s),
-            wait_s=percentiles(waited),
             requests_per_s=completed / duration,
             output_tokens_per_s=outputs / duration,
             total_tokens_per_s=(inputs + outputs) / duration,
@@ -280,8 +271,7 @@ class Switches:
     def start(self, replica: int, on_ps: int, *, busy: bool, ended_ps: int) -> None:
         """A replica is on from then on.
 
-        Raises:
-            SpecError: it is on, or has not ended what it has.
+        Raises: SpecError: it is on, or has not ended what it has.
         """
         if busy or (self.on_ps[replica] is not None and self.drained_ps[replica] is None):
             raise SpecError(f"replica {replica} is on; a replica must be drained and empty before it is started again")

@@ -1,21 +1,29 @@
-"""One simulation, checked and laid out for either engine: requests, replicas and where requests go."""
+"""One simulation, checked and ready to run: requests as replicas see them, replicas, and where requests go."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
-from flopwise.serving.sim.policies import balancer_number, ranks
-from flopwise.serving.sim.technique_effects import assisted_requests
+from flopwise.serving.sim.policies import BALANCERS, ranks
+from flopwise.serving.sim.result import BEYOND_CONTEXT, BEYOND_MEMORY
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
-from flopwise.serving.sim.user_ramp import user_start_ps
+from flopwise.serving.techniques import cached_tokens
 
 WHOLE, PREFILL, DECODE = range(3)
 """What a replica does: all, prompts only, or answers only."""
+SEED_OF_ROUNDS = 0
+"""The rounds of a request depend on its place in the trace alone."""
+PIECES = 32
+"""Of the first answer of users who begin one after the other: each is made beside those who have begun by then."""
+ITERATIONS = 6
+"""Until the length of the first answer and what it meets agree."""
+SPREAD = 0.95
+"""Of the first answer's time: the last user begins before the first one is answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All that an engine needs. Built by `setup`."""
+    """All that the simulator needs. Built by `setup`."""
 
     trace: RequestTrace  # requests that can run, with one token of output for each step that they take
     kept: Column  # their rows in the trace that was given
@@ -52,8 +60,8 @@ class Setup:
     balancer: int
     users: int  # 0: requests come when the trace says
     think_ps: int
-    transfer_ps: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of each request
-    hits: Column = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # prompt tokens that are cached already
+    transfer_ps: Column  # of each request
+    hits: Column  # prompt tokens that are cached already
 
 
 def setup(
@@ -70,30 +78,33 @@ def setup(
     prefill_replicas: int = 0,
     transfer: Transfer | None = None,
     spare: int = 0,
-    prefill_spare: int = 0,
 ) -> Setup:
     """Check one simulation and lay it out.
 
     `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
     order of the trace, whose times do not matter; where all are alike, users begin one after the other, as nothing else
     would part them, unless they begin `together`. `prefill_replicas`: so many do nothing but prompts and hand them to
-    the `replicas`, over `transfer`. `spare`, `prefill_spare`: replicas that are off at first and may be started.
+    the `replicas`, over `transfer`. `spare`: replicas that are off at first and may be started.
 
     Raises:
-        SpecError: a number out of range, or costs too short for the limits; UnknownNameError: policy or balancer.
+        SpecError: a number out of range, costs too short for the limits, or requests that say themselves what they
+            share beside shared tokens or hits; UnknownNameError: policy or balancer.
     """
     limits.check(cost)
     if limits.shared_tokens:
         limits = replace(limits, prefix_cache=True)
-    if replicas + spare < 1 or min(replicas, spare, prefill_replicas, prefill_spare) < 0:
+    if replicas + spare < 1 or min(replicas, spare, prefill_replicas) < 0:
         raise SpecError(f"{replicas} replicas and {prefill_replicas} for prefill; allowed: from 1, and from 0")
-    split = prefill_replicas + prefill_spare > 0
     if users is not None and users < 1:
         raise SpecError(f"{users} users; allowed: from 1")
     if not 0 <= think_s <= 1e6:
         raise SpecError(f"think_s {think_s} is out of range; allowed: 0 to 1e6 s")
-    work, hits = assisted_requests(trace, limits)
-    reasons = limits.drops(trace, work.output)
+    if balancer not in BALANCERS:
+        raise UnknownNameError("balancer", balancer, BALANCERS, f"allowed: {', '.join(BALANCERS)}")
+    work, hits = _with_techniques(trace, limits)
+    blocks = -(-(trace.prompt + work.output - 1) // limits.block_tokens)  # of each request alone
+    reasons = np.where(blocks > limits.num_blocks, BEYOND_MEMORY, 0)
+    reasons = np.where(trace.prompt + trace.output > limits.max_tokens, BEYOND_CONTEXT, reasons)
     kept = np.flatnonzero(reasons == 0)
     left = work if len(kept) == len(trace) else work.take(kept)
     if users is not None:
@@ -110,11 +121,95 @@ def setup(
         fcfs=policy == "fcfs",
         cost=cost,
         limits=limits,
-        roles=(PREFILL,) * (prefill_replicas + prefill_spare) + (DECODE if split else WHOLE,) * (replicas + spare),
-        on=(True,) * prefill_replicas + (False,) * prefill_spare + (True,) * replicas + (False,) * spare,
-        balancer=balancer_number(balancer),
+        roles=(PREFILL,) * prefill_replicas + (DECODE if prefill_replicas else WHOLE,) * (replicas + spare),
+        on=(True,) * (prefill_replicas + replicas) + (False,) * spare,
+        balancer=list(BALANCERS).index(balancer),
         users=users or 0,
         think_ps=round(think_s * PS),
         transfer_ps=moved,
         hits=hits[kept],
     )
+
+
+def rounds(output: Column, acceptance: float, proposals: int) -> Column:
+    """Steps after which each answer of `output` tokens is whole; shape of `output`.
+
+    The first token comes with the prompt. Each further step brings the proposals up to the first that is refused and
+    one token of the target's own; what the last step brings beyond the answer is thrown away.
+
+    Source: Leviathan et al. 2023 (arXiv:2211.17192) section 3.1, drawn instead of taken at its mean.
+    Assumes: proposals are accepted independently with one probability.
+    """
+    rng = np.random.default_rng(SEED_OF_ROUNDS)
+    left, steps = np.asarray(output) - 1, np.ones(len(output), dtype=np.int64)
+    rows = np.flatnonzero(left > 0)
+    longest = np.log(acceptance) if acceptance > 0 else -np.inf
+    while rows.size:
+        if acceptance >= 1:
+            accepted = np.full(rows.size, proposals, dtype=np.int64)
+        else:  # accepted proposals before the first refusal: geometric, up to all of them
+            drawn = np.log1p(-rng.random(rows.size)) / longest
+            accepted = np.minimum(drawn, proposals).astype(np.int64)
+        left[rows] -= accepted + 1
+        steps[rows] += 1
+        rows = rows[left[rows] > 0]
+    return steps
+
+
+def _with_techniques(trace: RequestTrace, limits: ReplicaLimits) -> tuple[RequestTrace, Column]:
+    """(the requests with shared prefixes and answers in rounds, tokens of each prompt that are cached already)."""
+    hits = np.zeros(len(trace), dtype=np.int64)
+    if (limits.shared_tokens or limits.hit_frac) and np.any(trace.prefix >= 0):
+        raise SpecError(
+            "the requests have prefixes of their own (--prefixes, or a trace's column prefix); leave --shared-prefix "
+            "and --prefix-hit out"
+        )
+    if limits.shared_tokens:
+        shared = np.minimum(limits.shared_tokens, trace.prompt)
+        trace = replace(trace, prefix=np.zeros_like(hits), prefix_tokens=shared)
+    if limits.hit_frac:
+        hits = np.asarray(cached_tokens(trace.prompt, hit_frac=limits.hit_frac)).astype(np.int64)
+    if limits.proposals:
+        trace = replace(trace, output=rounds(trace.output, limits.acceptance, limits.proposals))
+    return trace, hits
+
+
+def user_start_ps(trace: RequestTrace, users: int, replicas: int, cost: StepCost, limits: ReplicaLimits) -> Column:
+    """When each request may come at the earliest, from the start; of the first `users` it is when they come.
+
+    Users whose requests are all alike would end together as they began together, for ever: each prompt would wait for
+    all others. People and clients are not in step, and lengths that vary part them; where lengths do not, users begin
+    one after the other, evenly over the time that the first answer takes.
+
+    Source: published closed-loop benchmarks, whose lengths vary by a tenth: in step, simulated first tokens wait half
+    as long again as measured ones; begun one by one, TPOT is as far off as that of the steady state.
+    Assumes: what the others' prompts take is left out.
+    """
+    first = trace.arrival_ps[0]
+    begin = np.full(len(trace), first, dtype=np.int64)
+    users = min(users, len(trace))
+    if users < 2 or not trace.alike:
+        return begin
+    seconds = SPREAD * _first_answer_s(trace, users / replicas, cost, limits)
+    begin[:users] += np.rint(np.arange(users) / users * seconds * PS).astype(np.int64)
+    begin[users:] = begin[users - 1]
+    return begin
+
+
+def _first_answer_s(trace: RequestTrace, others: float, cost: StepCost, limits: ReplicaLimits) -> float:
+    """Seconds of the first answer while the others begin evenly beside it; their prompts left out."""
+    prompt, output = int(trace.prompt[0]), int(trace.output[0])
+    starts = range(0, prompt, limits.step_tokens)
+    ahead = sum(cost.seconds(chunk=min(limits.step_tokens, prompt - at), start=at) for at in starts)
+    most = max(min(others, limits.max_batch), 1.0)
+    life, steps = ahead, max(output - 1, 0) / PIECES
+    for _ in range(ITERATIONS):
+        at = ahead
+        for piece in range(PIECES):
+            batch = max(round(most * min(at / life, 1.0)), 1) if life else 1
+            context = prompt + round((piece + 0.5) * steps)
+            cached = batch * context
+            windowed = batch * min(context, cost.window)
+            at += steps * cost.seconds(batch=batch, cached=cached, windowed=windowed)
+        life = at
+    return life

@@ -11,20 +11,13 @@ from flopwise import options, units
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, DrawnLengthsSpec, RequestSpec
+from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from flopwise.serving.sim.lengths import Lengths
     from flopwise.serving.sim.trace import RequestTrace
 
-DEFAULT_DURATION_S = 600.0
-"""How long requests arrive where nothing is said."""
 DEFAULT_ARRIVALS = "poisson"
 """How they arrive at a rate."""
-USERS_REQUESTS = 20
-"""Requests of a user in a closed loop where nothing is said."""
 
 
 _traffic = partial(option, section="Traffic")
@@ -41,57 +34,39 @@ class Traffic(Spec):
     """
 
     trace: Path | None = _traffic(
-        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...",
-    )
+        "--trace", options.FILE, "A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...")
     scale: float = _traffic("--scale", options.COUNT, "Replay the trace so many times as fast.", default=1.0)
     rate: float | None = same(RequestSpec, "rate")
-    arrivals: str = _traffic(
-        "--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
+    arrivals: str = _traffic("--arrivals", options.choice("poisson", "gamma", "uniform", "diurnal"),
         "How requests come at their rate: poisson, gamma (bursts), uniform, or diurnal (a daily wave).",
-        default=DEFAULT_ARRIVALS,
-    )
-    duration_s: float | None = _traffic(
-        "--duration", options.SECONDS, "Requests come this long (default: 10 min).",
-    )
+        default=DEFAULT_ARRIVALS)
+    duration_s: float | None = _traffic("--duration", options.SECONDS, "Requests come this long (default: 10 min).")
     requests: int | None = _traffic(
-        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.",
-    )
-    burstiness: float | None = _traffic(
-        "--burstiness", options.quantity("x", units.parse_count, high=100.0),
-        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.",
-    )
-    peak: float | None = _traffic(
-        "--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
-        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.",
-    )
+        "--requests", options.whole(high=10**12), "Requests in all: of a batch job, or instead of a duration.")
+    burstiness: float | None = _traffic("--burstiness", options.quantity("x", units.parse_count, high=100.0),
+        "Of gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 comes in clumps.")
+    peak: float | None = _traffic("--peak", options.quantity("x", units.parse_count, low=1.0, high=50.0, closed=True),
+        "Highest rate over the mean rate: of diurnal arrivals, and what replicas of a plan are sized for.")
     peak_hour: float | None = _traffic("--peak-hour", options.HOUR, "Of diurnal arrivals (default: 14).")
     weekend: float | None = _traffic(
-        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.",
-    )
+        "--weekend", options.COUNT_OR_ZERO, "Of diurnal arrivals: a weekend day over another.")
     users: int | None = _traffic("--users", options.BATCH, "Or so many users, who ask again after each answer.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0,
-    )
+        "--think", options.SECONDS_OR_ZERO, "Of users: they think so long before they ask again.", default=0.0)
     together: bool = _traffic(
-        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False,
-    )
+        "--together", options.FLAG, "Of users: all begin at one instant, even if they ask alike.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
-    prefixes: int = _traffic(
-        "--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0,
-    )
-    prefix_tokens: int | None = _traffic(
-        "--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.",
-    )
+    prefixes: int = _traffic("--prefixes", options.WHOLE_OR_ZERO, "Prompts begin with one of so many texts,", default=0)
+    prefix_tokens: int | None = _traffic("--prefix-tokens", options.TOKENS, "of so many tokens, before their --input.")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
     # fmt: on
 
     def check(self) -> None:
         """Refuse what contradicts itself.
 
-        Raises:
-            SpecError: says what goes with what.
+        Raises: SpecError: says what goes with what.
         """
         sources = [self.trace is not None, self.rate is not None, self.users is not None]
         if sum(sources) != 1:
@@ -111,7 +86,8 @@ class Traffic(Spec):
 
     def _check_goes_with(self) -> None:
         """Refuse what says nothing about traffic of this source."""
-        if self.rate is None and (self.duration_s is not None or self._shape()):
+        shape = (self.burstiness, self.peak, self.peak_hour, self.weekend)
+        if self.rate is None and any(value is not None for value in (self.duration_s, *shape)):
             raise SpecError("--duration, --burstiness, --peak, --peak-hour and --weekend go with --rate")
         if self.rate is None and self.arrivals != DEFAULT_ARRIVALS:
             raise SpecError(f"--arrivals {self.arrivals} says how a --rate comes; give --rate, or leave it out")
@@ -122,88 +98,12 @@ class Traffic(Spec):
         if self.trace is None and self.scale != 1.0:
             raise SpecError("--scale changes the rate of a trace file; with --rate say the rate itself")
 
-    def _shape(self) -> dict[str, float]:
-        """What shapes the arrivals, by the keyword of their process."""
-        named = {"cv": self.burstiness, "peak_over_mean": self.peak, "peak_hour": self.peak_hour}
-        named["weekend"] = self.weekend
-        return {name: value for name, value in named.items() if value is not None}
-
     def drawn(self) -> RequestTrace:
         """The requests.
 
-        Raises:
-            SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
+        Raises: SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
         """
-        import numpy as np  # noqa: PLC0415 - commands start without them
+        from flopwise.serving.sim.traffic import draw_requests  # noqa: PLC0415 - commands start without numpy
 
         self.check()
-        if self.trace is not None:
-            return self._read_trace(self.trace)
-        rng = np.random.default_rng(self.seed)
-        arrival_s = self._arrivals(rng)
-        return self._with_lengths(arrival_s, rng)
-
-    def _read_trace(self, path: Path) -> RequestTrace:
-        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
-
-        columns = read_trace_columns(path)
-        first = columns["arrival_s"][0]
-        columns["arrival_s"] = (columns["arrival_s"] - first) / self.scale
-        if "deadline_s" in columns:
-            columns["deadline_s"] = (columns["deadline_s"] - first) / self.scale
-        if self.requests is not None:
-            columns = {name: column[: self.requests] for name, column in columns.items()}
-        return trace(**columns)
-
-    def _arrivals(self, rng: np.random.Generator) -> np.ndarray:
-        import numpy as np  # noqa: PLC0415 - commands start without them
-
-        from flopwise.serving.sim.traffic import MOST_REQUESTS, PROCESSES  # noqa: PLC0415 - same
-
-        if self.requests is not None and self.requests > MOST_REQUESTS:
-            raise SpecError(f"{self.requests:,} requests; allowed: up to {MOST_REQUESTS:,}")
-        if self.users is not None:
-            return np.zeros(self.requests or self.users * USERS_REQUESTS)
-        assert self.rate is not None
-        shape = self._shape()
-        known = {"gamma": {"cv"}, "diurnal": {"peak_over_mean", "peak_hour", "weekend"}}.get(self.arrivals, set())
-        if set(shape) - known:
-            raise SpecError(
-                f"{self.arrivals} arrivals take {', '.join(sorted(known)) or 'a rate only'}: --burstiness goes with "
-                "gamma; --peak, --peak-hour and --weekend with diurnal"
-            )
-        spare = 1.0 if self.requests is None else 1.2 + 10 / self.requests**0.5  # enough to cut from
-        span = self.duration_s or DEFAULT_DURATION_S if self.requests is None else self.requests / self.rate * spare
-        arrival_s = PROCESSES[self.arrivals](self.rate, span, rng, **shape)
-        arrival_s = arrival_s if self.requests is None else arrival_s[: self.requests]
-        if not arrival_s.size:
-            raise SpecError(f"{self.rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
-        return arrival_s
-
-    def _with_lengths(self, arrival_s: np.ndarray, rng: np.random.Generator) -> RequestTrace:
-        from flopwise.serving.sim.lengths import Lengths, empirical  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace import trace  # noqa: PLC0415 - commands start without them
-        from flopwise.serving.sim.trace_file import read_trace_columns  # noqa: PLC0415 - commands start without them
-
-        count = arrival_s.size
-        if self.lengths_from is not None:
-            held = read_trace_columns(self.lengths_from)
-            prompts, outputs = empirical(held["prompt_tokens"], held["output_tokens"], count, rng)
-        else:
-            long: tuple[Lengths, Lengths] = (
-                Lengths.parse(str(self.input_tokens or DEFAULT_INPUT)),
-                Lengths.parse(str(self.output_tokens or DEFAULT_OUTPUT)),
-            )
-            prompts, outputs = (one.draw(count, rng) for one in long)
-        if not self.prefixes:
-            return trace(arrival_s, prompts, outputs)
-        assert self.prefix_tokens is not None
-        prefix = rng.integers(0, self.prefixes, count)
-        return trace(
-            arrival_s,
-            prompts + self.prefix_tokens,
-            outputs,
-            prefix=prefix,
-            prefix_tokens=prefix * 0 + self.prefix_tokens,
-        )
+        return draw_requests(self)

@@ -1,14 +1,19 @@
-"""Requests as columns: when they come and what they ask for."""
+"""Requests as columns: when they come and what they ask for; given by a caller, or read from a CSV file."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.facts.rows import check_header, csv_text
 from flopwise.ops.types import Array
 
 Column = NDArray[np.int64]
@@ -45,6 +50,11 @@ class RequestTrace:
         """Arrivals over the time between first and last; infinite where all come at once."""
         span = float(self.arrival_ps[-1] - self.arrival_ps[0]) / PS
         return (len(self) - 1) / span if span else float("inf")
+
+    @property
+    def alike(self) -> bool:
+        """Whether all ask for as many tokens."""
+        return not (np.ptp(self.prompt) or np.ptp(self.output))
 
     def take(self, rows: Array) -> RequestTrace:
         """Some of the requests: a mask, or row numbers in the order wanted."""
@@ -103,17 +113,13 @@ def trace(
     return built
 
 
-def _first(wrong: Array) -> int:
-    return int(np.flatnonzero(wrong)[0])
-
-
 def _times(values: Numbers, name: str, *, signed: bool = False) -> Column:
     """Seconds as picoseconds."""
     seconds = _numbers(values, name)
     wrong = ~np.isfinite(seconds) | (np.abs(seconds) > LONGEST_S)
     wrong = wrong if signed else wrong | (seconds < 0)
     if np.any(wrong):
-        at = _first(wrong)
+        at = int(np.argmax(wrong))
         raise SpecError(f"{name} row {at}: {seconds[at]:g} is not a time; allowed: 0 to {LONGEST_S:,.0f} s")
     return np.where(seconds < 0, -1, np.rint(seconds * PS)).astype(np.int64)
 
@@ -124,7 +130,7 @@ def _counts(values: Numbers, name: str, *, least: int) -> Column:
     with np.errstate(invalid="ignore"):
         wrong = ~(np.isfinite(given) & (given >= least) & (given < MOST_TOKENS) & (given == np.floor(given)))
     if np.any(wrong):
-        at = _first(wrong)
+        at = int(np.argmax(wrong))
         raise SpecError(
             f"{name} row {at}: {given[at]:g} is out of range; "
             f"allowed: whole numbers from {least:,} to {MOST_TOKENS - 1:,}"
@@ -142,3 +148,103 @@ def _numbers(values: Numbers, name: str) -> Array:
     if column.ndim != 1:
         raise SpecError(f"{name}: {column.ndim} dimensions; a column has one")
     return column
+
+
+LIMITS = {
+    "arrival_s": (0.0, LONGEST_S), "prompt_tokens": (1.0, MOST_TOKENS - 1.0), "output_tokens": (1.0, MOST_TOKENS - 1.0),
+    "priority": (-1e9, 1e9), "prefix_tokens": (0.0, MOST_TOKENS - 1.0), "deadline_s": (0.0, LONGEST_S),
+}  # fmt: skip
+"""Columns of numbers in a file, and what may stand there; all but the first three may be missing."""
+WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens"})
+
+
+def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Columns of a trace file by name, each of one length: seconds as floats, tokens and priorities as whole numbers.
+
+    `prefix` (any text, the same for requests that begin alike) is turned into numbers from 0, -1 where empty.
+
+    Raises:
+        SpecError: no such file, no requests, a missing column, a cell that cannot be (says line and column), arrivals
+            out of order.
+    """
+    text = csv_text(path)
+    first, _, body = text.partition("\n")
+    header = [cell.strip() for cell in next(csv.reader([first]), [])]
+    check_header(path, header, tuple(LIMITS)[:3])
+    if ("prefix" in header) != ("prefix_tokens" in header):
+        raise SpecError(
+            f"{path}: the columns prefix (which) and prefix_tokens (how long) go together; it has one of them"
+        )
+    names = [name for name in header if name in LIMITS]
+    table = _quick_table(body, [header.index(name) for name in names])
+    if table is None:
+        table = _careful_table(path, text, header, names)
+    if not len(table):
+        raise SpecError(f"{path} has a header and no requests")
+    columns: dict[str, NDArray[Any]] = {}
+    for place, name in enumerate(names):
+        column, (low, high) = table[:, place], LIMITS[name]
+        good = (column >= low) & (column <= high)  # false for what is not a number
+        if name in WHOLE:
+            good &= column == np.rint(column)
+        if not good.all():
+            line, cells = _rows(text)[int(np.argmin(good))]
+            raise _wrong_cell(path, line, name, cells[header.index(name)].strip())
+        columns[name] = column.astype(np.int64) if name in WHOLE else column
+    arrival = columns["arrival_s"]
+    back = np.flatnonzero(np.diff(arrival) < 0)
+    if back.size:
+        at = int(back[0]) + 1
+        raise SpecError(
+            f"{path} line {_rows(text)[at][0]}, column arrival_s: {arrival[at]:g} comes after {arrival[at - 1]:g}; "
+            "requests stand in the order of their arrival (sort the file by arrival_s)"
+        )
+    if "prefix" in header:
+        numbers: dict[str, int] = {"": -1}
+        cells = [row[header.index("prefix")].strip() for _, row in _rows(text)]
+        columns["prefix"] = np.array([numbers.setdefault(cell, len(numbers) - 1) for cell in cells], dtype=np.int64)
+    return columns
+
+
+def _quick_table(body: str, places: Sequence[int]) -> NDArray[np.float64] | None:
+    """All numbers at once; None where a cell is none, so that the careful reader says which."""
+    if not body.strip():
+        return None
+    try:
+        table = np.loadtxt(io.StringIO(body), delimiter=",", usecols=places, ndmin=2, comments=None, quotechar='"')
+    except (ValueError, IndexError):
+        return None
+    return table if table.size else None
+
+
+def _careful_table(path: Path, text: str, header: Sequence[str], names: Sequence[str]) -> NDArray[np.float64]:
+    """The same cell by cell."""
+    try:
+        rows = _rows(text)
+    except csv.Error as fault:
+        raise SpecError(f"{path}: broken CSV ({fault})") from None
+    table = np.empty((len(rows), len(names)))
+    for index, (line, cells) in enumerate(rows):
+        if len(cells) != len(header):
+            raise SpecError(f"{path} line {line}: {len(cells)} cells under a header of {len(header)} columns")
+        for place, name in enumerate(names):
+            cell = cells[header.index(name)].strip()
+            try:
+                table[index, place] = float(cell)
+            except ValueError:
+                raise _wrong_cell(path, line, name, cell) from None
+    return table
+
+
+def _rows(text: str) -> list[tuple[int, list[str]]]:
+    """(line, cells) of all that hold something, the header not among them."""
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    next(lines, None)
+    return [(lines.line_num, cells) for cells in lines if any(cell.strip() for cell in cells)]
+
+
+def _wrong_cell(path: Path, line: int, name: str, cell: str) -> SpecError:
+    (low, high), kind = LIMITS[name], "a whole number" if name in WHOLE else "seconds"
+    return SpecError(
+        f"{path} line {line}, column {name}: got {cell[:60]!r}; allowed: {kind} of {low:,.0f} to {high:,.0f}"
+    )

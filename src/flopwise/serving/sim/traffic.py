@@ -1,19 +1,28 @@
-"""When requests arrive: one function for each process, from a rate, a duration and a seeded generator to seconds."""
+"""The requests of a `Traffic`, and when they arrive: one function for each process, from a rate and a generator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.serving.sim.lengths import Lengths, Tokens
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.sim.trace import RequestTrace, read_trace_columns, trace
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
 from flopwise.units import DAY_S
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator
 
+DEFAULT_DURATION_S = 600.0
+"""How long requests arrive where nothing is said."""
+USERS_REQUESTS = 20
+"""Requests of a user in a closed loop where nothing is said."""
 MOST_REQUESTS = 50_000_000
 """Requests that one trace may hold: 2.4 GB of columns."""
 GRID = 4096
@@ -25,8 +34,7 @@ MOST_PEAK = 50.0
 def _expected_requests(rate_per_s: float, duration_s: float) -> float:
     """The number of requests to expect.
 
-    Raises:
-        SpecError: a rate or a duration that cannot be, or too many requests to hold.
+    Raises: SpecError: a rate or a duration that cannot be, or too many requests to hold.
     """
     for name, value in (("rate", rate_per_s), ("duration", duration_s)):
         if not (math.isfinite(value) and value > 0):
@@ -171,3 +179,72 @@ PROCESSES: dict[str, Callable[..., Seconds]] = {
     "profile": varying,
 }
 """Arrival processes by the name that a user gives."""
+
+
+def draw_requests(traffic: Traffic) -> RequestTrace:
+    """The requests of checked `traffic`: a trace file's, or drawn from its seed.
+
+    Raises: SpecError: a file or a value that cannot be.
+    """
+    if traffic.trace is not None:
+        return _replayed_requests(traffic, traffic.trace)
+    rng = np.random.default_rng(traffic.seed)
+    arrival_s = _arrivals(traffic, rng)
+    count = arrival_s.size
+    if traffic.lengths_from is not None:
+        columns = read_trace_columns(traffic.lengths_from)
+        prompts, outputs = empirical(columns["prompt_tokens"], columns["output_tokens"], count, rng)
+    else:
+        lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
+        prompts, outputs = (one.draw(count, rng) for one in [Lengths.parse(str(length)) for length in lengths])
+    if not traffic.prefixes:
+        return trace(arrival_s, prompts, outputs)
+    assert traffic.prefix_tokens is not None
+    prefix = rng.integers(0, traffic.prefixes, count)
+    shared = np.full(count, traffic.prefix_tokens)
+    return trace(arrival_s, prompts + shared, outputs, prefix=prefix, prefix_tokens=shared)
+
+
+def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
+    """Pairs of prompt and answer drawn together, with replacement, from measured ones; shapes (count,).
+
+    Source: bootstrap. Raises: SpecError: no pairs, or columns of different lengths.
+    """
+    if not len(prompts) or len(prompts) != len(outputs):
+        raise SpecError(f"{len(prompts)} prompts and {len(outputs)} answers: an empirical distribution needs pairs")
+    rows = rng.integers(0, len(prompts), count)
+    return np.asarray(prompts)[rows], np.asarray(outputs)[rows]
+
+
+def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
+    """The requests of a trace file, at its scale."""
+    columns = read_trace_columns(path)
+    first = columns["arrival_s"][0]
+    for name in {"arrival_s", "deadline_s"} & columns.keys():
+        columns[name] = (columns[name] - first) / traffic.scale
+    return trace(**{name: column[: traffic.requests] for name, column in columns.items()})
+
+
+def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
+    """When requests arrive, before users of a closed loop are answered."""
+    count, rate = traffic.requests, traffic.rate
+    if count is not None and count > MOST_REQUESTS:
+        raise SpecError(f"{count:,} requests; allowed: up to {MOST_REQUESTS:,}")
+    if traffic.users is not None:
+        return np.zeros(count or traffic.users * USERS_REQUESTS)
+    assert rate is not None
+    wave = {"peak_over_mean": traffic.peak, "peak_hour": traffic.peak_hour, "weekend": traffic.weekend}
+    shape = {name: value for name, value in {"cv": traffic.burstiness, **wave}.items() if value is not None}
+    allowed: set[str] = {"gamma": {"cv"}, "diurnal": set(wave)}.get(traffic.arrivals, set())
+    if shape.keys() - allowed:
+        raise SpecError(
+            f"{traffic.arrivals} arrivals take {', '.join(sorted(allowed)) or 'a rate only'}: --burstiness goes with "
+            "gamma; --peak, --peak-hour and --weekend with diurnal"
+        )
+    span = traffic.duration_s or DEFAULT_DURATION_S
+    if count is not None:
+        span = count / rate * (1.2 + 10 / count**0.5)  # enough to cut from
+    arrival_s = PROCESSES[traffic.arrivals](rate, span, rng, **shape)[:count]
+    if not arrival_s.size:
+        raise SpecError(f"{rate:g} requests/s for {span:g} s: nobody came; make the duration longer")
+    return arrival_s

@@ -7,29 +7,31 @@ two workloads could share them: both make the relaxation close to the answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from flopwise.fleet.milp import Program
 from flopwise.fleet.model import (
     VOLUMES,
     Budget,
+    Machine,
+    MonthlyOption,
     OwnMachineCount,
+    PlannedWorkload,
+    Policy,
     ProviderShare,
     SecondProvider,
     SpotLimit,
-    rented,
+    VolumeBill,
+    WorkloadDemand,
+    is_rented,
 )
-from flopwise.fleet.spec import API
+from flopwise.fleet.planned import KEPT
+from flopwise.fleet.spec import API, Policies, Quota
+from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.fleet.model import InstanceQuota, Machine, MonthlyOption, Policy, Rules, WorkloadDemand
-    from flopwise.ops.types import Array
 
 LARGE = 600
 """Options from which an allocation is large, and not all of them, nor every way to share machines, are weighed."""
@@ -39,16 +41,156 @@ MARGIN = 1e-6
 """By how much less than an instance is less."""
 ROWS = 3
 """Rows of runs of several machines, one after another, that may stand beside each other on own machines."""
+FEASIBLE = 2
+"""What HiGHS calls a feasible point."""
+OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0}
+"""Silent, and the same answer each time."""
+PATIENCE = 0.4
+"""Share of the time for an allocation after which it has to have one."""
 
 
-def policies(rules: Rules, demands: Sequence[WorkloadDemand], options: Sequence[MonthlyOption] = ()) -> list[Policy]:
-    """The policies that an allocation has to hold, and the numbers of own machines."""
-    held: list[Policy] = [ProviderShare(name, share) for name, share in rules.providers.items()]
-    held += rules.quotas
-    held += [SpotLimit(rules.max_spot_share)] if rules.max_spot_share < 1 else []
-    held += [SecondProvider()] if any(d.backup for d in demands) else []
-    held += dict.fromkeys(OwnMachineCount(o.instance) for o in options if o.own is not None)
-    return held + ([Budget(rules.budget_per_month)] if rules.budget_per_month is not None else [])
+# A mixed-integer program as columns and rows, and HiGHS that solves it
+
+
+@dataclass(slots=True)
+class ProgramRow:
+    """`low` <= sum of `terms` (column: factor) <= `high`; `policy`: whose it is, None where it is of the machines."""
+
+    terms: dict[int, float]
+    low: float
+    high: float
+    policy: Policy | None
+
+
+@dataclass(slots=True)
+class Program:
+    """Columns and rows as they are made."""
+
+    costs: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    rows: list[ProgramRow] = field(default_factory=list)
+
+    def column(self, cost: float, upper: float, *, whole: bool = True) -> int:
+        """Number of a new variable from 0 to `upper`."""
+        self.costs.append(cost)
+        self.upper.append(upper)
+        self.whole.append(whole)
+        return len(self.costs) - 1
+
+    def row(self, terms: dict[int, float], low: float, high: float, policy: Policy | None = None) -> None:
+        """Add a constraint on the sum of `terms`."""
+        self.rows.append(ProgramRow(terms, low, high, policy))
+
+    def at_most(self, terms: dict[int, float], high: float, policy: Policy | None = None) -> None:
+        """Add the constraint that the sum of `terms` is no more than `high`."""
+        self.row(terms, -np.inf, high, policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The best columns, None where there are none; of a relaxation what each row costs (`duals`)."""
+
+    columns: Array | None
+    objective: float = 0.0
+    gap: float = 0.0
+    duals: Array | None = None
+
+
+def solve(
+    program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False
+) -> Solution:
+    """The columns that cost least, to a relative `gap` or after `seconds`; `start`: columns to begin from.
+
+    Where nothing is feasible by `PATIENCE` of that time, it is given up. `relaxed`: as if nothing had to be whole.
+    """
+    import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no annotations
+    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
+        solver.setOptionValue(name, value)
+    solver.passModel(_highs_model(program, highspy, relaxed=relaxed))
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = [float(v) for v in start]
+        solver.setSolution(solution)
+
+    def give_up(event: Any) -> None:
+        late = event.data_out.running_time > PATIENCE * seconds
+        if late and not np.isfinite(event.data_out.mip_primal_bound):
+            event.interrupt()
+
+    if not relaxed:
+        solver.cbMipInterrupt.subscribe(give_up)
+    solver.run()
+    info = solver.getInfo()
+    if info.primal_solution_status != FEASIBLE:
+        return Solution(columns=None)
+    solution = solver.getSolution()
+    columns, objective = np.array(solution.col_value), float(info.objective_function_value)
+    if relaxed:
+        return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
+    return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+
+
+def _highs_model(program: Program, highspy: Any, *, relaxed: bool) -> Any:
+    lp = highspy.HighsLp()
+    columns, rows = len(program.costs), program.rows
+    lp.num_col_, lp.num_row_ = columns, len(rows)
+    lp.col_cost_ = np.array(program.costs)
+    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.array(program.upper, dtype=float)
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    if not relaxed:
+        lp.integrality_ = [kinds[whole] for whole in program.whole]
+    lp.row_lower_, lp.row_upper_ = np.array([row.low for row in rows]), np.array([row.high for row in rows])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(row.terms) for row in rows)])
+    lp.a_matrix_.index_ = np.array([column for row in rows for column in row.terms], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([factor for row in rows for factor in row.terms.values()])
+    return lp
+
+
+# The program of a fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationProblem:
+    """Options and demands of a fleet; `volumes`: by the workload's number and provider.
+
+    `kept`: options of each workload, provider and purchase that are weighed. `risen`: providers whose prices are so
+    many times those at which shares of the bill, spot too, are to be held.
+    """
+
+    options: tuple[MonthlyOption, ...]
+    demands: tuple[WorkloadDemand, ...]
+    rules: Policies
+    items: tuple[PlannedWorkload, ...] = ()
+    volumes: Mapping[tuple[int, str], VolumeBill] = field(default_factory=dict)
+    kept: int = KEPT
+    risen: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def policies(self) -> list[Policy]:
+        """The policies that an allocation has to hold, and the numbers of own machines."""
+        rules, shares = self.rules, self.rules.shares
+        rows: list[Policy] = [ProviderShare(name, share) for name, share in shares.items()]
+        rows += dict.fromkeys(rules.quotas)
+        rows += [SpotLimit(rules.max_spot_share)] if rules.max_spot_share < 1 else []
+        rows += [SecondProvider()] if any(d.backup for d in self.demands) else []
+        rows += dict.fromkeys(OwnMachineCount(o.instance) for o in self.options if o.own is not None)
+        return rows + ([Budget(rules.budget_per_month)] if rules.budget_per_month is not None else [])
+
+    def with_prices_times(self, factor: float, providers: Collection[str]) -> AllocationProblem:
+        """The problem with the prices of some providers, for machines and volumes, times `factor`.
+
+        Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
+        """
+        rise = dict.fromkeys(providers, factor)
+        options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in self.options)
+        demands = tuple(
+            replace(d, volumes_usd={p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()}) for d in self.demands
+        )
+        return replace(self, options=options, demands=demands, risen=rise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +204,18 @@ class PaidColumn:
 
 
 class AllocationProgram:
-    """The program of one fleet; `without`: policies to leave out.
+    """The columns and rows of a problem; `without`: policies to leave out."""
 
-    `risen`: providers whose prices have risen so many times since the shares of the bill were agreed.
-    """
-
-    def __init__(
-        self,
-        options: Sequence[MonthlyOption],
-        demands: Sequence[WorkloadDemand],
-        rules: Rules,
-        without: frozenset[Policy] = frozenset(),
-        risen: Mapping[str, float] | None = None,
-    ) -> None:
-        self.risen = risen or {}
-        self.options, self.demands, self.rules, self.without = options, demands, rules, without
-        self.policies = [policy for policy in policies(rules, demands, options) if policy not in without]
+    def __init__(self, problem: AllocationProblem, without: frozenset[Policy] = frozenset()) -> None:
+        self.problem, self.without = problem, without
+        self.options, self.demands, self.rules = problem.options, problem.demands, problem.rules
+        self.policies = [policy for policy in problem.policies if policy not in without]
         self.program = Program()
         self.paid: list[PaidColumn] = []
         self.of: dict[int, list[int]] = defaultdict(list)
-        for index, option in enumerate(options):
+        for index, option in enumerate(self.options):
             self.of[option.workload].append(index)
-        self.sharers = _sharers([option for option in options if self._may_share(option)])
+        self.sharers = _sharers([option for option in self.options if self._may_share(option)])
         self.own: list[int] = []  # the column of each option
         self.pools: dict[Machine, int] = {}
         self.spare: dict[int, int] = {}
@@ -98,7 +230,7 @@ class AllocationProgram:
 
     def relaxed_by(self, more: frozenset[Policy]) -> AllocationProgram:
         """The same program with `more` policies left out."""
-        return AllocationProgram(self.options, self.demands, self.rules, self.without | more, self.risen)
+        return AllocationProgram(self.problem, self.without | more)
 
     def scale(self, index: int) -> int:
         """Instances that one unit of an option's column stands for."""
@@ -109,7 +241,7 @@ class AllocationProgram:
         """Share of its workload that one unit of an option's column carries."""
         return self.scale(index) / self.options[index].instances
 
-    def shared(self, option: MonthlyOption) -> bool:
+    def is_shared(self, option: MonthlyOption) -> bool:
         """Whether the option's machines may be shared with another workload."""
         return option.workload in self.sharers.get(option.machine, ()) and self._may_share(option)
 
@@ -122,7 +254,7 @@ class AllocationProgram:
     def _add_options(self) -> None:
         for index, option in enumerate(self.options):
             scale, demand = self.scale(index), self.demands[option.workload]
-            usd = option.usd_running * scale + (0.0 if self.shared(option) else option.usd_each * scale)
+            usd = option.usd_running * scale + (0.0 if self.is_shared(option) else option.usd_each * scale)
             moved = 0.0 if demand.splittable else demand.volumes_usd.get(option.provider, 0.0)
             kg = self.rules.carbon_usd_per_kg * option.kg_each * scale
             column = self._bought(usd, -(-option.instances // scale), option, moved + kg)
@@ -173,17 +305,17 @@ class AllocationProgram:
         """Machines paid all month that several workloads may share: those that are there hold what uses them."""
         of: dict[Machine, list[int]] = defaultdict(list)
         for index, option in enumerate(self.options):
-            if self.shared(option):
+            if self.is_shared(option):
                 of[option.machine].append(index)
         week = _week(self.demands)
         for machine, mine in of.items():
             first = self.options[mine[0]]
             most = sum(self.options[i].instances for i in mine)
             own = first.own is not None
-            self.pools[machine] = self._owned(first, most) if own else self._bought(first.usd_each, most, first)
+            self.pools[machine] = self._own_machines(first, most) if own else self._bought(first.usd_each, most, first)
             self._fill_pool(machine, mine, week)
 
-    def _owned(self, option: MonthlyOption, most: int) -> int:
+    def _own_machines(self, option: MonthlyOption, most: int) -> int:
         """The column of used own machines: there can be only so many; some may be paid used or not."""
         assert option.own is not None
         column, policy = self.program.column(0.0, most), OwnMachineCount(option.instance)
@@ -271,22 +403,22 @@ class AllocationProgram:
 
         What one provider has to carry is what the others do not, so that machines that are left over ask for nothing.
         """
-        rules, policy = self.rules, SecondProvider()
+        share, policy = self.rules.backup.share, SecondProvider()
         for number, demand in enumerate(self.demands):
             if not demand.backup:
                 continue
             by_provider = self.by_provider(number)
             for i in (i for mine in by_provider.values() for i in mine if self.options[i].purchase == "on_demand"):
-                most = float(-(-round(rules.backup_share * self.options[i].instances * 1e6) // 10**6))
-                self.spare[i] = self._bought(backup_usd(self.options[i], rules), most, self.options[i])
+                most = float(-(-round(share * self.options[i].instances * 1e6) // 10**6))
+                self.spare[i] = self._bought(backup_usd(self.options[i], self.rules), most, self.options[i])
             for lost in by_provider:
                 others = [i for provider, mine in by_provider.items() if provider != lost for i in mine]
                 terms = {self.spare[i]: 1.0 / self.options[i].instances for i in others if i in self.spare}
                 if demand.splittable:
-                    terms |= {self.own[i]: (1.0 + rules.backup_share) * self.part(i) for i in others}
-                    self.program.row(terms, rules.backup_share, np.inf, policy)
+                    terms |= {self.own[i]: (1.0 + share) * self.part(i) for i in others}
+                    self.program.row(terms, share, np.inf, policy)
                 else:
-                    terms |= {self.own[i]: -rules.backup_share * self.part(i) for i in by_provider[lost]}
+                    terms |= {self.own[i]: -share * self.part(i) for i in by_provider[lost]}
                     self.program.row(terms, 0.0, np.inf, policy)
 
     def usd_terms(
@@ -299,7 +431,7 @@ class AllocationProgram:
         terms: dict[int, float] = {}
         for paid in self.paid:
             if paid.usd and counts(paid):
-                rise = self.risen.get(paid.provider, 1.0) if agreed else 1.0
+                rise = self.problem.risen.get(paid.provider, 1.0) if agreed else 1.0
                 terms[paid.column] = terms.get(paid.column, 0.0) + paid.usd / rise
         return terms
 
@@ -329,16 +461,16 @@ class AllocationProgram:
         """
         if isinstance(policy, SpotLimit):
             return self.usd_terms(lambda p: p.purchase == "spot", agreed=True), self.usd_terms(agreed=True)
-        whole = self.usd_terms(lambda p: rented(p.purchase) or p.provider in self.rules.providers, agreed=True)
+        whole = self.usd_terms(lambda p: is_rented(p.purchase) or p.provider in self.rules.shares, agreed=True)
         return self.usd_terms(lambda p: p.provider == policy.provider, agreed=True), whole
 
-    def quota_terms(self, quota: InstanceQuota) -> dict[int, float]:
+    def quota_terms(self, quota: Quota) -> dict[int, float]:
         """Instances under a quota: of an option alone, of shared machines once, and those that stand by."""
         terms: dict[int, float] = {}
         for i, option in enumerate(self.options):
-            if not covers(quota, option.provider, option.instance):
+            if not quota.counts(option.provider, option.instance):
                 continue
-            if self.shared(option):
+            if self.is_shared(option):
                 terms[self.pools[option.machine]] = 1.0
             else:
                 terms[self.own[i]] = float(self.scale(i))
@@ -361,7 +493,7 @@ def _sharers(options: Sequence[MonthlyOption]) -> dict[Machine, set[int]]:
     """The workloads that leave hours of a pooled machine to others, where there are several; all of own machines."""
     sharers: dict[Machine, set[int]] = defaultdict(set)
     for option in options:
-        if option.own is not None or (option.pooled and option.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH):
+        if option.own is not None or (option.is_pooled and option.busy_hours < ALWAYS_BUSY * HOURS_PER_MONTH):
             sharers[option.machine].add(option.workload)
     owned = {option.machine for option in options if option.own is not None}
     return {machine: workloads for machine, workloads in sharers.items() if len(workloads) > 1 or machine in owned}
@@ -379,19 +511,11 @@ def _busy_frac(option: MonthlyOption) -> float:
     return min(1.0, option.busy_hours / (HOURS_PER_MONTH if option.own is None else option.own.hours))
 
 
-def backup_usd(option: MonthlyOption, rules: Rules) -> float:
+def backup_usd(option: MonthlyOption, rules: Policies) -> float:
     """USD a month of one instance that stands by: the hours that it is expected to be used, or all of its schedule."""
-    if rules.backup_on:
+    if rules.backup.on:
         return option.usd_each
-    return option.usd_each * min(1.0, rules.backup_hours / max(option.busy_hours, 1e-9))
-
-
-def covers(quota: InstanceQuota, provider: str, instance: str) -> bool:
-    """Whether a quota counts machines of this type."""
-    return all(
-        pattern is None or fnmatchcase(name.lower(), pattern.lower())
-        for pattern, name in ((quota.provider, provider), (quota.instance, instance))
-    )
+    return option.usd_each * min(1.0, rules.backup.hours / max(option.busy_hours, 1e-9))
 
 
 def _less(part: dict[int, float], whole: dict[int, float], share: float) -> dict[int, float]:

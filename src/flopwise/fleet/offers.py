@@ -1,0 +1,302 @@
+"""What a workload may use: rented machines, own machines and hosted models, by policies, residency and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flopwise import options
+from flopwise.errors import MissingFactError, SpecError, UnknownNameError
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import OWNED, Offer
+from flopwise.facts.price_book import HardwarePrice, HostedPrice
+from flopwise.fleet.hosted import api_usd
+from flopwise.fleet.model import OwnPool, Platform, ResolvedJob
+from flopwise.fleet.onprem import COLOCATED, Ownership, Site, kwh_on, ownership
+from flopwise.fleet.spec import API, OwnMachines, SiteFigures
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate
+
+GIVEN = "the fleet file"
+UNKNOWN_REGION = "not known"
+
+
+def site(given: SiteFigures, where: str) -> Site:
+    """The usual site, or the usual colocation, with the figures that are given.
+
+    Raises:
+        SpecError: a figure that cannot be; starts with `where`.
+    """
+    if given.colocation_usd_per_kw_month is not None and not given.colocation:
+        raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
+    figures = {name: getattr(given, name) for name in options.changed(given) if name != "colocation"}
+    try:
+        return replace(COLOCATED if given.colocation else Site(), **figures)
+    except SpecError as error:
+        raise SpecError(f"{where}.{error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnOffer(Offer):
+    """One kind of own machines. `month`: of one accelerator; bought ones cost its capital, too."""
+
+    machines: OwnMachines
+    site: Site
+    month: Ownership
+    idle_kwh: float  # of one machine that is on all month and does nothing
+    assumed: str = ""  # what is taken for granted, from clouds' machines and of its energy
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """What they have, in small letters."""
+        return frozenset(tag.lower() for tag in self.machines.tags)
+
+    @property
+    def standing(self) -> float:
+        """USD a month of one machine that is there: support, room, staff and power at idle."""
+        return self.count * self.month.running
+
+    @property
+    def capital(self) -> float:
+        """USD a month of depreciation and interest of one machine."""
+        return self.count * self.month.capital
+
+    @property
+    def there_usd(self) -> float:
+        """USD a month of one of those that are there, whatever it cost to buy."""
+        return self.standing + (0.0 if self.machines.sunk else self.capital)
+
+    @property
+    def off(self) -> float:
+        """USD a month of one that is there and turned off: all but its power, or nothing where it is given up."""
+        return self.there_usd - self.count * self.month.idle_power if self.machines.kept else 0.0
+
+    @property
+    def pool(self) -> OwnPool:
+        """Those there are, at what using one adds to a month, then those to be bought."""
+        used, bought = self.there_usd - self.off, self.standing + self.capital
+        tiers = (self.machines.count, used), (self.machines.buy_up_to, bought)
+        return OwnPool(tiers=tiers, off_usd=self.off, hours=self.month.available_hours)
+
+    @property
+    def first_usd(self) -> float:
+        """USD a month of the first machine, whatever is done with it."""
+        return self.there_usd if self.machines.count else self.standing + self.capital
+
+    def running_usd(self, kwh: float | None, busy_hours: float) -> float:
+        """USD a month of the power that work takes beyond idling, of one machine.
+
+        `kwh`: what the work takes in all; where that is not known, power is drawn as by a machine at full use.
+        """
+        if kwh is None:
+            return self.count * self.month.busy_power * busy_hours / self.month.available_hours
+        return max(0.0, kwh - self.idle_kwh * busy_hours / HOURS_PER_MONTH) * self.site.usd_per_kwh
+
+    def price_usd_per_hour(self, purchase: str) -> float | None:
+        """USD of an hour of work of a machine that works all hours that it can; None unless `purchase` is OWNED."""
+        if purchase != OWNED:
+            return None
+        return (self.first_usd + self.count * self.month.busy_power) / self.month.available_hours
+
+
+def with_own(facts: Facts, entries: Sequence[OwnMachines]) -> Facts:
+    """The facts with the fleet's own machines among the offers.
+
+    What is not said of a machine is what clouds' machines with as many of its accelerators have at least: memory of
+    the host, and the network between them (none known: a job stays on one machine). Links within are the device's own.
+
+    Raises:
+        SpecError: a price, or a fact that the cost needs, is not known; an accelerator's name is not; says where.
+    """
+    there = {offer.instance for offer in facts.offers if isinstance(offer, OwnOffer)}
+    clouds = {offer.provider for offer in facts.offers if not isinstance(offer, OwnOffer)}
+    for number, entry in enumerate(entries):
+        if entry.provider in clouds:
+            raise SpecError(
+                f"own_machines.{number}.provider: {entry.provider} rents machines; own ones need another name"
+            )
+    new = tuple(_own_offer(e, f"own_machines.{n}", facts) for n, e in enumerate(entries) if e.name not in there)
+    return facts.replaced(offers=(*facts.offers, *new)) if new else facts
+
+
+def _own_offer(entry: OwnMachines, where: str, facts: Facts) -> OwnOffer:
+    try:
+        device = facts.accelerator(entry.gpu)
+    except UnknownNameError as error:
+        raise SpecError(f"{where}.gpu: {error}") from None
+    price, room = _price(entry, where, device.name, facts), site(entry.site, f"{where}.site")
+    try:
+        month = ownership(device, price, room)
+        idle_kwh = float(kwh_on(device, entry.gpus, HOURS_PER_MONTH, 0.0, replace(room.power, pue=room.pue)))
+    except MissingFactError as error:
+        raise SpecError(f"{where}: what a month costs cannot be said: {error}") from None
+    alike = [o for o in facts.offers if (o.accelerator, o.count, o.accelerator_share) == (device.name, entry.gpus, 1.0)]
+    memory = [o.ram_bytes for o in alike if o.ram_bytes]
+    network = [o.network_bytes_per_s for o in alike if o.network_bytes_per_s]
+    bought = entry.buy_up_to or not entry.sunk  # what machines cost to buy is in their month
+    return OwnOffer(
+        provider=entry.provider, instance=entry.name, region=entry.region, accelerator=device.name, count=entry.gpus,
+        source=price.source if bought else GIVEN, price_date=price.date if bought else "", confidence=price.confidence,
+        ram_bytes=entry.memory or min(memory, default=None),
+        network_bytes_per_s=entry.network or min(network, default=None), machines=entry, site=room, month=month,
+        idle_kwh=idle_kwh, assumed=_assumptions(entry, memory, network),
+    )  # fmt: skip
+
+
+def _assumptions(entry: OwnMachines, memory: Sequence[float], network: Sequence[float]) -> str:
+    """What is taken for granted of machines that were not described in full."""
+    guesses = []
+    if entry.memory is None:
+        guesses.append(f"{format_bytes(min(memory))} of host memory" if memory else "no host memory to offload to")
+    if entry.network is None:
+        guesses.append(f"{format_rate(min(network))} between machines" if network else "no network between machines")
+    given = f"{', '.join(guesses)}, as none was given (clouds' machines alike); " if guesses else ""
+    return f"own {entry.name}: {given}energy and carbon are of its work, what it draws idle is in the money alone"
+
+
+def _price(entry: OwnMachines, where: str, accelerator: str, facts: Facts) -> HardwarePrice:
+    """What one machine costs to buy."""
+    if entry.price is not None:
+        return HardwarePrice(
+            accelerator=accelerator, unit="server", grade="", count=entry.gpus, usd=entry.price, source=GIVEN, date="",
+            confidence="high",
+        )  # fmt: skip
+    known = facts.hardware_price(accelerator)
+    if known is None:
+        raise SpecError(
+            f"{where}: what {accelerator} costs to buy is not known (support and network follow it); give "
+            "`price`, USD of one machine"
+        )
+    return known
+
+
+# Where a workload may run
+
+
+def providers_with_tags(job: ResolvedJob, facts: Facts) -> frozenset[str] | None:
+    """Providers that have every tag of a workload; none where only own machines have one. None: it has no tags."""
+    needed = [tag.strip().lower() for tag in job.spec.tags]
+    return facts.providers_with(needed) if facts.tags.keys() >= set(needed) else frozenset()
+
+
+def why_not_allowed(
+    offer: Offer, job: ResolvedJob, platform: Platform, having: frozenset[str] | None = None
+) -> str | None:
+    """Why the fleet's policies or the workload's residency forbid an offer; None where it is allowed.
+
+    Policies on providers and regions are of what is rented; where its own machines stand is the fleet's choice.
+    """
+    rules, own = platform.rules, isinstance(offer, OwnOffer)
+    if not own and rules.shares and offer.provider.lower() not in {p.lower() for p in rules.shares}:
+        return "the provider is not among the policies'"
+    if not own and rules.regions and not any(offer.serves(region) for region in rules.regions):
+        return "the region is not among the policies'"
+    if job.spec.residency and not any(offer.serves(region) for region in job.spec.residency):
+        return "its data may not be in that region"
+    if isinstance(offer, OwnOffer):
+        lacking = [tag for tag in job.spec.tags if tag.strip().lower() not in offer.tags]
+        return f"own machines without {', '.join(lacking)}" if lacking else None
+    if having is not None and offer.provider not in having:
+        return f"the provider is not known to have {', '.join(job.spec.tags)}"
+    return None
+
+
+def allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[Facts, dict[str, int]]:
+    """The facts with only the offers that a workload may use, and how many others refused for which reason."""
+    having = providers_with_tags(job, facts)
+    kept: list[Offer] = []
+    refused: dict[str, int] = {}
+    for offer in facts.offers:
+        reason = why_not_allowed(offer, job, platform, having)
+        if reason is None:
+            kept.append(offer)
+        else:
+            refused[reason] = refused.get(reason, 0) + 1
+    return facts.replaced(offers=tuple(kept)), refused
+
+
+# Hosted models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOffer(Offer):
+    """A hosted model: no machines, a price for tokens."""
+
+    price: HostedPrice
+
+    def price_usd_per_hour(self, purchase: str) -> float | None:
+        """None: nothing is paid by the hour."""
+        del purchase
+        return None
+
+
+def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> tuple[float, float] | None:
+    """(tokens in, tokens out) of a month with `factor` times the traffic or runs; None where they are not stated.
+
+    Source: arithmetic: requests of all runs, or the mean rate times the hours that the service is on.
+    Assumes: lengths of prompts and answers are their means; every prompt is paid in full.
+    """
+    workload = job.workload
+    if workload is None:
+        return None
+    if job.ends:
+        requests = None if workload.requests is None else workload.requests * job.runs
+    else:
+        rate = workload.requests_per_s
+        requests = None if rate is None else rate / workload.peak * job.hours_per_month * HOUR_S
+    if requests is None:
+        return None
+    return requests * workload.input_tokens * factor, requests * workload.output_tokens * factor
+
+
+def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
+    """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
+    workload = job.workload
+    if API not in job.purchase or workload is None:
+        return [], []
+    targets = [n for n in ("ttft", "tpot", "latency", "tokens_per_s") if getattr(workload, n) is not None]
+    if targets:
+        names = ", ".join({"tokens_per_s": "throughput"}.get(name, name) for name in targets)
+        return [], [f"no API: how it would hold the target of {names} is not known"]
+    month = monthly_tokens(job)
+    if month is None:
+        return [], ["no API: what it would cost needs traffic.requests_per_s; users alone do not say how many tokens"]
+    name = facts.model(workload.model).name
+    prices, offers, refused = facts.hosted_for(name), list[ApiOffer](), dict[str, list[str]]()
+    for price in prices:
+        offer = ApiOffer(
+            provider=price.provider, instance=price.name, region=price.regions or UNKNOWN_REGION, accelerator="",
+            count=0, source=price.source, price_date=price.date, confidence=price.confidence, price=price,
+        )  # fmt: skip
+        reason = _why_forbidden(offer, job, platform, facts) or _above_budget(float(api_usd(price, *month)), job)
+        if reason is None:
+            offers.append(offer)
+        else:
+            refused.setdefault(reason, []).append(price.provider)
+    if not prices:
+        return [], [f"no API: nobody's price of {name} is known"]
+    return offers, [f"no API of {', '.join(dict.fromkeys(whose))}: {reason}" for reason, whose in refused.items()]
+
+
+def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, facts: Facts) -> str | None:
+    """Why an API may not have the workload's data: what is not known of it counts against it."""
+    limits, spec = job.spec.constraints, job.spec
+    if limits.providers and offer.provider.lower() not in {p.lower() for p in limits.providers}:
+        return "provider not allowed"
+    for regions, reason in (
+        (spec.residency, "its data may not be there"),
+        (limits.regions, "region not allowed"),
+        (platform.rules.regions, "the region is not among the policies'"),
+    ):
+        if regions and not any(offer.serves(region) for region in regions):
+            return f"{reason} (region {offer.region})"
+    having = providers_with_tags(job, facts)
+    if having is not None and offer.provider not in having:
+        return f"the provider is not known to have {', '.join(spec.tags)}"
+    return None
+
+
+def _above_budget(usd: float, job: ResolvedJob) -> str | None:
+    """That the workload's own budget is exceeded, of a run or of a month of a service; None where it is not."""
+    budget = None if job.workload is None else job.workload.budget_usd
+    each = usd / job.runs
+    return None if budget is None or each <= budget else f"${each:,.2f} is above its budget"

@@ -1,0 +1,418 @@
+"""The bill under other circumstances: prices, providers, traffic, policies; drawn months; the months to come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise.errors import InfeasibleError
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.allocate import allocate, allocation_problem
+from flopwise.fleet.assessment import Allotment, Binding, Month, MonthlyCost, Phase, Scenarios, WhatIf
+from flopwise.fleet.bill import IDLE, SolvedFleet, spot_interruptions
+from flopwise.fleet.model import (
+    Allocation,
+    Budget,
+    ChosenWorkload,
+    OwnMachineCount,
+    Platform,
+    Policy,
+    ProviderShare,
+    SecondProvider,
+    SpotLimit,
+    is_rented,
+    paid_all_month,
+)
+from flopwise.fleet.option import ReplicaLoad, monthly_option
+from flopwise.fleet.planned import scaled_workload
+from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
+from flopwise.fleet.spec import OWNED, Quota
+
+PRICE_RISE = 0.2
+WEEK = 1 / WEEKS_PER_MONTH
+"""Of a month."""
+MONTHS = 12
+TELLING = 1e-3
+"""Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
+solver's gap."""
+MOST_AT_ONCE = 4
+Answer = TypeVar("Answer")
+
+
+def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """The answers of calls that do not depend on one another, in their order: the solver leaves Python alone."""
+    with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda call: call(), calls))
+
+
+def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: float = 2.0) -> list[Binding]:
+    """Every policy that costs something, dearest first: the bill less the bill without it, solved anew for each.
+
+    Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
+    together.
+    """
+    policies = problem.policies
+    shares = [policy for policy in policies if isinstance(policy, ProviderShare)]
+    groups = [(_name(policy, problem), f"{policy} costs", frozenset({policy})) for policy in policies]
+    if len(shares) > 1:
+        names = ", ".join(problem.rules.shares)
+        groups.append(("all shares", f"the shares of {names} together cost", frozenset(shares)))
+    if len(policies) > max(1, len(shares)):
+        groups.append(("all policies", "all policies together cost", frozenset(policies)))
+
+    def policy_usd(left_out: frozenset[Policy]) -> float:
+        """By how much the bill is higher with the policies than without; 0 where that is not found in time."""
+        try:
+            free = allocate(problem, left_out, seconds=seconds, start=allocation)
+        except InfeasibleError:
+            return 0.0
+        return allocation.objective - free.objective
+
+    costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
+    rows = [
+        Binding(constraint=name, usd_per_month=cost, text=f"{words} ${cost:,.0f} a month")
+        for (name, words, _), cost in zip(groups, costs, strict=True)
+        if cost > max(TELLING * allocation.objective, 0.5)
+    ]
+    return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _name(policy: Policy, problem: AllocationProblem) -> str:
+    """A policy as an assessment names it."""
+    if isinstance(policy, ProviderShare):
+        return f"share of {policy.provider}"
+    if isinstance(policy, OwnMachineCount):
+        return f"own {policy.instance}"
+    if isinstance(policy, Quota):
+        return f"quota {problem.rules.quotas.index(policy)}"
+    return {SpotLimit: "spot share", SecondProvider: "backup", Budget: "budget"}[type(policy)]
+
+
+# Other prices, providers and traffic
+
+
+def what_ifs(
+    platform: Platform, problem: AllocationProblem, allocation: Allocation, facts: Facts, *, seconds: float = 3.0
+) -> list[WhatIf]:
+    """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
+    rules, bills = problem.rules, allocation.by_provider
+    free = replace(problem, rules=replace(rules, budget_per_month=None))
+    ask = _Questions(free, allocation, rules.budget_per_month, seconds)
+    clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
+    dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
+    calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]
+    calls.append(ask.all_dearer)
+    for provider in sorted(bills):
+        without = partial(_without_provider, free, provider)
+        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, "its share goes to the others"))
+    calls.append(ask.without_spot)
+    unbound = replace(platform, rules=replace(platform.rules, budget_per_month=None))
+
+    def more(factors: Sequence[float]) -> AllocationProblem:
+        items = [scaled_workload(item, factor, facts) for item, factor in zip(problem.items, factors, strict=True)]
+        return allocation_problem(unbound, items, facts)
+
+    how = "at most: on the same layouts, more of them once those there are are full; what is sent grows alike, what is "
+    how += "stored stays"
+    calls.append(partial(ask.new_allocation, "traffic and runs x 2", partial(more, [2.0] * len(problem.items)), how))
+    if any(item.job.growth_per_month for item in problem.items):
+        how += "; each workload a year after it begins, machines chosen anew and traffic priced anew, where the "
+        how += "forecast keeps today's kinds of machines and price of a byte"
+        factors = [float((1 + item.job.growth_per_month) ** MONTHS) for item in problem.items]
+        calls.append(partial(ask.new_allocation, f"growth after {MONTHS} months", partial(more, factors), how))
+    return [row for rows in _side_by_side(calls) for row in rows]
+
+
+class _Questions:
+    """Answers about one allocation; `free` is its problem without the budget."""
+
+    def __init__(self, free: AllocationProblem, now: Allocation, budget: float | None, seconds: float) -> None:
+        self.free, self.now, self.budget, self.seconds = free, now, budget, seconds
+
+    def answer(self, name: str, usd: float, how: str) -> list[WhatIf]:
+        """One answer in words."""
+        change = usd - self.now.usd
+        text = f"${usd:,.0f} a month, {'+' if change >= 0 else '-'}${abs(change):,.0f} "
+        text += f"({100 * change / self.now.usd:+.0f} %), {how}"
+        if self.budget is not None and usd > self.budget:
+            text += f"; ${usd - self.budget:,.0f} over the budget"
+        return [WhatIf(name=name, feasible=True, usd_per_month=usd, change_usd=change, text=text)]
+
+    def all_dearer(self) -> list[WhatIf]:
+        """Everything but own machines, and what goes with it, at once: the same machines stay the cheapest."""
+        own = sum(t.usd for t in self.now.taken if t.option.purchase == OWNED)
+        own += sum(usd for _, usd in self.now.idle.values())
+        usd = self.now.usd + PRICE_RISE * (self.now.usd - own)
+        how = "machines, storage and traffic, wherever they are bought" + (", but for own machines" if own else "")
+        return self.answer(f"all prices rise {100 * PRICE_RISE:.0f} %", usd, how)
+
+    def dearer(self, provider: str) -> list[WhatIf]:
+        """One provider's prices rise: its machines are kept, or chosen anew where that is cheaper.
+
+        The bill is no less than before: where the solver finds less, it had not found the best of today's prices.
+        """
+        usd = self.now.usd + PRICE_RISE * self.now.by_provider[provider]
+        try:
+            dearer = self.free.with_prices_times(1 + PRICE_RISE, {provider})
+            anew = allocate(dearer, seconds=self.seconds, start=self.now).usd
+        except InfeasibleError:
+            anew = usd
+        same = "the same machines, which stay the cheapest"
+        how = f"machines, storage and traffic, with {'machines chosen anew' if anew < usd * (1 - TELLING) else same}"
+        if self.free.rules.shares or self.free.rules.max_spot_share < 1:
+            how += "; shares of the bill held at the prices before the rise"
+        name = f"prices of {provider} rise {100 * PRICE_RISE:.0f} %"
+        return self.answer(name, max(self.now.usd, min(usd, anew)), how)
+
+    def new_allocation(self, name: str, problem: Callable[[], AllocationProblem], how: str) -> list[WhatIf]:
+        """The bill of another problem, allocated anew."""
+        try:
+            return self.answer(name, allocate(problem(), seconds=self.seconds, start=self.now).usd, how)
+        except InfeasibleError as error:
+            return [_impossible(name, f"no allocation: {error}")]
+
+    def without_spot(self) -> list[WhatIf]:
+        """A week of the month its workloads run on the cheapest machines that are sold on demand."""
+        spot = [t for t in self.now.taken if t.option.purchase == "spot"]
+        usd, stranded, name = self.now.usd, list[str](), "no spot capacity for a week"
+        for taken in spot:
+            item, option = self.free.items[taken.option.workload], taken.option
+            others = [o.usd for o in item.options if o.purchase == "on_demand"]
+            rate = option.offer.on_demand_usd_per_hour
+            if rate is not None:
+                others.append(rate * option.busy_hours * option.instances)
+            if others:
+                usd += WEEK * (taken.count / option.instances) * (min(others) - option.usd)
+            else:
+                stranded.append(item.name)
+        if stranded:
+            text = f"{', '.join(stranded)} would wait: no on-demand price is known for what runs them"
+            return [_impossible(name, text)]
+        return self.answer(name, usd, "its workloads bought on demand for that week") if spot else []
+
+
+def _impossible(name: str, text: str) -> WhatIf:
+    return WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=text)
+
+
+def _without_provider(problem: AllocationProblem, provider: str) -> AllocationProblem:
+    left = {name: share for name, share in problem.rules.shares.items() if name != provider}
+    total = sum(left.values())
+    shares = {name: share / total for name, share in left.items()} if total else {}
+    options = tuple(option for option in problem.options if option.provider != provider)
+    one = len({option.provider for option in options}) <= 1
+    demands = tuple(replace(d, backup=False) for d in problem.demands) if one else problem.demands
+    return replace(problem, options=options, rules=replace(problem.rules, providers=shares), demands=demands)
+
+
+# Drawn months: demand, prices and interruptions, and the distribution of the bill that comes of them
+
+Draws = NDArray[np.floating[Any]]
+PARTS = ("demand", "prices", "interruptions", "prediction")
+Z90 = 1.2815515655446004
+
+
+def scenarios(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
+    """Drawn months of machines that carry workloads; those that carry nothing, and storage, cost the same in each."""
+    sent = {fleet.chosen[number].name: traffic for number, (_, traffic) in fleet.volumes.items()}
+    busy = [(row, load) for row, load in zip(fleet.rows, fleet.loads, strict=True) if row.role != IDLE]
+    fixed = fleet.cost.storage + sum(row.usd_per_month for row in fleet.rows if row.role == IDLE)
+    return drawn_months(
+        fleet.platform, [row for row, _ in busy], fixed, loads=[load for _, load in busy], sent_usd=sent, runs=runs,
+        seed=seed, facts=fleet.facts,
+    )  # fmt: skip
+
+
+def drawn_months(
+    platform: Platform,
+    rows: Sequence[Allotment],
+    fixed_usd: float,
+    *,
+    loads: Sequence[ReplicaLoad | None],
+    sent_usd: Mapping[str, float] | None = None,
+    runs: int,
+    seed: int,
+    facts: Facts,
+) -> Scenarios:
+    """The distribution of the bill over `runs` drawn months; the same for the same `seed`.
+
+    `fixed_usd` is paid in each; `sent_usd`, by workload, follows its demand.
+
+    `loads`: of each row (`replica_load`). Services take the machines that the drawn demand needs, on machines that do
+    as much as drawn; runs and APIs cost in proportion; machines to work on are as many as asked. What is reserved or
+    owned is paid anyhow, and what it cannot do comes on top. Each part's share of the variance is that of months in
+    which only this part is drawn.
+
+    Assumes: the standard deviations of `policies.scenarios`; an interruption of a training run stops all its machines;
+    predictions err as the intervals of the bill say.
+    """
+    if not rows:
+        raise ValueError("a bill needs machines")
+    draws, demand = _draws(platform, rows, loads, runs, seed, facts)
+    sent = demand @ np.array([(sent_usd or {}).get(job.name, 0.0) for job in platform.jobs])
+    total = _bills(rows, loads, draws, set(PARTS)) + fixed_usd + sent
+    alone = {part: float(np.var(_bills(rows, loads, draws, {part}) + (part == "demand") * sent)) for part in PARTS}
+    explained = sum(alone.values())
+    p10, p50, p90, p95 = (float(v) for v in np.percentile(total, [10, 50, 90, 95]))
+    budget = platform.rules.budget_per_month
+    return Scenarios(
+        runs=runs, seed=seed, mean=float(total.mean()), p10=p10, p50=p50, p90=p90, p95=p95,
+        over_budget=None if budget is None else float((total > budget).mean()),
+        drivers={part: value / explained if explained else 0.0 for part, value in alone.items()},
+    )  # fmt: skip
+
+
+def _draws(
+    platform: Platform, rows: Sequence[Allotment], loads: Sequence[ReplicaLoad | None], runs: int, seed: int,
+    facts: Facts,
+) -> tuple[dict[str, Draws], Draws]:  # fmt: skip
+    """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
+    random, spreads = np.random.default_rng(seed), platform.rules.scenarios
+    numbers = {job.name: n for n, job in enumerate(platform.jobs)}
+    jobs = [platform.jobs[numbers[row.workload]] for row in rows]
+    owner = np.array([numbers[row.workload] for row in rows])
+    demand = np.exp(random.normal(0.0, spreads.demand, (runs, len(numbers))))
+    errors = random.normal(0.0, 1.0, (runs, len(numbers)))[:, owner]
+    sold = {key: n for n, key in enumerate(dict.fromkeys((r.provider, r.purchase) for r in rows))}
+    moved = random.normal(0.0, 1.0, (runs, len(sold)))[:, [sold[r.provider, r.purchase] for r in rows]]
+    price_spread = np.array([spreads.spot_price if r.purchase == "spot" else spreads.list_price for r in rows])
+    expected = np.array([spot_interruptions(r, facts) for r in rows])
+    lost = random.poisson(expected, (runs, len(rows))) - expected
+    machines = [1 if j.trains else r.count for r, j in zip(rows, jobs, strict=True)]
+    hours = np.maximum([r.hours_per_month * n for r, n in zip(rows, machines, strict=True)], 1e-9)
+    low, high = np.array([_time_interval(r, load) for r, load in zip(rows, loads, strict=True)]).T
+    factors = {
+        "demand": np.where([job.workload is None for job in jobs], 1.0, demand[:, owner]),
+        "prices": np.exp(moved * price_spread),
+        "interruptions": np.maximum(1.0 + lost * spreads.rework_hours / hours, 0.0),
+        "prediction": np.exp(errors * np.log(np.where(errors > 0, high, 1 / low)) / Z90),
+    }
+    return factors, demand
+
+
+def _time_interval(row: Allotment, load: ReplicaLoad | None) -> tuple[float, float]:
+    """Factors at the ends of the 10-90 % interval: on the time of a service's requests, else on what the row costs."""
+    if load is not None:
+        return min(1.0, load.time_low), max(1.0, load.time_high)
+    usd = max(row.usd_per_month, 1e-9)
+    return min(1.0, max(row.usd_low, 1e-9) / usd), max(1.0, row.usd_high / usd)
+
+
+def _bills(
+    rows: Sequence[Allotment], loads: Sequence[ReplicaLoad | None], draws: dict[str, Draws], drawn: set[str]
+) -> Draws:
+    """The rows' USD of each drawn month, of shape (runs,); parts that are not in `drawn` stay as planned."""
+    still = np.ones_like(draws["demand"])
+    demand, prices, interruptions, prediction = (draws[part] if part in drawn else still for part in PARTS)
+    load_factor, price = demand * prediction, prices * interruptions
+    total: Draws = np.zeros(len(still))
+    for n, (row, load) in enumerate(zip(rows, loads, strict=True)):
+        paid = paid_all_month(row.purchase)
+        if load is not None:
+            usd = load.usd_at(load_factor[:, n])
+        else:  # what is reserved is paid anyhow; more than that is bought on top
+            usd = row.usd_per_month * (np.maximum(load_factor[:, n], 1.0) if paid else load_factor[:, n])
+        total += usd if paid else usd * price[:, n]
+    return total
+
+
+# The months to come: the bill of each as workloads begin and grow, and the phases in which they are built
+
+AHEAD, MOST = 12, 48
+"""Months after the last beginning that are shown, and how many at most."""
+PHASES = ("development", "staging", "training", "production", "large models")
+LARGE = 20e9
+"""Parameters from which a model is large."""
+
+
+def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
+    """The bill of each month from the first beginning to a year after the last; none where no month is known.
+
+    Assumes: the fleet describes each workload as it begins; growth is met with more of the same machines, services
+    adding one when those they have are as busy as they may be; own machines beyond those there may be cost as much;
+    what is sent grows with the load at the same price of a byte, what is stored stays.
+    """
+    starts = [c.job.spec.starts for c in fleet.chosen]
+    known = [s for s in starts if s is not None]
+    if not known and not today:
+        return []
+    first = min(known) if known and not today else (today or "")[:7]
+    if known and all(s is not None for s in starts):
+        first = max(first, min(known))
+    begins = [max(0, months_between(first, s or first)) for s in starts]
+    idle = sum(row.usd_per_month for row in fleet.rows if not row.workload)  # own machines that carry nothing
+    sums = [[idle, idle, idle] for _ in range(min(MOST, max(begins) + AHEAD + 1))]
+    rows: dict[str, list[tuple[Allotment, ReplicaLoad | None]]] = {}
+    for row, load in zip(fleet.rows, fleet.loads, strict=True):
+        rows.setdefault(row.workload, []).append((row, load))
+    for chosen, begin in zip(fleet.chosen, begins, strict=True):
+        stored, sent = fleet.volumes.get(chosen.planned.index, (0.0, 0.0))
+        for number in range(begin, len(sums)):
+            grown = (1 + chosen.job.growth_per_month) ** (number - begin)
+            more = _machine_growth(chosen, grown, fleet.facts)
+            for n, usd in enumerate(_grown_usd(rows.get(chosen.name, []), grown, more)):
+                sums[number][n] += usd + stored + sent * grown
+    return [
+        Month(month=month_after(first, n), usd=usd, low=low, high=high, workloads=sum(b <= n for b in begins))
+        for n, (usd, low, high) in enumerate(sums)
+    ]
+
+
+def _grown_usd(
+    rows: Sequence[tuple[Allotment, ReplicaLoad | None]], grown: float, more: float
+) -> tuple[float, float, float]:
+    """(planned, low, high) of a workload's machines at `grown` times the load, which cost `more` times as much, USD."""
+    usd = low = high = 0.0
+    for row, load in rows:
+        planned = row.usd_per_month * more
+        usd += planned
+        if load is None:
+            low, high = low + row.usd_low * more, high + row.usd_high * more
+        else:
+            ends = load.interval_usd(grown)
+            low, high = low + planned + ends[0], high + planned + ends[1]
+    return usd, low, high
+
+
+def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float:
+    """How many times the machines cost of what they cost, at `grown` times the load."""
+    job = chosen.job
+    if grown == 1.0 or job.workload is None:
+        return 1.0
+    now = later = 0.0
+    for taken in chosen.parts:
+        option = taken.option
+        share = taken.count / option.instances
+        now += share * option.usd
+        more = monthly_option(option.workload, job, option.candidate, option.offer, facts, grown)
+        beyond = option.own is not None and more.instances > option.own.most
+        later += share * (option.usd * grown if beyond else more.usd)
+    return later / now if now else grown
+
+
+def roadmap(chosen: Sequence[ChosenWorkload], cost: MonthlyCost) -> list[Phase]:
+    """Phases in order of their months, else in the usual order; the cost of each is of what it adds."""
+    groups: dict[tuple[str, int], list[str]] = {}
+    for workload in chosen:
+        job, figures = workload.job, workload.figures
+        phase = "training" if job.trains else "production"
+        if job.spec.task == "develop" or job.environment in {"development", "staging"}:
+            phase = "staging" if job.environment == "staging" else "development"
+        elif figures is not None and figures.parameters >= LARGE:
+            phase = "large models"
+        groups.setdefault((job.spec.starts or "", PHASES.index(phase)), []).append(workload.name)
+    phases, running = list[Phase](), 0.0
+    for (start, number), names in sorted(groups.items(), key=lambda group: group[0]):
+        usd = sum(cost.by_workload.get(name, 0.0) for name in names)
+        running += usd
+        text = f"adds ${usd:,.0f} a month; ${running:,.0f} from then on"
+        phases.append(Phase(name=PHASES[number], start=start or None, workloads=names, usd_per_month=usd, text=text))
+    return phases
