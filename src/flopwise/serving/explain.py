@@ -12,7 +12,7 @@ from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, derived, fact, given
-from flopwise.serving.estimate import steady_state
+from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import StepLoad, StepTime, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import generates
@@ -127,9 +127,7 @@ def _lines(parts: tuple[tuple[str, float], ...]) -> list[Figure]:
 
 def _step_figure(name: str, step: StepTime, note: str) -> Figure:
     """A step by what its time goes to."""
-    values = (step.compute_s, step.memory_s, step.communication_s, step.overhead_s)
-    names = ("compute", "memory bandwidth", "communication", "host")
-    return total(name, "s", _lines(tuple(zip(names, map(number, values), strict=True))), note=note)
+    return total(name, "s", _lines(step_lines(step)), note=note)
 
 
 class _Tree:
