@@ -23,7 +23,7 @@ _HOMES = {
     "memory": "api.memory",
     "train": "api.train",
     "serve": "api.serve",
-    "serve_sweep": "api.serve_sweep",
+    "serve_sweep": "api.serve",
     "simulate": "api.simulate",
     "autoscale": "api.simulate",
     "batch": "api.simulate",

@@ -25,7 +25,7 @@ FIELD = "."
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """How a value is written, and what it may be.
 
     `parse(value, what)` gives it in base units, or raises SpecError with a message that starts with `what`.
@@ -41,7 +41,7 @@ class Kind:
 
 def quantity(
     metavar: str, reads: Callable[[object, str], float], *, low: float = 0.0, high: float = 1e24, closed: bool = False
-) -> Kind:
+) -> ValueKind:
     """A number above `low` (`closed`: or equal to it) up to `high`; `reads` is a function of `flopwise.units`."""
 
     def parse(value: object, what: str) -> float:
@@ -51,24 +51,24 @@ def quantity(
             raise SpecError(f"{what}: {str(value)[:60]} is out of range; allowed: {above}, up to {high:g}")
         return number
 
-    return Kind(metavar, parse, "quantity", {"type": ["number", "string"]})
+    return ValueKind(metavar, parse, "quantity", {"type": ["number", "string"]})
 
 
-def whole(low: int = 1, high: int = 10**9) -> Kind:
+def whole(low: int = 1, high: int = 10**9) -> ValueKind:
     """A whole number from `low` to `high`; `8k` and `1e6` are fine."""
 
     def parse(value: object, what: str) -> int:
         return units.parse_whole(value, what, low=low, high=high)
 
-    return Kind("n", parse, "quantity", {"type": ["number", "string"]})
+    return ValueKind("n", parse, "quantity", {"type": ["number", "string"]})
 
 
-def name(metavar: str, longest: int = 200) -> Kind:
+def name(metavar: str, longest: int = 200) -> ValueKind:
     """A name of something known: it is looked up by the function that uses it."""
 
     def parse(value: object, what: str) -> str:
         if not isinstance(value, str):
-            raise _expected("text", value, what)
+            raise _wrong_value("text", value, what)
         text = value.strip()
         if not text or "\0" in text:
             raise SpecError(f"{what}: {value[:60]!r} is no name")
@@ -76,10 +76,10 @@ def name(metavar: str, longest: int = 200) -> Kind:
             raise SpecError(f"{what}: expected text of a length up to {longest}, not of {len(text):,}")
         return text
 
-    return Kind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
+    return ValueKind(metavar, parse, schema={"type": "string", "minLength": 1, "maxLength": longest})
 
 
-def choice(*allowed: str) -> Kind:
+def choice(*allowed: str) -> ValueKind:
     """One of a few names."""
 
     def parse(value: object, what: str) -> str:
@@ -89,12 +89,12 @@ def choice(*allowed: str) -> Kind:
             raise SpecError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}{nearest}")
         return value
 
-    return Kind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
+    return ValueKind("|".join(allowed), parse, " or ".join(allowed), {"enum": list(allowed)}, allowed)
 
 
 def _flag(value: object, what: str) -> bool:
     if not isinstance(value, bool):
-        raise _expected("true or false", value, what)
+        raise _wrong_value("true or false", value, what)
     return value
 
 
@@ -110,13 +110,13 @@ def _names(value: object, what: str) -> tuple[str, ...]:
 
 def _path(value: object, what: str) -> Path:
     if not isinstance(value, str | Path):
-        raise _expected("the path of a file", value, what)
+        raise _wrong_value("the path of a file", value, what)
     if "\0" in str(value):
         raise SpecError(f"{what}: {str(value)[:60]!r} is no path")
     return Path(value)
 
 
-def _expected(wanted: str, value: object, what: str) -> SpecError:
+def _wrong_value(wanted: str, value: object, what: str) -> SpecError:
     return SpecError(f"{what}: expected {wanted}, not {kind_of(value)} (given: {str(value)[:60]!r})")
 
 
@@ -150,10 +150,10 @@ WHOLE_OR_ZERO = whole(low=0)
 BATCH = whole(high=10**7)
 TOKENS = whole(high=10**8)
 DEGREE = whole(high=10**6)
-WHOLES = Kind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
-NAMES = Kind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
-FLAG = Kind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
-FILE = Kind("path", _path)
+WHOLES = ValueKind("n,n,...", _wholes, "list of quantity", {"type": ["string", "array"]})
+NAMES = ValueKind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
+FLAG = ValueKind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
+FILE = ValueKind("path", _path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Option:
     """What can be said: how it is written on the command line and in files, what it may be, and what it means."""
 
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
-    kind: Kind
+    kind: ValueKind
     help: str
     key: str = ""  # in a file, behind its section and a dot; none where files do not say it; FIELD: the field's name
     section: str = ""  # heading in the help
@@ -177,7 +177,7 @@ class Option:
         if not self.repeated:
             return self.kind.parse(value, what)
         if not isinstance(value, list | tuple):
-            raise _expected("a list", value, what)
+            raise _wrong_value("a list", value, what)
         return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
 
     @property
@@ -194,7 +194,7 @@ class Option:
 
 def option(
     flags: str,
-    kind: Kind,
+    kind: ValueKind,
     text: str,
     *,
     default: Any = None,
@@ -261,28 +261,32 @@ def defaults_of(spec: type) -> Mapping[str, Any]:
     return _DEFAULTS[spec]
 
 
-def said(spec: Any) -> list[str]:
-    """The options of a spec that say something else than what holds anyway."""
+def changed(spec: Any) -> list[str]:
+    """The options of a spec that are not at their defaults."""
     return [name for name, default in defaults_of(type(spec)).items() if getattr(spec, name) != default]
 
 
-def take(keywords: Mapping[str, Any], *specs: Any) -> tuple[Any, ...]:
-    """`specs`, each with those `keywords` that are its fields; None says nothing.
+def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
+    """The `specs` of a question: each the one that `options` hold whole, under any name, with its single options.
+
+    An option of None says nothing.
 
     Raises:
-        SpecError: a keyword that none of them has; names the nearest.
+        SpecError: an option that none of them has; names the nearest.
     """
-    known = [defaults_of(type(spec)).keys() for spec in specs]
-    every = list(dict.fromkeys(name for names in known for name in names))
-    for given in keywords:
-        if given not in every:
-            near = nearest_names(given, every)
+    whole = {type(value): value for value in options.values() if type(value) in specs}
+    single = {name: value for name, value in options.items() if type(value) not in whole}
+    every = list(dict.fromkeys(name for spec in specs for name in defaults_of(spec)))
+    for name in single:
+        if name not in every:
+            near = nearest_names(name, every)
             nearest = f"nearest: {near[0]}; " if near else ""
-            raise SpecError(f"unknown argument {given!r}; {nearest}there are {', '.join(every)}")
-    values = {given: value for given, value in keywords.items() if value is not None}
+            raise SpecError(f"unknown argument {name!r}; {nearest}there are {', '.join(every)}")
     return tuple(
-        replace(spec, **{n: v for n, v in values.items() if n in names})
-        for spec, names in zip(specs, known, strict=True)
+        replace(
+            whole.get(spec) or spec(), **{n: v for n, v in single.items() if v is not None and n in defaults_of(spec)}
+        )
+        for spec in specs
     )
 
 
@@ -310,7 +314,7 @@ class FileFormat:
         within = {name: [k.partition(".")[2] for k in self.options if k.startswith(f"{name}.")] for name in top}
         return {"": list(top), **within}
 
-    def read(self, data: object, at: str = "") -> tuple[Any, ...]:
+    def parse(self, data: object, at: str = "") -> tuple[Any, ...]:
         """The specs with the values of a mapping, which stands `at` this place of a file ("workloads.3.").
 
         Raises:
@@ -342,7 +346,7 @@ class FileFormat:
                     raise _unknown(part, self.keys[key], f"{at}{key}.")
                 yield f"{key}.{part}", inner
 
-    def written(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def without_defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A mapping that can be read, with its keys in order and without those that say what holds anyway."""
         defaults = {o.key: defaults_of(s)[n] for s in self.specs for n, o in options_of(s).items() if o.key}
         values = {k: v for k, v in self._flat(data, "") if v is not None and v != [] and v != defaults[k]}
@@ -367,24 +371,24 @@ class FileFormat:
         return {"type": "object", "properties": properties, "additionalProperties": False, "required": needed}
 
 
-def record(spec: type) -> Kind:
+def record(spec: type) -> ValueKind:
     """A mapping that says a spec."""
     form = FileFormat((spec,))
 
     def parse(value: object, what: str) -> Any:
-        return value if isinstance(value, spec) else form.read(value, f"{what}.")[0]
+        return value if isinstance(value, spec) else form.parse(value, f"{what}.")[0]
 
-    return Kind("", parse, "below", form.schema())
+    return ValueKind("", parse, "below", form.schema())
 
 
-def by_name(kind: Kind) -> Kind:
+def by_name(kind: ValueKind) -> ValueKind:
     """A mapping from names to values of a kind."""
 
     def parse(value: object, what: str) -> dict[str, Any]:
         return {_key(name, what): kind.parse(held, f"{what}.{name}") for name, held in _mapping(value, what).items()}
 
     schema = {"type": "object", "additionalProperties": dict(kind.schema)}
-    return Kind("", parse, f"{kind.words} by name", schema)
+    return ValueKind("", parse, f"{kind.words} by name", schema)
 
 
 def _key(value: object, what: str) -> str:
@@ -395,7 +399,7 @@ def _key(value: object, what: str) -> str:
 
 def _mapping(data: object, at: str) -> Mapping[Any, Any]:
     if not isinstance(data, dict):
-        raise _expected("a mapping", data, at.rstrip(".") or "the file")
+        raise _wrong_value("a mapping", data, at.rstrip(".") or "the file")
     return data
 
 

@@ -47,12 +47,9 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         "spot interruptions": [record.date for record in known.spot_records],
     }
     return PriceAges(
-        today=on.isoformat(),
-        most_days=limit,
-        providers=tuple(ages(known.offers, on, limit)),
-        imported=tuple(list_prices()),
-        book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
-    )
+        today=on.isoformat(), most_days=limit, providers=tuple(ages(known.offers, on, limit)),
+        imported=tuple(list_prices()), book=tuple(age_of(what, dates, on, limit) for what, dates in book.items()),
+    )  # fmt: skip
 
 
 def stale_notes(
@@ -128,16 +125,12 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
 
 
 def own_prices(
-    gpu: str | None = None,
-    *,
-    utilisation: float = 0.6,
-    facts: str | Path | None = None,
-    **keywords: Any,
+    gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **options: Any
 ) -> list[OwnPrice]:
     """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
 
-    Further keywords are options of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as
-    usual of a building of one's own, or of rented rooms.
+    `options` are those of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as usual of a
+    building of one's own, or of rented rooms.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
@@ -149,5 +142,5 @@ def own_prices(
     from flopwise.fleet.spec import SiteFigures
     from flopwise.options import take
 
-    (figures,) = take(keywords, SiteFigures())
+    (figures,) = take(options, SiteFigures)
     return hourly_prices(load_facts(facts), site(figures, "site"), utilisation, gpu)

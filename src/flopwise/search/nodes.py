@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, UnknownNameError
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.facts.software import Engine
-from flopwise.search.plan_draft import RejectionLog
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.search.spec import ConstraintsSpec
-    from flopwise.search.workload import Resolved
+from flopwise.search.answer import RejectionLog
+from flopwise.search.spec import ConstraintsSpec
+from flopwise.search.workload import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.search.answer import Candidate, PlanDraft
 from flopwise.search.deployments import DEGREES, Deployments, answers_in_one_pass, deployments, replica_job, with_facts
 from flopwise.search.nodes import NodeKind, node_kinds, nodes_with_engine
-from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.serving_floors import floors, format_on, tokens_per_decode_step, weights_read_s
-from flopwise.search.serving_levers import levers
+from flopwise.search.serving_analysis import (
+    floors,
+    format_on,
+    ladder_step,
+    levers,
+    target_costs,
+    tokens_per_decode_step,
+    weights_read_s,
+)
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.target_costs import stepped, target_costs
 from flopwise.search.verify import MOST_RUNS, verified_plans
+from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
 NEAREST = 3
@@ -135,7 +137,7 @@ def plan_serving(
             draft.fronts = _latency_fronts(options, workload)
     if plans:
         best, _ = plans[0]
-        draft.levers = levers(best.option, best.candidate(), draft)
+        draft.levers = levers(best.option, best.candidate(), draft.plans)
         draft.assumptions += _simulation_assumptions(draft, workload) if simulates else []
         return draft
     missed.sort(key=lambda entry: entry[0])
@@ -179,7 +181,7 @@ def _front(
         lambda option: (
             np.flatnonzero(option.num_gpus <= option.workload.max_gpus)
             if others is None
-            else option.allowed(option.odds(others))
+            else option.allowed_rows(option.odds(others))
         ),
     )
 
@@ -196,7 +198,7 @@ def _picks(
     missed: list[tuple[float, Pick[ServingOption]]] = []
     for option in options:
         odds = option.odds()
-        rows = option.allowed(odds)
+        rows = option.allowed_rows(odds)
         if rows.size:
             picks += [Pick(option, int(row), odds) for row in _best_rows(option, rows)]
         else:
@@ -208,7 +210,7 @@ def _picks(
 
 def _default_assumptions(workload: Resolved, model: Model, wanted: list[tuple[WeightFormat, CacheFormat]]) -> list[str]:
     """What is assumed where the workload says nothing."""
-    limits, flow, texts = workload.limits, workload.arriving, list[str]()
+    limits, flow, texts = workload.limits, workload, list[str]()
     if limits.engine is None:
         texts.append(f"the engine {defaults.ENGINE}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
@@ -282,7 +284,7 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
     """
     least: dict[int, float] = {}
     for option in options:
-        rows = option.allowed(option.odds())
+        rows = option.allowed_rows(option.odds())
         cost = float(option.cost_usd[rows].min(initial=np.inf))
         least[id(option.node)] = min(cost, least.get(id(option.node), np.inf))
     nodes = {id(option.node): option.node for option in options}
@@ -307,7 +309,7 @@ def _options(
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)
-    limit_s = np.inf if target is None else stepped(target.seconds, 1)
+    limit_s = np.inf if target is None else ladder_step(target.seconds, 1)
     forms = list(dict.fromkeys(weights for weights, _ in wanted))
     read_s = {
         (id(n), form.name): 0.0 if target is None else weights_read_s(model, n, form) / each

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.answer import Candidate, Lever, device_levers
-from flopwise.search.defaults import STACKS, recipes, stack_on
+from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.offloading import Offloads
-from flopwise.search.plan_draft import PlanDraft
 from flopwise.search.rank import NEAREST_MISSES, Index, Pick, candidates, cheaper_misses, front
-from flopwise.search.training_option import TrainingOption, reliability, training_options
+from flopwise.search.training_option import STACKS, TrainingOption, recipes, reliability, stack_on, training_options
+from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.estimate import estimate, recipe_passes
 from flopwise.training.frozen import split_model
@@ -28,11 +28,6 @@ from flopwise.training.job import TrainJob
 from flopwise.training.memory import memory_band
 from flopwise.training.schedules import schedule_code
 from flopwise.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
 HOPELESS = 20
@@ -81,7 +76,7 @@ def plan_training(
     missed: list[tuple[float, Pick[TrainingOption]]] = []
     for option in options:
         odds = option.odds()
-        rows = option.allowed(odds)
+        rows = option.allowed_rows(odds)
         if not rows.size:
             short, row = option.nearest_miss()
             missed.append((short, Pick(option, row, odds)))
@@ -98,9 +93,7 @@ def plan_training(
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
     unbeaten = front(
-        options,
-        lambda option: option.objectives,
-        lambda option: np.flatnonzero(option.num_gpus >= workload.min_gpus),
+        options, lambda option: option.objectives, lambda option: np.flatnonzero(option.num_gpus >= workload.min_gpus)
     )
     odds_of = {id(option): option.odds() for option, _ in unbeaten}
     draft.front = candidates(Pick(option, row, odds_of[id(option)]) for option, row in unbeaten)
@@ -164,13 +157,9 @@ def _options(
     best = dict.fromkeys((recipe.precision for recipe, _ in pairs), float("inf"))
     for recipe, nodes in pairs:
         job = layout_search(
-            model,
-            recipe,
-            most=workload.max_gpus,
-            least=workload.min_gpus,
-            schedule=workload.training.schedule,
+            model, recipe, most=workload.max_gpus, least=workload.min_gpus, schedule=workload.training.schedule,
             shard=workload.training.shard,
-        )
+        )  # fmt: skip
         job = replace(job, reliability=reliability(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)

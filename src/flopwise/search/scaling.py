@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.cluster import Cluster
+from flopwise.facts.architecture import Model
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import INTERLEAVES, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
-from flopwise.training.memory import confident_capacity_bytes, peak_bytes
+from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.units import format_gib
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("data", "zero-1", "fsdp", "tensor", "pipeline", "context", "expert", "hybrid")
@@ -212,7 +210,8 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
     table = step_table(model, recipe, recipe.stack, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
-    memory = np.asarray(peak_bytes(MemoryTable(model, recipe), layout, cluster.accelerator.kind))
+    allocated, _ = allocated_and_states(MemoryTable(model, recipe), layout)
+    memory = np.asarray(reported_bytes(allocated, recipe.stack, cluster.accelerator.kind))
     step: Floats = np.sum(list(lines.values()), axis=0)
     return _Steps(layout, strategies, np.broadcast_to(memory, len(strategies)), step, lines)
 

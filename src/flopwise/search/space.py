@@ -181,21 +181,13 @@ class Space:
 
         schedules = tuple(t.schedule for t in family.turns)
         return Layout(
-            dp=family.dp,
-            tp=inner.tp[i],
-            pp=self.degrees[family.degree_index],
-            cp=inner.cp[i],
-            ep=inner.ep[i],
-            zero=choice(family.zeros, 0),
-            shard=0 if family.shard is None else family.shard,
-            micro_batch=inner.micro_batch[i],
-            interleave=choice(tuple(t.interleave for t in family.turns), 1),
-            schedule=choice(schedules, 1) if any(schedules) else 0,
-            recompute=choice(family.recomputes, 2),
-            offload_optimizer="optimizer" in self.offload,
-            offload_parameters="parameters" in self.offload,
+            dp=family.dp, tp=inner.tp[i], pp=self.degrees[family.degree_index], cp=inner.cp[i], ep=inner.ep[i],
+            zero=choice(family.zeros, 0), shard=0 if family.shard is None else family.shard,
+            micro_batch=inner.micro_batch[i], interleave=choice(tuple(t.interleave for t in family.turns), 1),
+            schedule=choice(schedules, 1) if any(schedules) else 0, recompute=choice(family.recomputes, 2),
+            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
-        )
+        )  # fmt: skip
 
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
@@ -289,15 +281,9 @@ def layouts(
     order = (i[kept] // micros * len(degrees) + d[kept]) * (len(replicas) + 1) + r[kept]
     kept = kept[np.argsort(order, kind="stable")]
     meshes = Family(
-        inner_index=i[kept],
-        degree_index=d[kept],
-        dp=dp[kept],
-        num_gpus=gpus[kept],
-        shard=None,
-        zeros=(),
-        turns=(),
+        inner_index=i[kept], degree_index=d[kept], dp=dp[kept], num_gpus=gpus[kept], shard=None, zeros=(), turns=(),
         recomputes=recomputes,
-    )
+    )  # fmt: skip
     families = tuple(_families(limits, inner, degrees, meshes, pipelines or Pipelines(), shard))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
 

@@ -11,7 +11,7 @@ from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FileFormat, Kind, Spec, option, same
+from flopwise.options import FileFormat, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.spec import LORA_RANK, DataSpec, RunConditionsSpec, TrainingSpec
@@ -53,7 +53,7 @@ def _latency(value: object, what: str) -> Latency:
     return Latency(percentile, options.SECONDS.parse(seconds, f"{what}.{percentile}"))
 
 
-LATENCY = Kind(
+LATENCY = ValueKind(
     "time", _latency, "quantity or quantity by percentile",
     {"anyOf": [{"type": ["number", "string"]}, {"type": "object", "minProperties": 1, "maxProperties": 1,
      "propertyNames": {"enum": list(PERCENTILES)}, "additionalProperties": {"type": ["number", "string"]}}]},

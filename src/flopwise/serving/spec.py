@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import Kind, OptionError, Spec, option, same
+from flopwise.options import OptionError, Spec, ValueKind, option, same
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -41,7 +41,7 @@ _queue = partial(option, section="A queue with a deadline")
 _cache = partial(option, section="Answers that are given again")
 
 
-def _technique(flag: str, kind: Kind, text: str) -> Any:
+def _technique(flag: str, kind: ValueKind, text: str) -> Any:
     """An option of a technique, which files group under `techniques`."""
     return option(flag, kind, text, section=_TECHNIQUES, key=f"techniques.{flag[2:].replace('-', '_')}")
 
@@ -59,7 +59,7 @@ def _length(value: object, what: str) -> int | str:
     return value
 
 
-LENGTH = Kind("length", _length, "quantity", {"type": ["number", "string"]})
+LENGTH = ValueKind("length", _length, "quantity", {"type": ["number", "string"]})
 
 
 def mean_tokens(length: int | str) -> int:
@@ -212,7 +212,7 @@ class TechniqueRequest(Spec):
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return bool(options.said(self))
+        return bool(options.changed(self))
 
     @property
     def draft_name(self) -> str | None:

@@ -198,6 +198,24 @@ class Recipe:
         return self.expert_skew > 1 or self.capacity_factor is not None
 
     @property
+    def text(self) -> str:
+        """The recipe on one line."""
+        parts = [self.precision, self.optimizer.name, f"{self.attention} attention"]
+        if self.lora is not None:
+            base = self.lora.base.name
+            name = "LoRA" if base in {"bf16", "fp16", "fp32"} else f"QLoRA ({base})"
+            parts.append(f"{name} rank {self.lora.rank} on {', '.join(self.lora.targets)}")
+        if self.frozen is not None:
+            parts.append(f"frozen: {self.frozen.text}")
+        if self.capacity_factor is not None:
+            parts.append(f"expert capacity factor {self.capacity_factor:g}")
+        if self.expert_skew > 1:
+            parts.append(f"expert skew {self.expert_skew:g}")
+        if self.documents is not None:
+            parts.append(f"documents of {self.documents.mean:,.0f} tokens, {self.documents.packing}")
+        return ", ".join(parts)
+
+    @property
     def useful_tokens(self) -> float:
         """Tokens of a step that are trained on, over all replicas: neither padding nor left empty."""
         each = float(self.seq_len) if self.documents is None else self.documents.per_sequence

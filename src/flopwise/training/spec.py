@@ -319,20 +319,13 @@ class TrainingSpec(Spec):
         from flopwise.training.layout import Recipe
 
         return Recipe(
-            seq_len=seq_len,
-            global_batch=global_batch,
-            precision=self.precision,
-            optimizer=facts.optimizer(self.optimizer),
-            stack=facts.stack(self.stack or self.usual_stack),
-            attention=cast("Attention", self.attention),
-            grad_dtype=self.grad_dtype,
-            master_weights=self.master_weights,
-            lora=self.adapters(facts),
-            expert_skew=self.expert_skew or 1.0,
-            capacity_factor=self.capacity_factor,
-            documents=documents,
+            seq_len=seq_len, global_batch=global_batch, precision=self.precision,
+            optimizer=facts.optimizer(self.optimizer), stack=facts.stack(self.stack or self.usual_stack),
+            attention=cast("Attention", self.attention), grad_dtype=self.grad_dtype,
+            master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
+            capacity_factor=self.capacity_factor, documents=documents,
             frozen=None if self.freeze is None else Frozen.of(self.freeze),
-        )
+        )  # fmt: skip
 
     def check_adapters(self) -> None:
         """Refuse what is said of adapters where there are none.
@@ -378,25 +371,14 @@ class TrainingSpec(Spec):
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
         layout = Layout(
-            dp=dp,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            zero=zero,
-            shard=self._shard(dp * cp, zero),
-            micro_batch=self.micro_batch or 1,
-            interleave=self.chunks,
-            schedule=self._schedule(),
+            dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
+            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
             recompute=RECOMPUTE.index(self.recompute or ("full" if self.recomputes_some else "none")),
-            recompute_every=self.recompute_every or 1,
-            recompute_first=self.recompute_first or 0,
-            stage_layers=self.stage_layers,
-            sequence_parallel=self.sequence_parallel,
-            offload_optimizer="optimizer" in self.offload,
-            offload_parameters="parameters" in self.offload,
+            recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
+            stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
+            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
             offload_activations="activations" in self.offload,
-        )
+        )  # fmt: skip
         check_layout(layout, model, seq_len)
         return layout
 
@@ -524,13 +506,10 @@ class RunConditionsSpec(Spec):
             reliability = replace(reliability, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
         conditions = Conditions(
-            reliability=reliability,
-            jitter_frac=self.jitter or 0.0,
-            validate_every=self.validate_every,
-            validate_batches=self.validate_batches or 1,
-            loader_samples_per_s=self.loader_rate,
+            reliability=reliability, jitter_frac=self.jitter or 0.0, validate_every=self.validate_every,
+            validate_batches=self.validate_batches or 1, loader_samples_per_s=self.loader_rate,
             origins=tuple(origins.items()),
-        )
+        )  # fmt: skip
         return conditions, assumptions
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
@@ -32,7 +32,7 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 @options.argument("kind")
 @options.argument("file", FILE)
 @add("--by", name("column"), "Split by this column of the file.", repeated=True)
-@declared(SourceSpec, "facts")
+@flags(SourceSpec, "facts")
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
@@ -43,7 +43,7 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None) -
 
     with Progress(f"predicting {kind}") as progress:
         done = backtest(kind, file, facts=facts, progress=progress)
-    options.answer(lambda: document(done, by), lambda paper: _report(done, by, paper))
+    options.answer(done, lambda found, paper: _report(found, by, paper), lambda found: document(found, by))
 
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
         yield heading("Farthest off", paper)
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
-            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed(p.error)) for p in far],
+            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed_percent(p.error)) for p in far],
             paper,
         )
     missing = reasons(done.predictions)
@@ -109,7 +109,7 @@ def _cells(s: Errors) -> tuple[Any, ...]:
         s.predicted_rows,
         _share(s.median_abs_error),
         _share(s.p90_abs_error),
-        _signed(s.bias),
+        _signed_percent(s.bias),
         _share(s.coverage),
     )
 
@@ -119,7 +119,7 @@ def _total(s: Errors, paper: Screen) -> str:
     if s.median_abs_error is not None:
         line += (
             f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
-            f"bias {_signed(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
+            f"bias {_signed_percent(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
         )
     return heading(line, paper)
 
@@ -128,5 +128,5 @@ def _share(value: float | None) -> str | None:
     return None if value is None else units.format_percent(value)
 
 
-def _signed(value: float | None) -> str | None:
+def _signed_percent(value: float | None) -> str | None:
     return None if value is None else f"{value:+.1%}".replace("%", " %")

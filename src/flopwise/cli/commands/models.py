@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
-from flopwise.cli.options import add, declared
+from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -19,17 +19,13 @@ if TYPE_CHECKING:
     from flopwise.ops.model_card import Counts, ModelCard
 
 
-@options.command(
-    "models",
-    "flopwise models --family llama",
-    "flopwise models Llama-3.1-8B --batch 1 --seq 8192",
-)
+@options.command("models", "flopwise models --family llama", "flopwise models Llama-3.1-8B --batch 1 --seq 8192")
 @options.argument("name", required=False)
-@declared(SharedSpec, "batch")
-@declared(DataSpec, "seq", section="")
+@flags(SharedSpec, "batch")
+@flags(DataSpec, "seq", section="")
 @add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
 @add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
-@declared(SourceSpec)
+@flags(SourceSpec)
 def command(*, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any) -> None:
     """What is known of a model: parameters, FLOPs, operations.
 
@@ -41,11 +37,11 @@ def command(*, name: str | None, family: str | None, kind: str | None, facts: Pa
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
-        options.answer(lambda: rows, lambda paper: [_listing(rows, paper)])
+        options.answer(rows, lambda found, paper: [_listing(found, paper)])
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     card = known.model(name, facts=facts, **options.values(given))
-    options.answer(lambda: document(card), lambda paper: _detail(card, paper))
+    options.answer(card, _detail, document)
 
 
 def document(card: ModelCard) -> dict[str, Any]:

@@ -16,11 +16,7 @@ _ASSUME = "--assume-family llama (assume_family='llama')"
 
 
 def model_from_config(
-    config: Mapping[str, Any],
-    *,
-    name: str,
-    assume_family: str | None = None,
-    classes: ClassDefaults = SHIPPED_DEFAULTS,
+    config: Mapping[str, Any], *, name: str, assume_family: str | None = None, classes: ClassDefaults = SHIPPED_DEFAULTS
 ) -> Model:
     """The model that a configuration in Hugging Face's layout describes.
 

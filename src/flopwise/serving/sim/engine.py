@@ -136,7 +136,7 @@ def replica(
 def _counted_frac(job: ServeJob) -> float:
     """Cached tokens that the simulator counts over those that are there: it counts one for each step of a sequence.
 
-    Source: `technique_runner.request_work`. Assumes: sequences are on average half way through their answer.
+    Source: `techniques.request_work`. Assumes: sequences are on average half way through their answer.
     """
     _, steps = request_work(job)
     return (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)

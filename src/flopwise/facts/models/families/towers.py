@@ -13,20 +13,10 @@ from flopwise.facts.models.fields import Fields
 def pixtral_tower(c: Fields) -> Tower:
     """Pixtral: RMSNorm, rope over rows and columns, gated, no biases, a norm before the layers and none after."""
     return replace(
-        plain_tower(c, extra=0),
-        hidden=c.size("intermediate_size"),
-        positions=0,
-        patch_bias=False,
-        head_dim=c.maybe("head_dim") or 0,
-        norm=RMS,
-        bias=False,
-        qkv_bias=False,
-        mlp_bias=False,
-        gated=True,
-        rope=True,
-        pre_norm=True,
-        post_norm=False,
-    )
+        plain_tower(c, extra=0), hidden=c.size("intermediate_size"), positions=0, patch_bias=False,
+        head_dim=c.maybe("head_dim") or 0, norm=RMS, bias=False, qkv_bias=False, mlp_bias=False, gated=True, rope=True,
+        pre_norm=True, post_norm=False,
+    )  # fmt: skip
 
 
 def qwen_tower(c: Fields, generation: str) -> Tower:
@@ -39,34 +29,17 @@ def qwen_tower(c: Fields, generation: str) -> Tower:
     third, second = generation == "3", generation == "2.5"
     full = tuple(i for i in c.sequence("fullatt_block_indexes") or () if isinstance(i, int)) if second else ()
     return Tower(
-        width=width,
-        heads=heads,
-        layers=c.layers("depth"),
-        patch_inputs=inputs,
-        patches=side * side,
-        patch_bias=third,
+        width=width, heads=heads, layers=c.layers("depth"), patch_inputs=inputs, patches=side * side, patch_bias=third,
         hidden=int(c.number("mlp_ratio", 4.0) * width) if generation == "2" else c.size("intermediate_size"),
-        fused=True,
-        rope=True,
-        norm=RMS if second else LAYER_NORM,
-        gated=second,
-        act=c.text("hidden_act", "gelu"),
-        post_norm=False,
-        positions=c.size("num_position_embeddings", 2304) if third else 0,
-        window=(c.size("window_size", 112) // patch) ** 2 or None if second else None,
-        full_every=full,
-    )
+        fused=True, rope=True, norm=RMS if second else LAYER_NORM, gated=second, act=c.text("hidden_act", "gelu"),
+        post_norm=False, positions=c.size("num_position_embeddings", 2304) if third else 0,
+        window=(c.size("window_size", 112) // patch) ** 2 or None if second else None, full_every=full,
+    )  # fmt: skip
 
 
 def llama4_tower(c: Fields) -> Tower:
     """Llama 4's tower: patches unfolded and projected without bias, rope, the class token at the end."""
-    return replace(
-        plain_tower(c),
-        hidden=c.size("intermediate_size"),
-        patch_bias=False,
-        rope=True,
-        pre_norm=True,
-    )
+    return replace(plain_tower(c), hidden=c.size("intermediate_size"), patch_bias=False, rope=True, pre_norm=True)
 
 
 def internvl_tower(c: Fields) -> Tower:
@@ -74,16 +47,11 @@ def internvl_tower(c: Fields) -> Tower:
     plain = plain_tower(c)
     rms = c.text("norm_type", "layer_norm") == "rms_norm"
     return replace(
-        plain,
-        hidden=c.size("intermediate_size"),
+        plain, hidden=c.size("intermediate_size"), qkv_bias=c.flag("attention_bias"), layer_scale=True,
         positions=plain.positions if c.flag("use_absolute_position_embeddings", default=True) else 0,
-        qkv_bias=c.flag("attention_bias"),
-        layer_scale=True,
-        norm=RMS if rms else LAYER_NORM,
-        qk_norm=c.flag("use_qk_norm"),
-        post_norm=not c.flag("use_mean_pooling", default=True),
-        weights=plain.width if c.flag("use_mask_token") else 0,
-    )
+        norm=RMS if rms else LAYER_NORM, qk_norm=c.flag("use_qk_norm"),
+        post_norm=not c.flag("use_mean_pooling", default=True), weights=plain.width if c.flag("use_mask_token") else 0,
+    )  # fmt: skip
 
 
 def moonvit_tower(c: Fields) -> Tower:
@@ -93,12 +61,7 @@ def moonvit_tower(c: Fields) -> Tower:
     grid = [c.maybe(f"init_pos_emb_{s}") or c.size(f"pos_emb_{s}", 64) for s in ("height", "width")]
     patch = c.size("patch_size")
     return Tower(
-        width=width,
-        heads=heads,
-        hidden=c.maybe("vt_intermediate_size") or c.size("intermediate_size"),
-        layers=c.maybe("vt_num_hidden_layers") or c.layers(),
-        patch_inputs=3 * patch * patch,
-        patches=(DYNAMIC_PIXELS // patch) ** 2,
-        positions=math.prod(grid),
-        rope=True,
-    )
+        width=width, heads=heads, hidden=c.maybe("vt_intermediate_size") or c.size("intermediate_size"),
+        layers=c.maybe("vt_num_hidden_layers") or c.layers(), patch_inputs=3 * patch * patch,
+        patches=(DYNAMIC_PIXELS // patch) ** 2, positions=math.prod(grid), rope=True,
+    )  # fmt: skip
