@@ -16,7 +16,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.kernels import UNPACKED, VECTOR_FRAC, Timing, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import precision
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence, Stack
+from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -85,6 +85,12 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad
         prefill_tokens=batch * one.own, prefill_context=one.own, prompts=batch, encoded=batch, encoder=one.encoder,
         every=not generates(model),
     )  # fmt: skip
+
+
+def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
+    """The kinds of layers of a tower, and how many there are of each."""
+    counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
+    return list(zip(stack.kinds, counts, strict=True))
 
 
 class TimedKernel(NamedTuple):
@@ -161,9 +167,8 @@ class Runner:
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
         """All blocks of one tower, one after another."""
-        counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds))
         total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
-        for kind, count in zip(stack.kinds, counts.tolist(), strict=True):
+        for kind, count in layer_kinds(stack):
             total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
         return total
 
