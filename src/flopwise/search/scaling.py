@@ -217,14 +217,9 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
 
 
 def _point(
-    strategy: str,
-    recipe: Recipe,
-    steps: _Steps,
-    row: int,
-    capacity: float,
-    reference: ScalingPoint | None = None,
+    strategy: str, recipe: Recipe, steps: _Steps, row: int, capacity: float, reference: ScalingPoint | None = None,
     ideal: dict[str, float] | None = None,
-) -> ScalingPoint:
+) -> ScalingPoint:  # fmt: skip
     """The point of one strategy; `ideal`: GPU-seconds a sequence of each line of the reference."""
     step, memory, batch = float(steps.step[row]), float(steps.memory[row]), int(recipe.global_batch)
     layout, rate = steps.layout.at(row), batch / step

@@ -93,13 +93,9 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
 
 def _cells(s: Errors) -> tuple[Any, ...]:
     return (
-        s.rows,
-        s.predicted_rows,
-        _share(s.median_abs_error),
-        _share(s.p90_abs_error),
-        _signed_percent(s.bias),
+        s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
         _share(s.coverage),
-    )
+    )  # fmt: skip
 
 
 def _total(s: Errors, paper: Screen) -> str:
