@@ -18,8 +18,8 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.options import FLAG, FRACTION, choice, name, quantity
 
 if TYPE_CHECKING:
-    from flopwise.api.prices import PriceAges
     from flopwise.fleet.onprem import AgainstCloud, OwnPrice
+    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
 ACTIONS = ("age", "import", "list", "remove", "refresh", "own")
