@@ -21,7 +21,7 @@ JsonSchema = dict[str, Any]
 NEEDED: Any = object()
 """As a default: the option has to be said."""
 FIELD = "."
-"""As a key: the name of the field."""
+"""At the end of a key: the name of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Option:
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
     kind: ValueKind
     help: str
-    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; FIELD: the field's name
+    key: str = ""  # in a file, behind its section and a dot; none where files do not say it; see FIELD
     section: str = ""  # heading in the help
     metavar: str = ""  # in the help, instead of the kind's
     repeated: bool = False  # a flag that may be given several times, a list in a file
@@ -238,7 +238,8 @@ class Spec:
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options of a spec by the names of its fields."""
     declared = {f.name: f.metadata["option"] for f in fields(spec) if "option" in f.metadata}
-    return {name: replace(one, key=name) if one.key == FIELD else one for name, one in declared.items()}
+    keys = {name: f"{o.key}{name if o.key.endswith(FIELD) else ''}".lstrip(FIELD) for name, o in declared.items()}
+    return {name: replace(o, key=keys[name]) for name, o in declared.items()}
 
 
 @cache

@@ -88,14 +88,9 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 
 
 def plan_serving(
-    workload: Resolved,
-    model: Model,
-    facts: Facts,
-    advance: Advance | None = None,
-    *,
-    alone: bool = True,
+    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
     on_compile: Callable[[], None] | None = None,
-) -> PlanDraft:
+) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
     Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first.
@@ -268,13 +263,9 @@ def _nodes_for_smaller_caches(options: list[ServingOption], workload: Resolved, 
 
 
 def _options(
-    workload: Resolved,
-    model: Model,
-    nodes: list[NodeKind],
-    wanted: list[tuple[WeightFormat, CacheFormat]],
-    draft: PlanDraft,
-    advance: Callable[[int], None],
-) -> list[ServingOption]:
+    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]],
+    draft: PlanDraft, advance: Callable[[int], None],
+) -> list[ServingOption]:  # fmt: skip
     options: list[ServingOption] = []
     target = None if answers_in_one_pass(model, workload) else workload.tpot
     each = tokens_per_decode_step(workload)

@@ -146,13 +146,9 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 
 def _options(
-    workload: Resolved,
-    model: Model,
-    groups: dict[str, list[NodeKind]],
-    draft: PlanDraft,
-    advance: Advance | None,
+    workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
     facts: Facts,
-) -> list[TrainingOption]:
+) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it."""
     options: list[TrainingOption] = []
     tokens = workload.tokens or 0.0

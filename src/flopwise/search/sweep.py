@@ -179,15 +179,9 @@ def plan_workload(sent: tuple[str, dict[str, Any], bytes], facts: Facts, assume_
 
 
 def plan_sweep(
-    workloads: Sequence[SweptWorkload],
-    facts: Facts,
-    *,
-    engine: str = "inline",
-    assume_family: str | None = None,
-    workers: int | None = None,
-    address: str | None = None,
-    advance: Callable[[int, int], None] | None = None,
-) -> Sweep:
+    workloads: Sequence[SweptWorkload], facts: Facts, *, engine: str = "inline", assume_family: str | None = None,
+    workers: int | None = None, address: str | None = None, advance: Callable[[int, int], None] | None = None,
+) -> Sweep:  # fmt: skip
     """Plan every workload, wherever the `engine` has it done; the plans are the same.
 
     `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of
