@@ -149,7 +149,7 @@ def command(
     with Progress("planning each way") as progress:
         found = compare(model, traffic=traffic, ways=ways, advance=progress, **wanted, **others)
     options.answer(lambda: msgspec.to_builtins(found), lambda paper: view.blocks(found, paper))
-    options.say_age(stale_notes(found.priced()))
+    options.say_age(stale_notes(found.price_dates()))
 
 
 def _traffic(volume: tuple[float, ...], prompt: int | None, answer: int | None) -> tuple[float, int, int]:
