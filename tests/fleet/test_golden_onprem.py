@@ -57,7 +57,7 @@ def test_every_line_of_a_month_of_one_accelerator() -> None:
     assert month.idle_power == pytest.approx(IDLE)
     assert month.busy_power == pytest.approx(BUSY)
     assert (month.available_hours, month.life_months) == (722, 48)
-    assert month.fixed == pytest.approx(FIXED)
+    assert month.fixed_usd == pytest.approx(FIXED)
     assert month.running == pytest.approx(FIXED - CAPITAL)
     assert month.usd_per_month(0.6) == pytest.approx(FIXED + 0.6 * BUSY)
     assert month.usd_per_gpu_hour(0.6) == pytest.approx((FIXED + 0.6 * BUSY) / (0.6 * 722))

@@ -25,8 +25,7 @@ MONTHLY_GROWTH = (-0.99, 1.0)
 def require_ranges(**ranges: tuple[float | None, float, float]) -> None:
     """Refuse a value outside its range (value, low, high); None is allowed.
 
-    Raises:
-        SpecError: names the value and its range.
+    Raises: SpecError: names the value and its range.
     """
     for name, (value, low, high) in ranges.items():
         if value is not None and not low <= value <= high:

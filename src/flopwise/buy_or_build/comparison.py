@@ -110,8 +110,7 @@ def _api_prices(request: ComparisonRequest, model: Model, facts: Facts) -> dict[
 def _hosts(name: str, facts: Facts) -> Sequence[HostedPrice]:
     """The hosts of a model, or the one of `provider/model`.
 
-    Raises:
-        UnknownNameError: no known provider hosts it.
+    Raises: UnknownNameError: no known provider hosts it.
     """
     prices = facts.hosted_for(name)
     if not prices:
@@ -293,10 +292,10 @@ def _total_cost(own: SelfHosted) -> TotalCost:
     index, _ = rentable.cheapest(float(own.volumes(1)[0]))
     size = len(rentable.usd_per_month)
 
-    def served(factor: float) -> float:
+    def served_usd(factor: float) -> float:
         return float(own.monthly_usd(months, np.full(size, factor)).sum()) - upkeep
 
-    return TotalCost(own.training.ends[0], upkeep, served, own.training.band, rentable.bands[index])
+    return TotalCost(own.training.ends[0], upkeep, served_usd, own.training.band, rentable.bands[index])
 
 
 def _tipping_points(

@@ -70,8 +70,7 @@ def break_even(
     from C / p on (if that is at most K), every further one always if n C / p is at most (n - 1) K.
     Assumes: as `own_usd`; the same tokens count on both sides.
 
-    Raises:
-        SpecError: a figure is not positive, or a share is outside (0, 1].
+    Raises: SpecError: a figure is not positive, or a share is outside (0, 1].
     """
     given = {"usd_per_month": usd_per_month, "output_tokens_per_s": output_tokens_per_s, "fill_frac": fill_frac}
     for name, value in given.items():

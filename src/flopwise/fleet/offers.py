@@ -23,8 +23,7 @@ UNKNOWN_REGION = "not known"
 def site(given: SiteFigures, where: str) -> Site:
     """The usual site, or the usual colocation, with the figures that are given.
 
-    Raises:
-        SpecError: a figure that cannot be; starts with `where`.
+    Raises: SpecError: a figure that cannot be; starts with `where`.
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
@@ -104,8 +103,7 @@ def with_own(facts: Facts, entries: Sequence[OwnMachines]) -> Facts:
     What is not said of a machine is what clouds' machines with as many of its accelerators have at least: memory of
     the host, and the network between them (none known: a job stays on one machine). Links within are the device's own.
 
-    Raises:
-        SpecError: a price, or a fact that the cost needs, is not known; an accelerator's name is not; says where.
+    Raises: SpecError: a price, or a fact that the cost needs, is not known; an accelerator's name is not; says where.
     """
     there = {offer.instance for offer in facts.offers if isinstance(offer, OwnOffer)}
     clouds = {offer.provider for offer in facts.offers if not isinstance(offer, OwnOffer)}
@@ -198,20 +196,6 @@ def why_not_allowed(
     if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(job.spec.tags)}"
     return None
-
-
-def allowed_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[Facts, dict[str, int]]:
-    """The facts with only the offers that a workload may use, and how many others refused for which reason."""
-    having = providers_with_tags(job, facts)
-    kept: list[Offer] = []
-    refused: dict[str, int] = {}
-    for offer in facts.offers:
-        reason = why_not_allowed(offer, job, platform, having)
-        if reason is None:
-            kept.append(offer)
-        else:
-            refused[reason] = refused.get(reason, 0) + 1
-    return facts.replaced(offers=tuple(kept)), refused
 
 
 # Hosted models

@@ -7,8 +7,8 @@ two workloads could share them: both make the relaxation close to the answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -179,18 +179,6 @@ class AllocationProblem:
         rows += [SecondProvider()] if any(d.backup for d in self.demands) else []
         rows += dict.fromkeys(OwnMachineCount(o.instance) for o in self.options if o.own is not None)
         return rows + ([Budget(rules.budget_per_month)] if rules.budget_per_month is not None else [])
-
-    def with_prices_times(self, factor: float, providers: Collection[str]) -> AllocationProblem:
-        """The problem with the prices of some providers, for machines and volumes, times `factor`.
-
-        Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
-        """
-        rise = dict.fromkeys(providers, factor)
-        options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in self.options)
-        demands = tuple(
-            replace(d, volumes_usd={p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()}) for d in self.demands
-        )
-        return replace(self, options=options, demands=demands, risen=rise)
 
 
 @dataclass(frozen=True, slots=True)

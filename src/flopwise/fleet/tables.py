@@ -174,8 +174,8 @@ def _against_reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: 
     use, saved = full.busy_power * busy, cloud_usd - full.running - full.busy_power * busy
     months = full.purchase_usd / saved if saved > 0 else None
     return {
-        "break_even_utilisation": 0.0 if full.fixed + use <= cloud_usd else None,
-        "keeping_break_even_utilisation": 0.0 if kept.fixed + use <= cloud_usd else None,
+        "break_even_utilisation": 0.0 if full.fixed_usd + use <= cloud_usd else None,
+        "keeping_break_even_utilisation": 0.0 if kept.fixed_usd + use <= cloud_usd else None,
         "months": months if months is not None and months <= full.life_months else None,
     }
 
