@@ -23,6 +23,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
+from flopwise.fleet.option import replica_machines
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
@@ -289,10 +290,9 @@ def unit_of(
     Source: arithmetic on the plan. Assumes: replicas beside each other do not slow each other; where the plan of
     `volume` takes more machines than their rate alone needs (latency targets), every unit carries as little.
     """
-    layout = chosen.layout
+    layout, instances = chosen.layout, replica_machines(chosen)
     gpus_per_replica = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
     gpus_per_instance = max(1, chosen.num_gpus // chosen.num_instances)
-    instances = -(-gpus_per_replica // gpus_per_instance)
     replicas = max(1, gpus_per_instance // gpus_per_replica)
     rate = (chosen.figures["requests_per_s_capacity"] or 0.0) / int(layout["replicas"])
     capacity = rate * replicas / peak * tokens_per_request * HOURS_PER_MONTH * HOUR_S
@@ -409,9 +409,7 @@ class SelfHostedPlans:
             planned += [(scaled[0], c, scale) for c in kept]
         units, prices, bands = [], [], []
         for workload, chosen, times in planned:
-            offer, layout = self._offer(chosen), chosen.layout
-            gpus = int(layout["tp"]) * int(layout["pp"]) * int(layout["dp"])
-            instances = -(-gpus // max(1, chosen.num_gpus // chosen.num_instances))
+            offer, instances = self._offer(chosen), replica_machines(chosen)
             price = effective(offer, chosen.purchase, HOURS_PER_MONTH, self._facts, instances=instances)
             assert price is not None, "plans are made of what is sold"
             volume = times * traffic.tokens_per_month

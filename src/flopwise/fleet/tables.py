@@ -13,7 +13,7 @@ from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.hosted import BreakEven, break_even
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
-from flopwise.fleet.onprem import Ownership, against_clouds
+from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
@@ -21,7 +21,6 @@ from flopwise.units import HOURS_PER_MONTH
 DTYPES = ("bf16", "fp16", "fp32")
 USUAL_USE = 0.6
 """Utilisation at which machines that nothing uses are compared."""
-BY_THE_HOUR = ("on_demand", "spot")
 RESERVED = ("reserved_1y", "reserved_3y")
 
 
@@ -154,7 +153,7 @@ def _clouds(offer: OwnOffer, rentable: Sequence[Offer], busy: float) -> list[dic
     less at any use, or at none.
     """
     full, kept = offer.month, replace(offer.month, capital=0.0)
-    purchases = BY_THE_HOUR + RESERVED
+    purchases = HOURLY + RESERVED
     keeping = against_clouds(kept, rentable, utilisation=busy, purchases=purchases)
     by_key = {(r.provider, r.instance, r.region, r.purchase): r.break_even_utilisation for r in keeping}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
