@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,22 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
-from flopwise.serving.disaggregated import disaggregated_percentile, disaggregated_steady, sustained_per_s
+from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
 from flopwise.serving.steady import (
-    Percentile,
     Steady,
     closed_loop,
     fixed_batch,
     least_prompt_s,
     open_loop,
-    open_loop_percentile,
 )
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import (
     memory_changes,
     per_token,
-    percentile_tpot_s,
     request_work,
     runner,
     tokens_a_round,
@@ -312,31 +308,6 @@ def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
     compute, memory, wires = (seconds / whole for _, seconds in step_lines(step)[:3])
     watts = device_watts(device.tdp_w, compute, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))
-
-
-def percentiles(
-    job: ServeJob, most_in_flight: float, names: Sequence[str]
-) -> tuple[float, float, dict[str, Percentile]]:
-    """(arrivals, what is sustained, TTFT and TPOT by percentile) of one attention replica; requests per second.
-
-    Source: `open_loop_percentile`, `disaggregated_percentile`.
-    Assumes: as there; the job's arrivals are given.
-    """
-    assert job.arrivals_per_s is not None
-    machine = runner(job)
-    each = job.arrivals_per_s / int(job.layout.dp)
-    if job.techniques.prefill_gpus:
-        steady = disaggregated_steady(job, machine, most_in_flight)
-        apart = {p: disaggregated_percentile(job, machine, steady, each, p) for p in names}
-        return each, sustained_per_s(job, machine, most_in_flight), apart
-    shape = request_work(job)
-    whole = open_loop(machine, job.layout, each, most_in_flight, *shape)
-    sustained = float(np.asarray(closed_loop(machine, job.layout, most_in_flight, *shape).requests_per_s))
-    found, middle = {}, open_loop_percentile(machine, job.layout, whole, each, *shape, "mean")
-    for name in names:
-        seen = open_loop_percentile(machine, job.layout, whole, each, *shape, name)
-        found[name] = Percentile(seen.ttft_s, percentile_tpot_s(job, seen.tpot_s, middle.tpot_s, name))
-    return each, sustained, found
 
 
 def least_tpot_s(job: ServeJob) -> float:
