@@ -145,17 +145,17 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
     if job.arrivals_per_s is None:
         inside = batch + rate * (ahead_s + waits_s)
-        found = float(np.interp(in_flight, inside, batch))
+        decoding = float(np.interp(in_flight, inside, batch))
     else:
-        found = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
-    per_s = float(np.interp(found, batch, rate))
-    one = _decoding(job, machine, np.maximum(np.asarray(found), 1.0))
+        decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
+    per_s = float(np.interp(decoding, batch, rate))
+    one = _decoding(job, machine, np.maximum(np.asarray(decoding), 1.0))
     decode = type(one)(*(float(np.asarray(part)) for part in one))
-    ttft_s = float(ahead_s + np.interp(found, batch, waits_s))
+    ttft_s = float(ahead_s + np.interp(decoding, batch, waits_s))
     if job.arrivals_per_s is None:  # Little: the rest waits
         ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * float(decode.seconds))
     steady = Steady(
-        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, found, before.prompts.each_s, 0.0, decode, decode
+        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, decoding, before.prompts.each_s, 0.0, decode, decode
     )
     return per_token(job, steady)
 

@@ -67,9 +67,9 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     """
     if model.stacks[0].tokens_per_sample is not None:
         return ()
-    asked = prompt(model, input_tokens)
+    request = prompt(model, input_tokens)
     answer = output_tokens if generates(model) else 0
-    if asked.own == 1 and asked.encoder:  # text on either side
+    if request.own == 1 and request.encoder:  # text on either side
         return check_length(model, max(input_tokens, answer), what="an input or an answer")
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
 
@@ -112,8 +112,8 @@ def _replica_concurrency(job: ServeJob) -> int | None:
 
 def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     """Requests of one attention replica that run at once; 1 where memory holds none."""
-    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
-    return float(min(asked or most, most)) if most else float(asked or 1)
+    most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
+    return float(min(wanted or most, most)) if most else float(wanted or 1)
 
 
 def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
@@ -130,8 +130,8 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
         each = np.inf if job.requests is None else job.requests / int(job.layout.dp)
         steady = closed_loop(machine, job.layout, max(in_flight, 1.0), *shape, each)
     steady = per_token(job, steady)
-    most, asked = int(memory.max_concurrency), _replica_concurrency(job)
-    waiting = (asked - most) / _number(steady.requests_per_s) if asked and 0 < most < asked else 0.0
+    most, wanted = int(memory.max_concurrency), _replica_concurrency(job)
+    waiting = (wanted - most) / _number(steady.requests_per_s) if wanted and 0 < most < wanted else 0.0
     return steady, waiting
 
 

@@ -198,8 +198,8 @@ def serving_memory(
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
-    held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    one, entire = cache(changes, held), cache(changes, context)
+    cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
+    one, entire = cache(changes, cached), cache(changes, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
