@@ -17,21 +17,9 @@ from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.precision import product_path
-from flopwise.serving.steady import (
-    Steady,
-    closed_loop,
-    fixed_batch,
-    least_prompt_s,
-    open_loop,
-)
+from flopwise.serving.steady import Steady, closed_loop, fixed_batch, least_prompt_s, open_loop
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
-from flopwise.serving.techniques import (
-    memory_changes,
-    per_token,
-    request_work,
-    runner,
-    tokens_a_round,
-)
+from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
 
 
 def check(job: ServeJob) -> None:
