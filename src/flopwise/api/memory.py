@@ -63,15 +63,9 @@ class MemoryAnswer:
 
 
 def memory(
-    model: Model | str,
-    *,
-    task: Literal["train", "serve"] = "train",
-    gpu: str | None = None,
-    grad_accum: int = 1,
-    concurrency: int | None = None,
-    context: int | None = None,
-    **options: Any,
-) -> MemoryAnswer:
+    model: Model | str, *, task: Literal["train", "serve"] = "train", gpu: str | None = None, grad_accum: int = 1,
+    concurrency: int | None = None, context: int | None = None, **options: Any,
+) -> MemoryAnswer:  # fmt: skip
     """Memory per GPU of one training step, or of serving `concurrency` sequences of `context` tokens.
 
     `options` are those of `DataSpec` and `TrainingSpec` in training (`seq="8k", zero=3, lora=16 ...`), of
@@ -188,11 +182,12 @@ def _answer(
 def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
     if answer.training is not None:
-        from flopwise.changes.training import training_remedies
+        from flopwise.changes.training import TrainingSetup, training_remedies
 
         recipe, layout, _ = answer.training
         kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
-        return training_remedies(answer.model, recipe, layout, answer.facts, answer.capacity_bytes, device_kind=kind)
+        setup = TrainingSetup(answer.model, recipe, layout, answer.facts)
+        return training_remedies(setup, answer.capacity_bytes, device_kind=kind)
     from flopwise.changes.serving import serving_remedies
 
     assert answer.serving is not None
@@ -226,16 +221,9 @@ def _serving(
 
 
 def of_serving(
-    model: Model,
-    spec: ServingSpec,
-    layout: ServingLayout,
-    memory: ServingMemory,
-    chip: Accelerator | None,
-    facts: Facts,
-    *,
-    context: int,
-    concurrency: int,
-) -> MemoryAnswer:
+    model: Model, spec: ServingSpec, layout: ServingLayout, memory: ServingMemory, chip: Accelerator | None,
+    facts: Facts, *, context: int, concurrency: int,
+) -> MemoryAnswer:  # fmt: skip
     """The answer for one deployment."""
     from flopwise.cost.intervals import error_band
     from flopwise.serving.memory import generates
