@@ -67,7 +67,7 @@ class Ledger:
     ) -> Figure:
         """A figure that follows by `formula` from `inputs`, or from the figures that the formula names."""
         return self.put(
-            derived(name, value, unit, formula, *(inputs or self._named(formula)), source=source, note=note)
+            derived(name, value, unit, formula, *(inputs or self._formula_inputs(formula)), source=source, note=note)
         )
 
     def counted(self, name: str, value: float, unit: str, what: str, *inputs: Figure, source: str = "") -> Figure:
@@ -82,7 +82,7 @@ class Ledger:
         """The sum of `parts`."""
         return self.put(total(name, unit, parts))
 
-    def _named(self, formula: str) -> tuple[Figure, ...]:
+    def _formula_inputs(self, formula: str) -> tuple[Figure, ...]:
         """The figures whose names stand in an arithmetic formula, in its order; of two names the longer counts."""
         names = sorted((name for name in self._figures if name in formula), key=len, reverse=True)
         words = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", formula) if names else ()

@@ -85,7 +85,7 @@ def fact(
     date: str = "",
     confidence: str = "",
     note: str = "",
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Return a figure read from a datasheet, a price list or a model's config."""
     return Figure(name, value, unit, source=source, note=note, kind="fact", date=date, confidence=confidence)
 
