@@ -242,11 +242,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         cluster=offer_cluster(workload, facts, offer, chosen.purchase),
         tokens=workload.tokens,
         conditions=conditions(
-            chosen.purchase,
-            chosen.provider,
-            chosen.gpu,
-            chosen.num_gpus // chosen.num_instances,
-            facts,
+            chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts,
             reliability(workload),
         ),
-    )
+    )  # fmt: skip
