@@ -255,6 +255,11 @@ def changed_options(spec: Any) -> list[str]:
     return [name for name, default in defaults_of(kind).items() if getattr(spec, name) != default]
 
 
+def without_none(**values: Any) -> dict[str, Any]:
+    """The `values` that are not None: those stand for the defaults of the function that takes the rest."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
     """The `specs` of a question: each the one that `options` hold whole, under any name, with its single options.
 

@@ -182,11 +182,12 @@ def _answer(
 def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     """Single changes that save memory, those that fit first; whether the job or the service fits already or not."""
     if answer.training is not None:
-        from flopwise.changes.training import training_remedies
+        from flopwise.changes.training import TrainingSetup, training_remedies
 
         recipe, layout, _ = answer.training
         kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
-        return training_remedies(answer.model, recipe, layout, answer.facts, answer.capacity_bytes, device_kind=kind)
+        setup = TrainingSetup(answer.model, recipe, layout, answer.facts)
+        return training_remedies(setup, answer.capacity_bytes, device_kind=kind)
     from flopwise.changes.serving import serving_remedies
 
     assert answer.serving is not None

@@ -46,8 +46,7 @@ def advise(
     from flopwise.facts import defaults
     from flopwise.ops.degrees import check_expert_parallel
     from flopwise.shapes.answer import shape_answer
-    from flopwise.shapes.decoding import DecodeClock
-    from flopwise.shapes.training import COMPARED, TrainingClock
+    from flopwise.shapes.clocks import COMPARED, DecodeClock, TrainingClock
     from flopwise.training.spec import DataSpec, TrainingSpec
 
     if task not in DEFAULT_BATCH:

@@ -34,31 +34,22 @@ class MachineSpec(Spec):
     """
 
     gpu: str | None = _machine(
-        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).",
-    )
+        "--gpu", options.name("gpu"), "Accelerator, in any common spelling: h100, A100-80GB, mi300x (or --instance).")
     provider: str | None = _machine(
-        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...",
-    )
+        "--provider", options.name("provider"), "Offers of this provider only: aws, gcp, azure, lambda ...")
     instance: str | None = _machine(
-        "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.",
-    )
+        "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
     region: str | None = _machine(
-        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.",
-    )
-    purchase: str = _machine(
-        "--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand",
-    )
+        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.")
+    purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Way to buy.", default="on_demand")
     price: float | None = _machine(
-        "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.",
-    )
+        "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
     gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators of a node.")
     network: float | None = _machine(
-        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.",
-    )
+        "--network", options.BANDWIDTH, "Network of one accelerator between nodes: 400Gbps, 50GB/s.")
     power_limit: float | None = _machine(
         "--power-limit", options.WATTS,
-        "Of one accelerator, below its own: 500W. Products run at lower clocks.",
-    )
+        "Of one accelerator, below its own: 500W. Products run at lower clocks.")
     # fmt: on
 
     @property

@@ -70,17 +70,9 @@ def _(item: Linear, shape: Shape, split: Split) -> Work:
     k, n = linear_dims(item, split)
     flops = 2.0 * m * n * k
     return Work(
-        name=item.name,
-        kind="matmul",
-        flops=flops,
-        causal_flops=flops,
-        m=m,
-        n=n,
-        k=k,
-        weight_elems=1.0 * n * k + (n if item.bias else 0),
-        in_elems=m * k,
-        out_elems=m * n,
-    )
+        name=item.name, kind="matmul", flops=flops, causal_flops=flops, m=m, n=n, k=k,
+        weight_elems=1.0 * n * k + (n if item.bias else 0), in_elems=m * k, out_elems=m * n,
+    )  # fmt: skip
 
 
 def inner_tp(split: Split) -> Ints:
@@ -111,19 +103,9 @@ def _(item: Experts, shape: Shape, split: Split) -> Work:
     touched = touched_experts(item.experts, item.top_k, everyone, held)
     flops = 2.0 * m * n * k
     return Work(
-        name=item.name,
-        kind="grouped",
-        flops=flops,
-        causal_flops=flops,
-        m=m,
-        n=n,
-        k=k,
-        groups=held,
-        touched=touched,
-        weight_elems=touched * (1.0 * n * k + (n if item.bias else 0)),
-        in_elems=m * k,
-        out_elems=m * n,
-    )
+        name=item.name, kind="grouped", flops=flops, causal_flops=flops, m=m, n=n, k=k, groups=held, touched=touched,
+        weight_elems=touched * (1.0 * n * k + (n if item.bias else 0)), in_elems=m * k, out_elems=m * n,
+    )  # fmt: skip
 
 
 def cached_elems_per_token(item: Attend, tp: Ints = 1) -> Ints:
@@ -161,25 +143,16 @@ def _(item: Attend, shape: Shape, split: Split) -> Work:
         unfold = 2.0 * shape.batch * (context - shape.query) * item.latent_dim * heads * (item.qk_dim + item.v_dim)
         causal_flops = least(causal_flops + unfold, seen * 4.0 * heads * item.latent_dim)
     return Work(
-        name=item.name,
-        kind="attention",
-        flops=1.0 * shape.batch * query * keys * per_pair,
+        name=item.name, kind="attention", flops=1.0 * shape.batch * query * keys * per_pair,
         causal_flops=causal_flops,
         in_elems=shape.batch * query * heads * item.qk_dim + read * kv_heads * _key_elems(item),
-        out_elems=shape.batch * query * heads * item.v_dim,
-        kv_elems=read * cached_elems_per_token(item, split.tp),
-        heads=heads,
-        kv_heads=kv_heads,
-        qk_dim=item.qk_dim,
-        v_dim=item.v_dim,
-        latent_dim=item.qk_dim if item.key_is_value and item.kv_heads == 1 else item.latent_dim,
-        batch=shape.batch,
-        query=query,
-        context=keys,
+        out_elems=shape.batch * query * heads * item.v_dim, kv_elems=read * cached_elems_per_token(item, split.tp),
+        heads=heads, kv_heads=kv_heads, qk_dim=item.qk_dim, v_dim=item.v_dim,
+        latent_dim=item.qk_dim if item.key_is_value and item.kv_heads == 1 else item.latent_dim, batch=shape.batch,
+        query=query, context=keys,
         window=None if item.compress else item.window if item.window is not None else item.chunk,
-        causal=item.causal and not item.cross,
-        pairs=pairs,
-    )
+        causal=item.causal and not item.cross, pairs=pairs,
+    )  # fmt: skip
 
 
 def _shared_elems(dim: int, shard: str, stream: Stream, shape: Shape, split: Split) -> Floats:
@@ -232,14 +205,9 @@ def _(item: Convolution, shape: Shape, split: Split) -> Work:
     flops = 2.0 * m * local * inputs * item.kernel
     read = m * item.stride * (local if item.outputs is None else item.channels)
     return Work(
-        name=item.name,
-        kind="conv",
-        flops=flops,
-        causal_flops=flops,
-        weight_elems=1.0 * local * (inputs * item.kernel + int(item.bias)),
-        in_elems=read,
-        out_elems=m * local,
-    )
+        name=item.name, kind="conv", flops=flops, causal_flops=flops,
+        weight_elems=1.0 * local * (inputs * item.kernel + int(item.bias)), in_elems=read, out_elems=m * local,
+    )  # fmt: skip
 
 
 @item_work.register
@@ -250,20 +218,11 @@ def _(item: Recurrence, shape: Shape, split: Split) -> Work:
     state = shape.batch * (item.state * 1.0) * heads / item.heads
     per_token = heads * (2 * item.key_dim + 2 * item.value_dim)
     return Work(
-        name=item.name,
-        kind="recurrence",
-        flops=m * heads * counted,
-        causal_flops=m * heads * scan,
-        in_elems=m * per_token,
-        out_elems=m * heads * item.value_dim,
-        kv_elems=state,
-        heads=heads,
-        qk_dim=item.key_dim,
-        v_dim=item.value_dim,
-        batch=shape.batch,
-        query=shape.query / split.cp,
+        name=item.name, kind="recurrence", flops=m * heads * counted, causal_flops=m * heads * scan,
+        in_elems=m * per_token, out_elems=m * heads * item.value_dim, kv_elems=state, heads=heads,
+        qk_dim=item.key_dim, v_dim=item.value_dim, batch=shape.batch, query=shape.query / split.cp,
         context=shape.context,
-    )
+    )  # fmt: skip
 
 
 _REFERENCE_READS = {

@@ -135,7 +135,7 @@ def command(
     with Progress("planning each way") as progress:
         found = compare(model, traffic=traffic, ways=ways, advance=progress, **wanted, **others)
     options.answer(found, blocks)
-    options.say_age(stale_notes(found.priced()))
+    options.say_age(stale_notes(found.price_dates()))
 
 
 def _traffic(volume: tuple[float, ...], prompt: int | None, answer: int | None) -> tuple[float, int, int]:

@@ -100,6 +100,8 @@ def command(**given: Any) -> None:
     requests; with --response-cache repeated prompts are answered from a cache.
     """
     from flopwise.api import simulate as api
+    from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.request import ResponseCache
 
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
@@ -110,8 +112,8 @@ def command(**given: Any) -> None:
         return
     question = options.values(given, Traffic, Scheduling) | shared
     question |= {"slo": _objective(given), "on_compile": announce_compilation}
-    rule = AutoscaleSpec(**options.values(given, AutoscaleSpec)).rule()
-    cache = ResponseCacheSpec(**options.values(given, ResponseCacheSpec)).cache()
+    rule = Autoscaling.of(AutoscaleSpec(**options.values(given, AutoscaleSpec)))
+    cache = ResponseCache.of(ResponseCacheSpec(**options.values(given, ResponseCacheSpec)))
     cached = options.values({"attain": given["attain"], "cache": cache})
     elastic, sizes = None, cast("tuple[Size, ...]", ())
     if rule is not None:
