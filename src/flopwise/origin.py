@@ -133,13 +133,9 @@ class Device:
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
             self._known["memory rate"] = derived(
-                "achieved bandwidth",
-                self.rates.read_bytes_per_s,
-                "B/s",
-                f"{peak.name} x {fraction.name}",
-                peak,
+                "achieved bandwidth", self.rates.read_bytes_per_s, "B/s", f"{peak.name} x {fraction.name}", peak,
                 fraction,
-            )
+            )  # fmt: skip
         return self._known["memory rate"]
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

@@ -27,7 +27,7 @@ def site(given: SiteFigures, where: str) -> Site:
     """
     if given.colocation_usd_per_kw_month is not None and not given.colocation:
         raise SpecError(f"{where}.colocation_usd_per_kw_month: is rent of a colocation; say `colocation: true`, too")
-    figures = {name: getattr(given, name) for name in options.changed(given) if name != "colocation"}
+    figures = {name: getattr(given, name) for name in options.changed_options(given) if name != "colocation"}
     try:
         return replace(COLOCATED if given.colocation else Site(), **figures)
     except SpecError as error:
