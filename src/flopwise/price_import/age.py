@@ -50,14 +50,9 @@ def age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOST
     """The age of prices of these dates, at least one."""
     days = sorted(days_old(day, today) for day in dates)
     return PriceAge(
-        provider=whose,
-        offers=len(dates),
-        oldest=min(dates),
-        newest=max(dates),
-        median_days=days[len(days) // 2],
-        oldest_days=days[-1],
-        stale=sum(each > most_days for each in days),
-    )
+        provider=whose, offers=len(dates), oldest=min(dates), newest=max(dates), median_days=days[len(days) // 2],
+        oldest_days=days[-1], stale=sum(each > most_days for each in days),
+    )  # fmt: skip
 
 
 def age_notes(priced: Iterable[tuple[str, str]], today: dt.date, most_days: float = MOST_DAYS) -> list[str]:
