@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle demo plans test test-all fuzz house accuracy mutants lint types imports bench clean help
+.PHONY: setup dev oracle demo plans test test-all fuzz house accuracy mutants lint types imports release bench clean help
 unexport PYTHONPATH PYTHONHOME
 
 OLDEST := import sys; sys.exit(sys.version_info < (3, 11))
@@ -101,6 +101,9 @@ mutants: dev ## seed wrong formulas and list those that no test notices
 accuracy: dev ## predict benchmarks/truth again: the intervals, then benchmarks/accuracy/REPORT.md
 	$(BIN)/python benchmarks/accuracy/fit_intervals.py --write
 	$(BIN)/python benchmarks/accuracy/report.py
+
+release: dev ## gather changelog.d into CHANGELOG.md under the version of src/flopwise/__init__.py; then commit and tag
+	$(BIN)/towncrier build --yes --version $$($(BIN)/python -c "import flopwise; print(flopwise.__version__)")
 
 bench: dev ## measure against the targets; writes benchmarks/REPORT.md
 	$(BIN)/python -P benchmarks/bench.py

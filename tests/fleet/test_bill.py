@@ -10,9 +10,10 @@ import pytest
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
-from flopwise.fleet.bill import allotments, monthly_cost
+from flopwise.fleet.bill import solved_fleet
 from flopwise.fleet.model import VOLUMES, Platform
-from flopwise.fleet.planned import planned_workloads, scaled_workload
+from flopwise.fleet.outlook import scaled_workload
+from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.prices import tiered_usd
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
@@ -60,8 +61,8 @@ def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, f
     platform = fleet(seed)
     made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
     found = allocation(made, gap=1e-4)
-    rows = allotments(made, found)
-    bill, notes = monthly_cost(made, found, rows)
+    solved = solved_fleet(platform, FACTS, made, found)
+    rows, bill = solved.rows, solved.cost
     for sums in (bill.by_provider, bill.by_environment, bill.by_workload, bill.by_purchase):
         assert sum(sums.values()) == pytest.approx(bill.total, abs=1e-6)
     assert bill.total == pytest.approx(found.usd, abs=1e-6)
@@ -77,7 +78,7 @@ def test_every_way_to_split_the_bill_adds_up_and_holds_the_policies(seed: int, f
     assert sum(r.count for r in rows if r.provider == "aws") <= 16
     main = {r.provider for r in rows if r.workload == "w1" and r.role == "primary"}
     assert main.isdisjoint({r.provider for r in rows if r.workload == "w1" and r.role == "backup"})
-    assert notes
+    assert solved.price_notes
 
 
 def one(facts: Facts, **more: Any) -> AllocationProblem:
@@ -91,7 +92,7 @@ def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -
     """Two workloads of 200 GB on aws: the first 100 GB go out free once, not twice."""
     made = one(facts, volumes={"egress": 200 * GB, "storage": 500 * GB})
     found = allocation(made)
-    bill, _ = monthly_cost(made, found, allotments(made, found))
+    bill = solved_fleet(fleet(0), FACTS, made, found).cost
     assert bill.traffic == pytest.approx((2 * 200 - 100) * 0.09)
     assert bill.storage == pytest.approx(2 * 500 * 0.023)
     price = FACTS.volume_price("aws", "egress")

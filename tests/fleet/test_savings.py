@@ -10,7 +10,7 @@ import pytest
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
-from flopwise.report.costs import saved
+from flopwise.report.costs import savings_by_kind
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, TODAY, TUNE, answer, catalog, platform
@@ -81,4 +81,6 @@ def test_what_is_bought_only_for_a_share_is_a_loss_that_counts() -> None:
     assert loss.usd_per_month == pytest.approx(plain - row.usd_per_month)
     assert (loss.counted, loss.taken, loss.why) == (True, True, "bought for the aws share")
     assert loss.how.endswith(loss.why)
-    assert sum(saved(found).values()) == pytest.approx(sum(s.usd_per_month for s in found.savings if s.counted))
+    assert sum(savings_by_kind(found).values()) == pytest.approx(
+        sum(s.usd_per_month for s in found.savings if s.counted)
+    )

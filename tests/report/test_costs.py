@@ -10,7 +10,7 @@ import pytest
 
 from flopwise.fleet.assessment import CostSaving
 from flopwise.report.blocks import Bars, Table, Text
-from flopwise.report.costs import DRAWN, allocation, costs, intervals, saved, savings
+from flopwise.report.costs import DRAWN, allocation, costs, intervals, savings, savings_by_kind
 from flopwise.report.words import digits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,7 +26,7 @@ def test_only_what_adds_up_is_summed() -> None:
         saving("spot", 100.0), saving("spot", 50.0), saving("reserved", 300.0), saving("schedule", 9e4, counted=False),
         saving("quantisation", 70.0, taken=False, counted=False),
     ])  # fmt: skip
-    assert saved(found) == {"reserved": 300.0, "spot": 150.0}
+    assert savings_by_kind(found) == {"reserved": 300.0, "spot": 150.0}
     blocks = list(savings(found))
     assert any(isinstance(b, Text) and "saves $450 a month" in b.text for b in blocks)
     heads = [b.headers[0] for b in blocks if isinstance(b, Table)]
@@ -69,7 +69,7 @@ def test_what_policies_have_a_plan_pay_is_taken_off_and_shown() -> None:
     """$10,000 saved and $2,000 paid beyond the least are $8,000; the loss is among the rows that are named."""
     rows = [saving("spot", 1000.0 + n) for n in range(9)] + [saving("reserved", -2000.0), saving("schedule", 964.0)]
     found = assessment(savings=rows)
-    assert sum(saved(found).values()) == pytest.approx(9 * 1000 + 36 + 964 - 2000)
+    assert sum(savings_by_kind(found).values()) == pytest.approx(9 * 1000 + 36 + 964 - 2000)
     blocks = list(savings(found))
     assert any(isinstance(b, Text) and "saves $8,000 a month, with $2,000 taken off" in b.text for b in blocks)
     assert next(r[2] for b in blocks if isinstance(b, Table) for r in b.rows) == "-$2,000"

@@ -15,8 +15,7 @@ import pytest
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.changes import changes
 from flopwise.report.content import document
-from flopwise.report.html import html
-from flopwise.report.markdown import markdown
+from flopwise.report.pages import html, markdown
 from flopwise.report.write import read_assessment, write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))

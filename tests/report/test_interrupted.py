@@ -12,13 +12,12 @@ import msgspec
 import pytest
 from samples import assessment
 
+from flopwise.cli.commands import assess as view
 from flopwise.cli.render import Screen
-from flopwise.cli.views import assess as view
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.content import document
-from flopwise.report.html import html
-from flopwise.report.markdown import markdown
+from flopwise.report.pages import html, markdown
 from flopwise.report.write import check_folder, write_report
 
 EVIL = (

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from flopwise.errors import SpecError
 from flopwise.report import write
 from flopwise.report.content import document
-from flopwise.report.html import html
-from flopwise.report.markdown import escaped, markdown
+from flopwise.report.pages import html, markdown, markdown_text
 from flopwise.report.words import usd
 from flopwise.report.write import plan_file, read_assessment, write_report
 
@@ -111,7 +110,7 @@ def test_hostile_names_stay_text(place: str) -> None:
 
 @given(st.text(max_size=200))
 def test_escaped_texts_have_no_markup_left(text: str) -> None:
-    shown = escaped(text)
+    shown = markdown_text(text)
     assert "\n" not in shown
     assert not re.search(r"(?<!\\)[<>\[\]`*_|]", shown.replace("\\\\", ""))
 

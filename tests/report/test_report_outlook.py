@@ -10,8 +10,8 @@ import pytest
 from flopwise.fleet.assessment import Alert, Month, Phase
 from flopwise.report.blocks import Bars, Spans, Table, Text
 from flopwise.report.content import document
-from flopwise.report.markdown import markdown
 from flopwise.report.outlook import level, past_budget, roadmap, threshold
+from flopwise.report.pages import markdown
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment

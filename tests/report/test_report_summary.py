@@ -9,7 +9,7 @@ import msgspec
 
 from flopwise.fleet.assessment import Assessment, CostSaving
 from flopwise.report.blocks import Points, Tile, Tiles
-from flopwise.report.summary import summary
+from flopwise.report.content import summary
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload

@@ -10,10 +10,9 @@ import pytest
 
 from flopwise.report.blocks import Bars, Link, Table
 from flopwise.report.content import document
-from flopwise.report.html import html
-from flopwise.report.markdown import markdown
-from flopwise.report.workloads import expected, layout, performance, recommendations
-from flopwise.report.write import linked
+from flopwise.report.pages import html, markdown
+from flopwise.report.workloads import expected_figures, layout, performance, recommendations
+from flopwise.report.write import with_plan_files
 from flopwise.units import format_seconds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
@@ -38,7 +37,7 @@ def test_every_planned_workload_says_what_to_expect() -> None:
 
 def test_figures_of_the_table_are_those_of_the_assessment() -> None:
     found = answer().assessment
-    tables = [b for b in expected(found) if isinstance(b, Table)]
+    tables = [b for b in expected_figures(found) if isinstance(b, Table)]
     rows = {str(row[0]): row for table in tables for row in table.rows}
     for name in ("tune", "nightly"):
         w = next(w for w in found.workloads if w.name == name)
@@ -53,7 +52,7 @@ def test_figures_of_the_table_are_those_of_the_assessment() -> None:
 
 def test_the_picture_has_the_share_of_each_target() -> None:
     found = answer().assessment
-    (picture,) = [b for b in expected(found) if isinstance(b, Bars)]
+    (picture,) = [b for b in expected_figures(found) if isinstance(b, Bars)]
     assert picture.mark == 100.0
     for bar in picture.bars:
         w = next(w for w in found.workloads if bar.name.startswith(w.name))
@@ -65,7 +64,7 @@ def test_the_picture_has_the_share_of_each_target() -> None:
 
 
 def test_plans_are_linked_from_both_documents() -> None:
-    found = linked(answer().assessment, answer().plans)
+    found = with_plan_files(answer().assessment, answer().plans)
     assert [w.plan_file for w in found.workloads] == [
         "plans/001-chat.json", "plans/002-tune.json", "plans/003-nightly.json", None,
     ]  # fmt: skip

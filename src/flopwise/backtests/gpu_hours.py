@@ -22,10 +22,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
-from flopwise.search.defaults import BATCH_TOKENS
 from flopwise.search.layout_search import layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
+from flopwise.search.training_option import BATCH_TOKENS
 from flopwise.training.layout import Recipe
 
 UNIT = "GPU-hours"

@@ -9,7 +9,7 @@ sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +31,6 @@ from flopwise.fleet.model import (
     Taken,
     WorkloadDemand,
     is_rented,
-    paid_all_month,
 )
 from flopwise.fleet.planned import KEPT, few_options
 from flopwise.fleet.prices import volume_bills
@@ -60,7 +59,11 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
     options = with_carbon([option for group in few for option in group])
     providers = [{option.provider: is_rented(option.purchase) for option in group} for group in few]
     volumes = volume_bills([item.job for item in items], providers, facts)
-    week = slots([_bounding_schedule(item) for item in items])
+    schedules: list[WeeklySchedule | None] = []  # of what may share machines; of runs whose place in the week is stated
+    for item in items:
+        bound = any(option.is_pooled for option in item.options) and (item.job.schedule.fixed or not item.job.ends)
+        schedules.append(item.job.schedule if bound else None)
+    week = slots(schedules)
     demands = tuple(
         WorkloadDemand(
             name=item.name,
@@ -88,13 +91,6 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
     return tuple(replace(o, kg_each=(worst[o.workload] if o.kg is None else o.kg) / o.instances) for o in options)
 
 
-def _bounding_schedule(item: PlannedWorkload) -> WeeklySchedule | None:
-    """What bounds it in the week where it may share machines; runs only where their place in the week was stated."""
-    schedule = item.job.schedule
-    shares = any(paid_all_month(option.purchase) for option in item.options)
-    return schedule if shares and (schedule.fixed or not item.job.ends) else None
-
-
 def allocate(
     problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS,
     start: Allocation | None = None,
@@ -105,17 +101,18 @@ def allocate(
     to leave out; of own machines beyond their number each costs what the last does.
 
     Source: the program stands in `flopwise.fleet.program`; solved by HiGHS.
-    Assumes: an instance of an option carries its share of the workload; of thousands of options those of `undominated`
-    do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the week; runs
-    that need several machines at once take turns on some (in large allocations on own machines only); services share a
-    machine by their hours, never at the same time.
+    Assumes: an instance of an option carries its share of the workload; of thousands of options those of
+    `undominated_options` do; runs that may be put anywhere fill what fixed schedules leave of a pool, in slots of the
+    week; runs that need several machines at once take turns on some (in large allocations on own machines only);
+    services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
         raise InfeasibleError(f"nothing on offer carries {', '.join(missing[:5])}")
-    made = AllocationProgram(replace(problem, options=undominated(problem.options, problem.rules)), without)
+    options = undominated_options(problem.options, problem.rules)
+    made = AllocationProgram(replace(problem, options=options), without)
     columns = None if start is None else start.columns
     fits = columns is not None and len(columns) == len(made.program.costs)
     solution = solve(made.program, gap, seconds, columns if fits else None)
@@ -131,18 +128,27 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
     counts = made.counts(columns)
     primary = [(option, int(counts[i])) for i, option in enumerate(made.options) if counts[i]]
     pools = {machine: round(columns[column]) for machine, column in made.pools.items() if columns[column] > HALF}
-    used: dict[Machine, float] = defaultdict(float)
+    used_hours: dict[Machine, float] = defaultdict(float)
     for option, count in primary:
         if made.is_shared(option):
-            used[option.machine] += count * option.busy_hours
+            used_hours[option.machine] += count * option.busy_hours
         elif option.is_pooled:
             pools[option.machine] = pools.get(option.machine, 0) + count
-    taken = [Taken(option=o, count=count, usd=_part_usd(made, o, count, columns, used)) for o, count in primary]
+    taken = []
+    for option, count in primary:
+        usd = option.usd_each * count
+        if made.is_shared(option):  # its part by hours of use
+            paid = option.pool_usd(round(columns[made.pools[option.machine]]))
+            usd = paid * count * option.busy_hours / used_hours[option.machine]
+        taken.append(Taken(option=option, count=count, usd=usd + option.usd_running * count))
     for i, column in made.spare.items():
         if columns[column] > HALF:
             count, option = round(columns[column]), made.options[i]
             taken.append(Taken(option=option, count=count, usd=count * backup_usd(option, made.rules), role="backup"))
-    volumes, idle = _volume_shares(made, columns, primary), _idle_machines(made, pools)
+    owned = {option.machine: option.own for option in made.options if option.own is not None}
+    unused = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
+    idle = {machine: (count, count * owned[machine].off_usd) for machine, count in unused.items() if count}
+    volumes = _volume_shares(made, columns, primary)
     bills = [(row.option.provider, row.usd) for row in taken]
     bills += [(machine[0], paid) for machine, (_, paid) in idle.items()]
     bills += [(p, share * made.demands[number].volumes_usd[p]) for (number, p), share in volumes.items()]
@@ -154,24 +160,6 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
         taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
         objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
     )  # fmt: skip
-
-
-def _part_usd(
-    made: AllocationProgram, option: MonthlyOption, count: int, columns: Array, used_hours: Mapping[Machine, float]
-) -> float:
-    """USD a month of `count` instances: of shared machines their part by hours of use."""
-    usd = option.usd_each * count
-    if made.is_shared(option):
-        paid = option.pool_usd(round(columns[made.pools[option.machine]]))
-        usd = paid * count * option.busy_hours / used_hours[option.machine]
-    return usd + option.usd_running * count
-
-
-def _idle_machines(made: AllocationProgram, pools: Mapping[Machine, int]) -> dict[Machine, tuple[int, float]]:
-    """Own machines that are there and paid, and not used."""
-    owned = {option.machine: option.own for option in made.options if option.own is not None}
-    counts = {machine: own.idle(pools.get(machine, 0)) for machine, own in owned.items()}
-    return {machine: (count, count * owned[machine].off_usd) for machine, count in counts.items() if count}
 
 
 def _volume_shares(
@@ -202,7 +190,9 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def undominated(options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST) -> tuple[MonthlyOption, ...]:
+def undominated_options(
+    options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST
+) -> tuple[MonthlyOption, ...]:
     """The options worth weighing, in their order; all of them in a small allocation.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
@@ -269,7 +259,8 @@ class RelaxedProgram:
         self.made = made
         self.slack: dict[Policy, list[tuple[int, float]]] = defaultdict(list)
         program = made.program
-        scale = max(_free_usd(made), 1.0)
+        usd = [option.instances * option.usd_each for option in made.options]
+        scale = max(sum(min(usd[i] for i in mine) for mine in made.of.values()), 1.0)  # each workload by itself
         program.costs = [tie * cost / scale for cost in program.costs]
         for row in program.rows:
             if row.policy is None:
@@ -296,19 +287,10 @@ class RelaxedProgram:
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 
 
-def _free_usd(made: AllocationProgram) -> float:
-    """What the fleet costs without any policy, each workload by itself."""
-    whole = [
-        min(made.options[i].instances * made.options[i].usd_each for i in mine) for mine in made.of.values() if mine
-    ]
-    return float(sum(whole))
-
-
 def _nearest(made: AllocationProgram, seconds: float) -> Array:
     """Columns that hold all policies after all, where the time was too short to find them; each step has `seconds`.
 
-    Raises:
-        InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
+    Raises: InfeasibleError: the policies contradict one another; says which, by how much, or the floor of a budget.
     """
     _check_budget(made, seconds)
     trial = made.relaxed_by(frozenset())
@@ -355,24 +337,19 @@ def _conflict_error(
     giving = sorted(gives, key=lambda policy: -gives[policy])
     opposed = _contradictions(made)
     distances = [_distance(made, policy, columns) for policy in giving]
+    widen = "; widen policies.share_tolerance, or change the shares"
     if opposed:
         involved = [policy for policy in made.policies if policy in {*giving, *opposed}]
         what = f"no allocation holds {_enumeration(list(map(str, involved)))}{' together' if len(involved) > 1 else ''}"
-        what += _widen(involved)
+        what += widen if any(isinstance(policy, ProviderShare) for policy in involved) else ""
     elif seconds is not None:
         what = f"no allocation that holds all policies was found within {seconds:g} s"
     elif all(isinstance(policy, ProviderShare) for policy in giving):
         beside = _because_of_backups(made) or ": the workloads do not divide so"
-        what = f"the shares of the providers cannot be held{beside}{_widen(giving)}"
+        what = f"the shares of the providers cannot be held{beside}{widen}"
     else:
         what = f"no allocation holds all policies: whole machines do not fit {giving[0]}"
     return InfeasibleError(f"{what}. The nearest has: {'; '.join(distances)}", distances)
-
-
-def _widen(policies: Collection[Policy]) -> str:
-    """Advice on shares, where there are any."""
-    shares = any(isinstance(policy, ProviderShare) for policy in policies)
-    return "; widen policies.share_tolerance, or change the shares" if shares else ""
 
 
 def _because_of_backups(made: AllocationProgram) -> str:
@@ -417,7 +394,7 @@ def _unready(made: AllocationProgram, columns: Array) -> list[str]:
     for number, demand in enumerate(made.demands):
         primary, ready = dict[str, float](), dict[str, float]()
         for provider, mine in made.by_provider(number).items():
-            primary[provider] = sum(columns[made.own[i]] * made.part(i) for i in mine)
+            primary[provider] = sum(columns[made.own[i]] * made.part[i] for i in mine)
             spare = [columns[made.spare[i]] / made.options[i].instances for i in mine if i in made.spare]
             ready[provider] = primary[provider] + sum(spare)
         carried, standby = sum(primary.values()), sum(ready.values())

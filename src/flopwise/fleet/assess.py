@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Assessment
+from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.bill import SolvedFleet, solved_fleet
-from flopwise.fleet.model import Allocation, ChosenWorkload, MonthlyOption, PlannedWorkload, Platform
+from flopwise.fleet.model import Allocation, Platform
 from flopwise.fleet.outlook import bindings, forecast, roadmap, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import KEPT, planned_workloads
@@ -68,15 +68,19 @@ def assess(
     advance(STAGES[3], 0, 1)
     drawn = drawn_scenarios(fleet, scenarios, seed) if scenarios else None
     advance(STAGES[3], 1, 1)
-    ages, tables, months = _price_ages(fleet.rows, today), comparison_tables(fleet), forecast(fleet, today)
+    tables, months, ages = comparison_tables(fleet), forecast(fleet, today), dict[str, float]()
+    if today is not None:  # days since each date of a price
+        day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows if row.price_date}
+        ages = {date: float((day - dt.date.fromisoformat(date)).days) for date in dates}
+    notes = dict.fromkeys(_price_notes(fleet, ages))
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
         workloads=[workload_result(workload, facts) for workload in chosen], allocation=list(fleet.rows),
         usd_per_month=fleet.cost, savings=saved, risks=risks(fleet, questions, drawn, ages, months), binding=binding,
         whatif=questions, scenarios=drawn, roadmap=roadmap(chosen, fleet.cost), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
-        assumptions=_assumptions(fleet, drawn is not None, today),
-        price_notes=[*_price_notes(fleet, ages), *fleet.price_notes, *_own_notes(tables["own_machines"])],
+        assumptions=list(_assumptions(fleet, drawn is not None, today)),
+        price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
@@ -88,7 +92,13 @@ def _allocation(
 ) -> tuple[AllocationProblem, Allocation]:
     """The cheapest allocation. Where only some kinds of machines were searched, more are before shares are refused."""
     items = planned_workloads(platform, facts, lambda done, whole: advance(STAGES[0], done, whole), times=times)
-    _check_all_carried(items)
+    lost = [item for item in items if not item.options]
+    if lost:
+        raise InfeasibleError(
+            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: "
+            + ", ".join(item.name[:60] for item in lost[:10]),
+            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
+        )
     problem = allocation_problem(platform, items, facts)
     advance(STAGES[1], 0, 1)
     try:
@@ -105,124 +115,69 @@ def _allocation(
     return problem, allocation
 
 
-def _check_all_carried(items: Sequence[PlannedWorkload]) -> None:
-    """Refuse a fleet with workloads that nothing carries.
-
-    Raises:
-        InfeasibleError: names them, with the reasons.
-    """
-    lost = [item for item in items if not item.options]
-    if lost:
-        names = ", ".join(item.name[:60] for item in lost[:10])
-        raise InfeasibleError(
-            f"nothing on offer can run {len(lost)} of the {len(items)} workloads: {names}",
-            [f"{item.name[:60]}: {reason}" for item in lost for reason in item.reasons[:6]],
-        )
-
-
-def _price_ages(rows: Sequence[Allotment], today: str | None) -> dict[str, float]:
-    """Days since each date of a price; nothing where no day is given."""
-    if today is None:
-        return {}
-    day = dt.date.fromisoformat(today)
-    return {row.price_date: float((day - dt.date.fromisoformat(row.price_date)).days) for row in rows if row.price_date}
-
-
-def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> list[str]:
+def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
     """Prices that are older than the fleet allows, and how the taken machines are billed."""
-    notes = []
     most = fleet.platform.rules.max_price_age_days
     for row in fleet.rows:
         age = ages.get(row.price_date, 0.0)
         if age > most:
-            notes.append(
-                f"the price of {row.provider} {row.instance} is of {row.price_date}, {age:,.0f} days old; more than "
-                f"{most:g} days"
+            priced = f"{row.provider} {row.instance} is of {row.price_date}"
+            yield f"the price of {priced}, {age:,.0f} days old; more than {most:g} days"
+    for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
+        offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
+        if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:
+            yield (
+                f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
+                f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
             )
-    for chosen in fleet.chosen:
-        options = [taken.option for taken in chosen.parts]
-        notes += [_cheap_spot(option) for option in options if option.purchase == "spot"]
-        notes += [f"{option.provider} {option.instance}: {note}" for option in options for note in option.notes]
-    return list(dict.fromkeys(text for text in notes if text))
+        yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
 
 
-def _cheap_spot(option: MonthlyOption) -> str:
-    """A remark on a spot price that is far below the one on demand; empty where it is not."""
-    offer, usd = option.offer, option.usd_per_hour
-    rate = offer.on_demand_usd_per_hour
-    if rate is None or usd is None or usd > SUSPICIOUS * rate:
-        return ""
-    return (
-        f"{offer.provider} {offer.instance} in {offer.region}: the spot price of {offer.price_date} is "
-        f"{100 * usd / rate:.0f} % of the one on demand; make sure that it still holds"
-    )
-
-
-def _own_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Machines that are there and carry nothing, in the bill or not."""
-    notes = []
     for row in rows:
         idle, paid = row["there"] - row["used"], row["idle_usd_per_month"]
         which = f"idle: {idle} of {row['there']} own {row['machine']}"
         if idle > 0 and paid:
-            notes.append(f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)")
+            yield f"{which}, paid; giving them up would save ${paid:,.0f} a month (room, staff, support)"
         elif idle > 0:
             usd = idle * row["usd_per_month_standing"]
-            notes.append(f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month")
-    return notes
+            yield f"{which}, not in the bill; kept on they would add ${usd:,.0f} a month"
 
 
-def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> list[str]:
-    """What is assumed: of the fleet, then of each workload's plan."""
-    rules, spreads, items = fleet.platform.rules, fleet.platform.rules.scenarios, fleet.problem.items
-    texts = [
-        "a month has 730 hours; a run without a deadline has its share of its environment's hours",
-        "machines of a kind are there when they are needed, at the listed price, up to the quotas",
-    ]
+def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> Iterator[str]:
+    """What is assumed: of the fleet and its schedules, then of each workload's plan."""
+    rules, spreads, jobs = fleet.platform.rules, fleet.platform.rules.scenarios, [chosen.job for chosen in fleet.chosen]
+    yield "a month has 730 hours; a run without a deadline has its share of its environment's hours"
+    yield "machines of a kind are there when they are needed, at the listed price, up to the quotas"
     if drawn:
-        texts.append(
+        yield (
             f"drawn months: demand varies by {100 * spreads.demand:.3g} %, spot prices by "
             f"{100 * spreads.spot_price:.3g} %, others by {100 * spreads.list_price:.3g} % (standard deviations; "
             f"policies.scenarios sets them), an interruption costs {spreads.rework_hours:g} h, predictions vary by "
             "their measured errors"
         )
     if rules.carbon_usd_per_kg:
-        texts.append("machines of unknown power count in the choice as the workload's way that emits most")
-    texts += _of_schedules(fleet, today)
-    texts += dict.fromkeys(note for item in items for note in item.notes)
+        yield "machines of unknown power count in the choice as the workload's way that emits most"
+    if any(job.schedule.fixed for job in jobs):
+        yield "times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times"
+    if loose := [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]:
+        how = "without times of day, on from 9:00, on working days as far as those suffice"
+        yield f"{_first_names(loose)}: {how}"
+    if early := [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]:
+        yield f"{_first_names(early)}: to start before the day of this assessment, and taken to run already"
+    yield from dict.fromkeys(note for item in fleet.problem.items for note in item.notes)
     if fleet.problem.kept < KEPT:
-        texts.append(f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed")
+        yield f"of each provider and purchase the {fleet.problem.kept} cheapest instance types were weighed"
     by_text: dict[str, list[str]] = {}
     for chosen in fleet.chosen:
-        plan = chosen.planned.plan
-        for text in () if plan is None else _relevant(plan.assumptions, chosen):
-            by_text.setdefault(text, []).append(chosen.name)
-    return texts + [f"{_first_names(names)}: {text}" for text, names in by_text.items()]
-
-
-def _of_schedules(fleet: SolvedFleet, today: str | None) -> list[str]:
-    """Where schedules are taken to lie in the week, and which workloads were to start before today."""
-    jobs = [chosen.job for chosen in fleet.chosen]
-    texts = []
-    if any(job.schedule.fixed for job in jobs):
-        texts.append("times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times")
-    loose = [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]
-    if loose:
-        how = "without times of day, on from 9:00, on working days as far as those suffice"
-        texts.append(f"{_first_names(loose)}: {how}")
-    early = [job.name for job in jobs if today and (job.spec.starts or today) < today[:7]]
-    if early:
-        texts.append(f"{_first_names(early)}: to start before the day of this assessment, and taken to run already")
-    return texts
+        spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]
+        taken_spot = {f"spot {option.candidate.gpu} of {option.provider}" for option in spot}
+        for text in () if chosen.planned.plan is None else chosen.planned.plan.assumptions:
+            if not text.startswith("spot ") or text.split(":", 1)[0] in taken_spot:  # not of spot that is not taken
+                by_text.setdefault(text, []).append(chosen.name)
+    yield from (f"{_first_names(names)}: {text}" for text, names in by_text.items())
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The first few of them."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _relevant(texts: Sequence[str], chosen: ChosenWorkload) -> list[str]:
-    """What a plan assumes, without what it says of spot machines that were not taken."""
-    spot = [taken.option for taken in chosen.parts if taken.option.purchase == "spot"]
-    kept = {f"spot {option.candidate.gpu} of {option.provider}" for option in spot}
-    return [text for text in texts if not text.startswith("spot ") or text.split(":", 1)[0] in kept]

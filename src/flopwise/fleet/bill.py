@@ -15,7 +15,6 @@ from flopwise.fleet.model import (
     Allocation,
     ChosenWorkload,
     Machine,
-    MonthlyOption,
     Platform,
     Taken,
     is_rented,
@@ -24,6 +23,7 @@ from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import ReplicaLoad, replica_load
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.results import chosen_workloads
+from flopwise.fleet.spec import OWNED
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 IDLE = "idle"
@@ -76,8 +76,8 @@ def solved_fleet(
 ) -> SolvedFleet:  # fmt: skip
     """The fleet with the figures of what its workloads run on, and its bill."""
     chosen = tuple(chosen_workloads(problem, allocation, facts))
-    rows = tuple(allotments(problem, allocation, chosen))
-    cost, notes = monthly_cost(problem, allocation, rows)
+    rows = _rows(problem, allocation, chosen)
+    cost, notes = _monthly_cost(problem, allocation, rows)
     return SolvedFleet(
         platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
         price_notes=notes,
@@ -92,44 +92,42 @@ def spot_interruptions(row: Allotment, facts: Facts) -> float:
     return rate * HOUR_S * row.hours_per_month * row.count
 
 
-def allotments(
-    made: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload] = ()
-) -> list[Allotment]:
-    """The machines of an allocation: a row for each that is taken, in their order, then idle own machines.
-
-    Intervals are those of the `chosen` workloads' figures; without them they are what is planned.
-    """
+def _rows(
+    problem: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload]
+) -> tuple[Allotment, ...]:
+    """The machines of an allocation: a row for each that is taken, in their order, then idle own machines."""
     sharers: dict[Machine, set[int]] = defaultdict(set)
     for taken in allocation.taken:
         if taken.option.is_pooled:
             sharers[taken.option.machine].add(taken.option.workload)
-    rows = [
-        _allotment(
-            made, taken, len(sharers[taken.option.machine]) > 1, allocation.pools.get(taken.option.machine, 0),
-            _interval(taken, chosen[taken.option.workload]) if chosen else (taken.usd, taken.usd),
-        )
-        for taken in allocation.taken
-    ]  # fmt: skip
-    owned = {o.machine: o for o in made.options if o.machine in allocation.idle}
-    return rows + [_idle_row(owned[machine], count, usd) for machine, (count, usd) in allocation.idle.items()]
-
-
-def _allotment(
-    made: AllocationProblem, taken: Taken, shared: bool, machines: int, interval: tuple[float, float]
-) -> Allotment:
-    option, job, rules = taken.option, made.items[taken.option.workload].job, made.rules
-    busy, paid = option.busy_hours, option.paid_hours
-    if taken.role == "backup":
-        paid = busy = HOURS_PER_MONTH if rules.backup.on else rules.backup.hours
-    rate, work = option.usd_per_hour, max(busy * taken.count, 1e-12)
-    return Allotment(
-        workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
-        instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
-        hours_per_month=paid, usd_per_hour=rate, usd_per_hour_effective=None if rate is None else taken.usd / work,
-        usd_per_month=taken.usd, usd_low=interval[0], usd_high=interval[1],
-        price_date=_price_date(option.offer, machines), role=taken.role,
-        pool=f"{option.instance} {option.purchase}" if shared else "", num_gpus=taken.count * option.gpus_each,
-    )  # fmt: skip
+    rows, backup = list[Allotment](), problem.rules.backup
+    for taken in allocation.taken:
+        option, busy, paid = taken.option, taken.option.busy_hours, taken.option.paid_hours
+        if taken.role == "backup":
+            paid = busy = HOURS_PER_MONTH if backup.on else backup.hours
+        workload, rate = chosen[option.workload], option.usd_per_hour
+        (low, high), job = _interval(taken, workload), workload.job
+        row = Allotment(
+            workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
+            instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
+            hours_per_month=paid, usd_per_hour=rate, usd_per_month=taken.usd, usd_low=low, usd_high=high,
+            usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
+            price_date=_price_date(option.offer, allocation.pools.get(option.machine, 0)), role=taken.role,
+            pool=f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else "",
+            num_gpus=taken.count * option.gpus_each,
+        )  # fmt: skip
+        rows.append(row)
+    owned = {o.machine: o for o in problem.options if o.machine in allocation.idle}
+    for machine, (count, usd) in allocation.idle.items():
+        offer = owned[machine].offer
+        row = Allotment(
+            workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
+            gpu=offer.accelerator, purchase=OWNED, count=count, hours_per_month=HOURS_PER_MONTH,
+            usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
+            usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
+        )  # fmt: skip
+        rows.append(row)
+    return tuple(rows)
 
 
 def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
@@ -147,17 +145,6 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     return min(usd, usd * figures.time_low), max(usd, usd * figures.time_high)
 
 
-def _idle_row(option: MonthlyOption, count: int, usd: float) -> Allotment:
-    """Machines that are paid and carry nothing."""
-    offer = option.offer
-    return Allotment(
-        workload="", environment=IDLE, provider=offer.provider, region=offer.region, instance=offer.instance,
-        gpu=offer.accelerator, purchase=option.purchase, count=count, hours_per_month=HOURS_PER_MONTH,
-        usd_per_hour=usd / count / HOURS_PER_MONTH, usd_per_hour_effective=None, usd_per_month=usd, usd_low=usd,
-        usd_high=usd, price_date=_price_date(offer, 0), role=IDLE, num_gpus=count * offer.count,
-    )  # fmt: skip
-
-
 def _price_date(offer: Offer, machines: int) -> str:
     """The day of the price that is paid; empty of own machines that were all there, where their price is spent."""
     if isinstance(offer, OwnOffer) and offer.machines.sunk and machines <= offer.machines.count:
@@ -165,23 +152,21 @@ def _price_date(offer: Offer, machines: int) -> str:
     return offer.price_date
 
 
-def monthly_cost(
-    made: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
+def _monthly_cost(
+    problem: AllocationProblem, allocation: Allocation, rows: Sequence[Allotment]
 ) -> tuple[MonthlyCost, tuple[str, ...]]:
     """The bill by what it is for, and where its prices are from. Storage and traffic go with the machines."""
-    by: dict[str, dict[str, float]] = {
-        name: defaultdict(float) for name in ("provider", "environment", "workload", "purchase")
-    }
+    names = ("provider", "environment", "workload", "purchase")
+    by: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
     for row in rows:
         for name, sums in by.items():
             sums[getattr(row, name) or IDLE] += row.usd_per_month
     storage = traffic = 0.0
     notes: list[str] = []
     for (number, provider), share in allocation.volumes.items():
-        job, bill = made.items[number].job, made.volumes[number, provider]
+        job, bill = problem.items[number].job, problem.volumes[number, provider]
         storage, traffic = storage + share * bill.storage, traffic + share * bill.traffic
-        keys = {"provider": provider, "environment": job.environment, "workload": job.name, "purchase": VOLUMES}
-        for name, key in keys.items():
+        for name, key in zip(names, (provider, job.environment, job.name, VOLUMES), strict=True):
             by[name][key] += share * bill.usd
         notes += bill.notes
     compute, low, high = (sum(getattr(row, n) for row in rows) for n in ("usd_per_month", "usd_low", "usd_high"))

@@ -32,10 +32,10 @@ from flopwise.fleet.model import (
     paid_all_month,
 )
 from flopwise.fleet.option import ReplicaLoad, monthly_option
-from flopwise.fleet.planned import scaled_workload
+from flopwise.fleet.planned import few_options
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
-from flopwise.fleet.spec import OWNED
+from flopwise.fleet.spec import OWNED, Quota
 
 PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH
@@ -54,24 +54,30 @@ def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         return list(pool.map(lambda call: call(), calls))
 
 
-# What each policy costs
-
-
-def bindings(made: AllocationProblem, allocation: Allocation, *, seconds: float = 2.0) -> list[Binding]:
+def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: float = 2.0) -> list[Binding]:
     """Every policy that costs something, dearest first: the bill less the bill without it, solved anew for each.
 
     Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
     together.
     """
-    held = made.policies
-    shares = [policy for policy in held if isinstance(policy, ProviderShare)]
-    groups: list[tuple[str, str, frozenset[Policy]]] = [(_name(p, made), f"{p} costs", frozenset({p})) for p in held]
+    policies = problem.policies
+    shares = [policy for policy in policies if isinstance(policy, ProviderShare)]
+    groups = [(_name(policy, problem), f"{policy} costs", frozenset({policy})) for policy in policies]
     if len(shares) > 1:
-        names = ", ".join(made.rules.shares)
+        names = ", ".join(problem.rules.shares)
         groups.append(("all shares", f"the shares of {names} together cost", frozenset(shares)))
-    if len(held) > max(1, len(shares)):
-        groups.append(("all policies", "all policies together cost", frozenset(held)))
-    costs = _side_by_side([partial(_policy_usd, made, allocation, left_out, seconds) for *_, left_out in groups])
+    if len(policies) > max(1, len(shares)):
+        groups.append(("all policies", "all policies together cost", frozenset(policies)))
+
+    def policy_usd(left_out: frozenset[Policy]) -> float:
+        """By how much the bill is higher with the policies than without; 0 where that is not found in time."""
+        try:
+            free = allocate(problem, left_out, seconds=seconds, start=allocation)
+        except InfeasibleError:
+            return 0.0
+        return allocation.objective - free.objective
+
+    costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
     rows = [
         Binding(constraint=name, usd_per_month=cost, text=f"{words} ${cost:,.0f} a month")
         for (name, words, _), cost in zip(groups, costs, strict=True)
@@ -80,60 +86,49 @@ def bindings(made: AllocationProblem, allocation: Allocation, *, seconds: float 
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
 
-def _name(policy: Policy, made: AllocationProblem) -> str:
+def _name(policy: Policy, problem: AllocationProblem) -> str:
     """A policy as an assessment names it."""
-    match policy:
-        case ProviderShare(provider=provider):
-            return f"share of {provider}"
-        case OwnMachineCount(instance=instance):
-            return f"own {instance}"
-        case SpotLimit():
-            return "spot share"
-        case SecondProvider():
-            return "backup"
-        case Budget():
-            return "budget"
-    return f"quota {made.rules.quotas.index(policy)}"
-
-
-def _policy_usd(made: AllocationProblem, allocation: Allocation, left_out: frozenset[Policy], seconds: float) -> float:
-    """By how much the bill is higher with the policies than without; 0 where that is not found in time."""
-    try:
-        free = allocate(made, left_out, seconds=seconds, start=allocation)
-    except InfeasibleError:
-        return 0.0
-    return allocation.objective - free.objective
+    if isinstance(policy, ProviderShare):
+        return f"share of {policy.provider}"
+    if isinstance(policy, OwnMachineCount):
+        return f"own {policy.instance}"
+    if isinstance(policy, Quota):
+        return f"quota {problem.rules.quotas.index(policy)}"
+    return {SpotLimit: "spot share", SecondProvider: "backup", Budget: "budget"}[type(policy)]
 
 
 # Other prices, providers and traffic
 
 
 def what_ifs(
-    platform: Platform,
-    made: AllocationProblem,
-    allocation: Allocation,
-    facts: Facts,
-    *,
-    seconds: float = 3.0,
+    platform: Platform, problem: AllocationProblem, allocation: Allocation, facts: Facts, *, seconds: float = 3.0
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
-    rules, bills = made.rules, allocation.by_provider
-    free = replace(made, rules=replace(rules, budget_per_month=None))
+    rules, bills = problem.rules, allocation.by_provider
+    free = replace(problem, rules=replace(rules, budget_per_month=None))
     ask = _Questions(free, allocation, rules.budget_per_month, seconds)
     clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
     dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
-    shares_held = bool(rules.shares) or rules.max_spot_share < 1
-    calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, p, shares_held=shares_held) for p in dearest]
+    calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]
     calls.append(ask.all_dearer)
-    calls += [
-        partial(ask.new_allocation, f"{p} is lost", partial(_without_provider, free, p), "its share goes to the others")
-        for p in sorted(bills)
-    ]
+    for provider in sorted(bills):
+        without = partial(_without_provider, free, provider)
+        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, "its share goes to the others"))
     calls.append(ask.without_spot)
     unbound = replace(platform, rules=replace(platform.rules, budget_per_month=None))
-    for name, factors, how in _growth(made.items):
-        grown = partial(_scaled_problem, unbound, made.items, factors, facts)
-        calls.append(partial(ask.new_allocation, name, grown, how))
+
+    def more(factors: Sequence[float]) -> AllocationProblem:
+        items = [scaled_workload(item, factor, facts) for item, factor in zip(problem.items, factors, strict=True)]
+        return allocation_problem(unbound, items, facts)
+
+    how = "at most: on the same layouts, more of them once those there are are full; what is sent grows alike, what is "
+    how += "stored stays"
+    calls.append(partial(ask.new_allocation, "traffic and runs x 2", partial(more, [2.0] * len(problem.items)), how))
+    if any(item.job.growth_per_month for item in problem.items):
+        how += "; each workload a year after it begins, machines chosen anew and traffic priced anew, where the "
+        how += "forecast keeps today's kinds of machines and price of a byte"
+        factors = [float((1 + item.job.growth_per_month) ** MONTHS) for item in problem.items]
+        calls.append(partial(ask.new_allocation, f"growth after {MONTHS} months", partial(more, factors), how))
     return [row for rows in _side_by_side(calls) for row in rows]
 
 
@@ -160,37 +155,33 @@ class _Questions:
         how = "machines, storage and traffic, wherever they are bought" + (", but for own machines" if own else "")
         return self.answer(f"all prices rise {100 * PRICE_RISE:.0f} %", usd, how)
 
-    def dearer(self, provider: str, *, shares_held: bool) -> list[WhatIf]:
+    def dearer(self, provider: str) -> list[WhatIf]:
         """One provider's prices rise: its machines are kept, or chosen anew where that is cheaper.
 
         The bill is no less than before: where the solver finds less, it had not found the best of today's prices.
         """
         usd = self.now.usd + PRICE_RISE * self.now.by_provider[provider]
         try:
-            dearer = self.free.with_prices_times(1 + PRICE_RISE, {provider})
-            anew = allocate(dearer, seconds=self.seconds, start=self.now).usd
+            anew = allocate(_with_rise(self.free, provider), seconds=self.seconds, start=self.now).usd
         except InfeasibleError:
             anew = usd
         same = "the same machines, which stay the cheapest"
         how = f"machines, storage and traffic, with {'machines chosen anew' if anew < usd * (1 - TELLING) else same}"
-        how += "; shares of the bill held at the prices before the rise" if shares_held else ""
+        if self.free.rules.shares or self.free.rules.max_spot_share < 1:
+            how += "; shares of the bill held at the prices before the rise"
         name = f"prices of {provider} rise {100 * PRICE_RISE:.0f} %"
         return self.answer(name, max(self.now.usd, min(usd, anew)), how)
 
     def new_allocation(self, name: str, problem: Callable[[], AllocationProblem], how: str) -> list[WhatIf]:
         """The bill of another problem, allocated anew."""
         try:
-            other = allocate(problem(), seconds=self.seconds, start=self.now)
+            return self.answer(name, allocate(problem(), seconds=self.seconds, start=self.now).usd, how)
         except InfeasibleError as error:
-            text = f"no allocation: {error}"
-            return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=text)]
-        return self.answer(name, other.usd, how)
+            return [_impossible(name, f"no allocation: {error}")]
 
     def without_spot(self) -> list[WhatIf]:
         """A week of the month its workloads run on the cheapest machines that are sold on demand."""
         spot = [t for t in self.now.taken if t.option.purchase == "spot"]
-        if not spot:
-            return []
         usd, stranded, name = self.now.usd, list[str](), "no spot capacity for a week"
         for taken in spot:
             item, option = self.free.items[taken.option.workload], taken.option
@@ -204,40 +195,47 @@ class _Questions:
                 stranded.append(item.name)
         if stranded:
             text = f"{', '.join(stranded)} would wait: no on-demand price is known for what runs them"
-            return [WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=text)]
-        return self.answer(name, usd, "its workloads bought on demand for that week")
+            return [_impossible(name, text)]
+        return self.answer(name, usd, "its workloads bought on demand for that week") if spot else []
 
 
-def _without_provider(made: AllocationProblem, provider: str) -> AllocationProblem:
-    left = {name: share for name, share in made.rules.shares.items() if name != provider}
+def scaled_workload(item: PlannedWorkload, factor: float, facts: Facts) -> PlannedWorkload:
+    """The workload with `factor` times the traffic or runs, on the same layouts.
+
+    Assumes: what it sends grows with its traffic or runs; what it stores does not.
+    """
+    job = item.job
+    if factor == 1.0 or job.workload is None:
+        return item
+    sent = {name: getattr(job.volumes, name) * factor for name in ("egress", "inter_zone")}
+    options = tuple(monthly_option(item.index, job, o.candidate, o.offer, facts, factor) for o in few_options(item))
+    return replace(item, job=replace(job, volumes=replace(job.volumes, **sent)), options=options)
+
+
+def _impossible(name: str, text: str) -> WhatIf:
+    return WhatIf(name=name, feasible=False, usd_per_month=None, change_usd=None, text=text)
+
+
+def _with_rise(problem: AllocationProblem, provider: str) -> AllocationProblem:
+    """The problem with a provider's prices, for machines and volumes, `PRICE_RISE` higher.
+
+    Shares of the bill are held at the prices before: what is allowed stays allowed, so that no rise makes it less.
+    """
+    rise = {provider: 1 + PRICE_RISE}
+    options = tuple(replace(o, usd_each=o.usd_each * rise.get(o.provider, 1)) for o in problem.options)
+    volumes = [{p: usd * rise.get(p, 1) for p, usd in d.volumes_usd.items()} for d in problem.demands]
+    demands = tuple(replace(d, volumes_usd=v) for d, v in zip(problem.demands, volumes, strict=True))
+    return replace(problem, options=options, demands=demands, risen=rise)
+
+
+def _without_provider(problem: AllocationProblem, provider: str) -> AllocationProblem:
+    left = {name: share for name, share in problem.rules.shares.items() if name != provider}
     total = sum(left.values())
     shares = {name: share / total for name, share in left.items()} if total else {}
-    options = tuple(option for option in made.options if option.provider != provider)
+    options = tuple(option for option in problem.options if option.provider != provider)
     one = len({option.provider for option in options}) <= 1
-    demands = tuple(replace(d, backup=False) for d in made.demands) if one else made.demands
-    return replace(made, options=options, rules=replace(made.rules, providers=shares), demands=demands)
-
-
-def _growth(items: Sequence[PlannedWorkload]) -> list[tuple[str, list[float], str]]:
-    """(name, factor of each workload, how): twice the traffic, and the fleet's own growth, compounded."""
-    how = (
-        "at most: on the same layouts, more of them once those there are are full; what is sent grows alike, what is "
-        "stored stays"
-    )
-    questions = [("traffic and runs x 2", [2.0] * len(items), how)]
-    if any(item.job.growth_per_month for item in items):
-        own = "; each workload a year after it begins, machines chosen anew and traffic priced anew, where the "
-        own += "forecast keeps today's kinds of machines and price of a byte"
-        factors = [float((1 + item.job.growth_per_month) ** MONTHS) for item in items]
-        questions.append((f"growth after {MONTHS} months", factors, how + own))
-    return questions
-
-
-def _scaled_problem(
-    platform: Platform, items: Sequence[PlannedWorkload], factors: Sequence[float], facts: Facts
-) -> AllocationProblem:
-    more = [scaled_workload(item, factor, facts) for item, factor in zip(items, factors, strict=True)]
-    return allocation_problem(platform, more, facts)
+    demands = tuple(replace(d, backup=False) for d in problem.demands) if one else problem.demands
+    return replace(problem, options=options, rules=replace(problem.rules, providers=shares), demands=demands)
 
 
 # Drawn months: demand, prices and interruptions, and the distribution of the bill that comes of them
@@ -298,13 +296,9 @@ def drawn_months(
 
 
 def _draws(
-    platform: Platform,
-    rows: Sequence[Allotment],
-    loads: Sequence[ReplicaLoad | None],
-    runs: int,
-    seed: int,
+    platform: Platform, rows: Sequence[Allotment], loads: Sequence[ReplicaLoad | None], runs: int, seed: int,
     facts: Facts,
-) -> tuple[dict[str, Draws], Draws]:
+) -> tuple[dict[str, Draws], Draws]:  # fmt: skip
     """Factors of (runs, rows), and demand of (runs, workloads); prices are one draw for each provider and purchase."""
     random, spreads = np.random.default_rng(seed), platform.rules.scenarios
     numbers = {job.name: n for n, job in enumerate(platform.jobs)}
@@ -317,13 +311,11 @@ def _draws(
     price_spread = np.array([spreads.spot_price if r.purchase == "spot" else spreads.list_price for r in rows])
     expected = np.array([spot_interruptions(r, facts) for r in rows])
     lost = random.poisson(expected, (runs, len(rows))) - expected
-    hours = np.array(
-        [max(r.hours_per_month * (1 if j.trains else r.count), 1e-9) for r, j in zip(rows, jobs, strict=True)]
-    )
+    machines = [1 if j.trains else r.count for r, j in zip(rows, jobs, strict=True)]
+    hours = np.maximum([r.hours_per_month * n for r, n in zip(rows, machines, strict=True)], 1e-9)
     low, high = np.array([_time_interval(r, load) for r, load in zip(rows, loads, strict=True)]).T
-    fixed = np.array([job.workload is None for job in jobs])
     factors = {
-        "demand": np.where(fixed, 1.0, demand[:, owner]),
+        "demand": np.where([job.workload is None for job in jobs], 1.0, demand[:, owner]),
         "prices": np.exp(moved * price_spread),
         "interruptions": np.maximum(1.0 + lost * spreads.rework_hours / hours, 0.0),
         "prediction": np.exp(errors * np.log(np.where(errors > 0, high, 1 / low)) / Z90),
@@ -344,8 +336,8 @@ def _bills(
 ) -> Draws:
     """The rows' USD of each drawn month, of shape (runs,); parts that are not in `drawn` stay as planned."""
     still = np.ones_like(draws["demand"])
-    factors = {part: draws[part] if part in drawn else still for part in PARTS}
-    load_factor, price = factors["demand"] * factors["prediction"], factors["prices"] * factors["interruptions"]
+    demand, prices, interruptions, prediction = (draws[part] if part in drawn else still for part in PARTS)
+    load_factor, price = demand * prediction, prices * interruptions
     total: Draws = np.zeros(len(still))
     for n, (row, load) in enumerate(zip(rows, loads, strict=True)):
         paid = paid_all_month(row.purchase)
@@ -394,11 +386,9 @@ def forecast(fleet: SolvedFleet, today: str | None) -> list[Month]:
             for n, usd in enumerate(_grown_usd(rows.get(chosen.name, []), grown, more)):
                 sums[number][n] += usd + stored + sent * grown
     return [
-        Month(
-            month=month_after(first, n), usd=usd, low=low, high=high, workloads=sum(b <= n for b in begins)
-        )
+        Month(month=month_after(first, n), usd=usd, low=low, high=high, workloads=sum(b <= n for b in begins))
         for n, (usd, low, high) in enumerate(sums)
-    ]  # fmt: skip
+    ]
 
 
 def _grown_usd(
@@ -435,23 +425,19 @@ def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float
 
 def roadmap(chosen: Sequence[ChosenWorkload], cost: MonthlyCost) -> list[Phase]:
     """Phases in order of their months, else in the usual order; the cost of each is of what it adds."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
     for workload in chosen:
-        groups.setdefault((workload.job.spec.starts or "", _phase(workload)), []).append(workload.name)
-    ordered = sorted(groups.items(), key=lambda g: (g[0][0], PHASES.index(g[0][1])))
+        job, figures = workload.job, workload.figures
+        phase = "training" if job.trains else "production"
+        if job.spec.task == "develop" or job.environment in {"development", "staging"}:
+            phase = "staging" if job.environment == "staging" else "development"
+        elif figures is not None and figures.parameters >= LARGE:
+            phase = "large models"
+        groups.setdefault((job.spec.starts or "", PHASES.index(phase)), []).append(workload.name)
     phases, running = list[Phase](), 0.0
-    for (start, name), names in ordered:
-        usd = sum(cost.by_workload.get(n, 0.0) for n in names)
+    for (start, number), names in sorted(groups.items(), key=lambda group: group[0]):
+        usd = sum(cost.by_workload.get(name, 0.0) for name in names)
         running += usd
         text = f"adds ${usd:,.0f} a month; ${running:,.0f} from then on"
-        phases.append(Phase(name=name, start=start or None, workloads=names, usd_per_month=usd, text=text))
+        phases.append(Phase(name=PHASES[number], start=start or None, workloads=names, usd_per_month=usd, text=text))
     return phases
-
-
-def _phase(chosen: ChosenWorkload) -> str:
-    environment = chosen.job.environment
-    if chosen.job.spec.task == "develop" or environment in {"development", "staging"}:
-        return "staging" if environment == "staging" else "development"
-    if chosen.figures is not None and chosen.figures.parameters >= LARGE:
-        return "large models"
-    return "training" if chosen.job.trains else "production"

@@ -11,22 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.errors import SpecError
-from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind
-from flopwise.fleet.model import VolumeBill
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.price_book import VOLUME_KINDS, VolumeKind, VolumePrice
+from flopwise.fleet.model import ResolvedJob, VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.facts.price_book import PurchaseTerms, VolumePrice
-    from flopwise.fleet.model import ResolvedJob
 
 MOST_HOURS = 744.0
 """Of the longest month."""
@@ -110,19 +105,10 @@ def break_even_frac(reserved_usd_per_hour: Floats, on_demand_usd_per_hour: Float
 
 
 def effective(
-    offer: Offer,
-    purchase: str,
-    hours_per_month: float,
-    facts: Facts,
-    *,
-    interruptible: bool = True,
-    checkpoint_s: float = 0.0,
-    restart_s: float = RESTART_S,
-    interruptions_per_hour: float | None = None,
-    saved_every_s: float | None = None,
-    instances: int = 1,
-    starts_per_month: float = 1.0,
-) -> EffectivePrice | None:
+    offer: Offer, purchase: str, hours_per_month: float, facts: Facts, *, interruptible: bool = True,
+    checkpoint_s: float = 0.0, restart_s: float = RESTART_S, interruptions_per_hour: float | None = None,
+    saved_every_s: float | None = None, instances: int = 1, starts_per_month: float = 1.0,
+) -> EffectivePrice | None:  # fmt: skip
     """What one instance of `offer` costs for `hours_per_month` of work.
 
     `instances`: of the job, which stands still when one is taken back. `interruptions_per_hour` of one spot instance,
@@ -131,8 +117,7 @@ def effective(
 
     None: not sold so, the price is not known, or spot for what may not be interrupted.
 
-    Raises:
-        SpecError: no such purchase option; hours outside (0, 744]; something negative.
+    Raises: SpecError: no such purchase option; hours outside (0, 744]; something negative.
     """
     usd = offer.price_usd_per_hour(purchase)
     _check_ranges(
@@ -152,10 +137,10 @@ def effective(
         terms, notes, billed = facts.terms_of(offer.provider, offer.instance), list[str](), hours_per_month
         if purchase == "spot":
             rate, origin = _interruptions(offer, interruptions_per_hour, facts)
+            notes += [origin] if origin else []
             lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
             billed = hours_per_month / max(lasting, 1e-9)
             longer = billed / hours_per_month - 1
-            notes += [origin] if origin else []
             if longer > 1e-9:
                 notes.append(f"{100 * longer:.3g} % longer by checkpoints, restarts, work done twice")
         if terms is None:
@@ -164,7 +149,11 @@ def effective(
             billed = float(billed_hours(billed, starts_per_month, terms.billing_unit_s, terms.minimum_s))
             if purchase == "on_demand" and terms.sustained_tiers is not None:
                 share = float(sustained_frac(billed / HOURS_PER_MONTH, terms.sustained_tiers))
-                notes.append(_sustained_note(terms, share))
+                if share > 1 - 1e-9:
+                    notes.append(f"no sustained-use discount below {100 * _SUSTAINED_FROM:g} % of the month")
+                else:
+                    saved = f"{100 * (1 - share):.3g} % sustained-use discount"
+                    notes.append(f"{saved} ({terms.source}, {terms.date})")
     month = usd * billed * share
     return EffectivePrice(
         purchase=purchase, usd_per_hour_list=usd, usd_per_hour_effective=month / hours_per_month,
@@ -182,20 +171,6 @@ def _check_ranges(hours_per_month: float, **figures: float | None) -> None:
             raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
 
 
-def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[float, EffectivePrice] | None:
-    """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
-
-    A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
-    have the interruptions of spot capacity in them, as the runs of `flopwise plan` have.
-
-    Raises:
-        SpecError: no such purchase option; hours not above 0.
-    """
-    months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
-    price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
-    return None if price is None else (price.usd_per_month * months, price)
-
-
 def _interruptions(offer: Offer, given: float | None, facts: Facts) -> tuple[float, str]:
     """(interruptions of one instance an hour, where that is from)."""
     if given is not None:
@@ -205,10 +180,17 @@ def _interruptions(offer: Offer, given: float | None, facts: Facts) -> tuple[flo
     return rate, f"one interruption in {1 / rate:,.0f} h of an instance: {record.text}"
 
 
-def _sustained_note(terms: PurchaseTerms, share: float) -> str:
-    if share > 1 - 1e-9:
-        return f"no sustained-use discount below {100 * _SUSTAINED_FROM:g} % of the month"
-    return f"{100 * (1 - share):.3g} % sustained-use discount ({terms.source}, {terms.date})"
+def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[float, EffectivePrice] | None:
+    """(USD of one instance for a run of `hours` that is started once, the price of a month of it); None: not sold so.
+
+    A run that outlasts a month is paid over as many as it takes; a reservation for all hours of each of them. `hours`
+    have the interruptions of spot capacity in them, as the runs of `flopwise plan` have.
+
+    Raises: SpecError: no such purchase option; hours not above 0.
+    """
+    months = max(1, math.ceil(round(hours / HOURS_PER_MONTH, 9)))
+    price = effective(offer, purchase, hours / months, facts, interruptions_per_hour=0.0)
+    return None if price is None else (price.usd_per_month * months, price)
 
 
 def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
@@ -226,8 +208,7 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
 def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
-    Raises:
-        SpecError: negative bytes.
+    Raises: SpecError: negative bytes.
     """
     if not 0 <= nbytes < float("inf"):
         raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")

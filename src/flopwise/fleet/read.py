@@ -34,8 +34,7 @@ FOR_DEVELOPERS = (
 def load_fleet(path: Path | str) -> Platform:
     """The platform of a fleet file (YAML, or JSON), validated, in base units.
 
-    Raises:
-        SpecError: with file and line, what was given and what is allowed.
+    Raises: SpecError: with file and line, what was given and what is allowed.
     """
     return parse_fleet(read_text(path), str(path))
 
@@ -52,19 +51,18 @@ def fleet_from(data: dict[str, Any], where: str = "fleet", node: Any = None) -> 
     """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
     source = FileSource(where, node)
     try:
-        platform = _platform(spec.FLEET_FILE.read(data)[0])
+        platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
         raise source.with_line(error) from None
-    return replace(platform, source=source, written=spec.FLEET_FILE.written(data))
+    return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
 
 
 def _platform(fleet: Fleet) -> Platform:
     """The fleet in base units.
 
-    Raises:
-        SpecError: starts with the path of what is wrong.
+    Raises: SpecError: starts with the path of what is wrong.
     """
     if not 1 <= len(fleet.workloads) <= spec.MOST_WORKLOADS:
         raise SpecError(f"workloads: {len(fleet.workloads):,} of them; allowed: 1 to {spec.MOST_WORKLOADS:,}")
@@ -106,17 +104,11 @@ def _growth(fleet: Fleet, names: Mapping[str, int], number: int) -> float:
             raise SpecError(f"{where}: growth_per_month says it already; leave out one of them")
         chain[at], at = None, names[followed]
         if at in chain:
-            raise SpecError(
-                f"{where}: growth in a circle: {_circle(fleet, list(chain), at)}; one needs growth_per_month"
-            )
+            circle = [fleet.workloads[n].name[:60] for n in (*list(chain)[list(chain).index(at) :], at)]
+            shown = circle if len(circle) <= MOST_SHOWN else [*circle[:MOST_SHOWN], "...", circle[-1]]
+            raise SpecError(f"{where}: growth in a circle: {' -> '.join(shown)}; one needs growth_per_month")
     own = fleet.workloads[at].growth_per_month
     return fleet.policies.growth_per_month if own is None else own
-
-
-def _circle(fleet: Fleet, chain: list[int], start: int) -> str:
-    """The names of a circle, from where it starts back to there; of a long one the first and the last."""
-    names = [fleet.workloads[n].name[:60] for n in (*chain[chain.index(start) :], start)]
-    return " -> ".join(names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "...", names[-1]])
 
 
 def _rules(fleet: Fleet) -> Policies:
@@ -190,22 +182,17 @@ def _workload(job: Job, where: str) -> Resolved | None:
             )
         if job.machines is None:
             raise SpecError(f"{where}: a develop workload needs `machines` (count, gpus or memory)")
-        stray = next((key for key in _keys(job.planned) if key not in FOR_DEVELOPERS), None)
-        if stray is not None:
-            raise SpecError(f"{where}.{stray}: has no meaning for a develop workload; leave it out")
+        written = WORKLOAD_FILE.without_defaults(job.planned)
+        limits = written.pop("constraints", {})
+        for key in [*written, *(f"constraints.{key}" for key in limits)]:
+            if key not in FOR_DEVELOPERS:
+                raise SpecError(f"{where}.{key}: has no meaning for a develop workload; leave it out")
         return None
     if job.machines is not None:
         raise SpecError(f"{where}.machines: only a develop workload names machines; constraints say what may be used")
     if job.model is None:
         raise SpecError(f"{where}: needs `model`")
     return resolve(job.workload, f"{where}.")
-
-
-def _keys(planned: Mapping[str, Any]) -> list[str]:
-    """The keys of a workload: sections, and the keys within its constraints."""
-    written = WORKLOAD_FILE.written(planned)
-    limits = written.pop("constraints", {})
-    return [*written, *(f"constraints.{key}" for key in limits)]
 
 
 # Names that the facts have to know: a misspelt one is an error with its line, not an empty answer
@@ -217,8 +204,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     Providers of shares and quotas are written as the offers, or the APIs, have them: what they are compared with from
     here on has that spelling; all other names are compared blind to case.
 
-    Raises:
-        SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
+    Raises: SpecError: with file and line, and the nearest names; a provider's share that no allowed region can meet.
     """
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:

@@ -30,9 +30,9 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.deployments import answers_in_one_pass
 from flopwise.search.serving_option import candidate_job as serving_job
 from flopwise.search.training_option import candidate_job as training_job
+from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import serving_band
-from flopwise.training.estimate import TrainEstimate
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 from flopwise.units import format_bytes, format_seconds
@@ -74,19 +74,20 @@ def _expected_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
         return None
     model = facts.model(item.workload.model)
     if item.job.trains:
-        return _training_figures(item, option, facts, model)
-    return _serving_figures(item, option, facts, model)
+        return _training_figures(item.workload, option, facts, model)
+    return _serving_figures(item.workload, option, facts, model, ends=item.job.ends)
 
 
-def _training_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts, model: Model) -> ExpectedFigures:
-    assert item.workload is not None
-    estimate = training_estimate(training_job(item.workload, model, facts, option.offer, option.candidate))
-    candidate, band = option.candidate, estimate.band
+def _training_figures(workload: Resolved, option: MonthlyOption, facts: Facts, model: Model) -> ExpectedFigures:
+    """Figures of a run. Its intensity is FLOP of forward and backward over thrice the bytes of the forward pass."""
+    estimate = training_estimate(training_job(workload, model, facts, option.offer, option.candidate))
+    candidate, band, gpus = option.candidate, estimate.band, estimate.num_gpus
     memory = memory_band(estimate.job.recipe, facts.calibration)
-    low, high = estimate.low * estimate.num_gpus, estimate.high * estimate.num_gpus
+    batch, seq = int(estimate.job.layout.micro_batch), int(estimate.job.recipe.seq_len)
+    flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
     figures = {
-        "run_s": _with_ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low),
-        "tokens_per_s": _with_ends(estimate.tokens_per_s, low, high),
+        "run_s": _run_s(candidate, band),
+        "tokens_per_s": _ends(estimate.tokens_per_s, estimate.low * gpus, estimate.high * gpus),
         "mfu_frac": estimate.mfu_frac,
         "step_s": estimate.step_s,
     }
@@ -94,21 +95,17 @@ def _training_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * candidate.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
         memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
-        intensity=_training_intensity(estimate, model), pattern=_pattern(estimate.bound), time_low=1 / band.high,
-        time_high=1 / band.low, figures=figures, breakdown=dict(estimate.breakdown),
+        intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
+        pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
+        breakdown=dict(estimate.breakdown),
     )  # fmt: skip
 
 
-def _training_intensity(estimate: TrainEstimate, model: Model) -> float:
-    """FLOP of forward and backward over the bytes that their operations move, thrice those of the forward pass."""
-    batch, seq = int(estimate.job.layout.micro_batch), int(estimate.job.recipe.seq_len)
-    moved = 3 * sum(float(o.bytes) for o in operations(model, batch, seq))
-    return (float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))) / moved
-
-
-def _serving_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts, model: Model) -> ExpectedFigures:
-    assert item.workload is not None
-    candidate, workload = option.candidate, item.workload
+def _serving_figures(
+    workload: Resolved, option: MonthlyOption, facts: Facts, model: Model, *, ends: bool
+) -> ExpectedFigures:
+    """Figures of a service, or of a batch that `ends`."""
+    candidate = option.candidate
     job = serving_job(workload, model, facts, option.offer, candidate)
     one_pass = answers_in_one_pass(model, workload)
     bands = {name: serving_band(job, name) for name in ("ttft", "throughput", *(() if one_pass else ("tpot",)))}
@@ -118,39 +115,39 @@ def _serving_figures(item: PlannedWorkload, option: MonthlyOption, facts: Facts,
         weights = float(estimate.memory.items["weights"]) * estimate.num_gpus
     except FlopwiseError:
         pattern, breakdown, weights = "not estimated alone", {}, candidate.memory_bytes
-    rate = float(candidate.figures["requests_per_s_capacity"] or 0.0)
-    figures: dict[str, Any] = {"requests_per_s": _with_band(rate, bands["throughput"])}
+    through, known = bands["throughput"], candidate.figures
+    figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
     for name in ("ttft", "tpot"):
-        value = candidate.figures.get(f"{name}_s")
+        value = known.get(f"{name}_s")
         if value is not None and name in bands:
             figures[f"{name}_s"] = _with_band(value, bands[name])
-    latency = float(candidate.figures["e2e_s"] or 0.0)
-    figures["latency_s"] = _with_band(latency, bands["ttft" if one_pass else "tpot"])
-    percentile = next((t.percentile for t in (workload.latency, workload.ttft, workload.tpot) if t is not None), "p95")
-    figures["percentile"] = percentile
-    tokens = candidate.figures.get("output_tokens_per_s")
+    figures["latency_s"] = _with_band(float(known["e2e_s"] or 0.0), bands["ttft" if one_pass else "tpot"])
+    targets = (workload.latency, workload.ttft, workload.tpot)
+    figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
+    tokens = known.get("output_tokens_per_s")
     if tokens is not None:
-        figures["output_tokens_per_s"] = _with_band(tokens, bands["throughput"])
-    if item.job.ends:
-        band = bands["throughput"]
-        figures["run_s"] = _with_ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
+        figures["output_tokens_per_s"] = _with_band(tokens, through)
+    if ends:
+        figures["run_s"] = _run_s(candidate, through)
+    batch = 0.0 if one_pass else float(candidate.layout["max_batch"])
     return ExpectedFigures(
         parameters=int(parameters(model)), memory_bytes=candidate.memory_bytes * job.num_gpus,
         memory_frac=candidate.memory_bytes / candidate.capacity_bytes,
         memory_high_frac=min(1.0, candidate.memory_bytes / candidate.capacity_bytes),
-        intensity=_serving_intensity(item, model, weights, float(candidate.layout["max_batch"]), one_pass=one_pass),
-        pattern=pattern, time_low=1 / bands["throughput"].high, time_high=1 / bands["throughput"].low, figures=figures,
-        breakdown=breakdown,
+        intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
+        time_high=1 / through.low, figures=figures, breakdown=breakdown,
     )  # fmt: skip
 
 
-def _serving_intensity(item: PlannedWorkload, model: Model, weights: float, batch: float, *, one_pass: bool) -> float:
-    """FLOP of a request over the bytes it has the devices read: weights shared with its batch, its own cache."""
-    assert item.workload is not None
-    inputs, outputs = item.workload.input_tokens, item.workload.output_tokens
+def _serving_intensity(workload: Resolved, model: Model, weights: float, batch: float) -> float:
+    """FLOP of a request over the bytes it has the devices read: weights shared with its batch, its own cache.
+
+    `batch`: 0 where requests are answered in one pass.
+    """
+    inputs, outputs = workload.input_tokens, workload.output_tokens
     flops = float(causal_forward_flops(model, 1, inputs))
     moved = sum(float(o.bytes) for o in operations(model, 1, inputs))
-    if not one_pass:
+    if batch:
         each = float(kv_bytes_per_token(model, 2.0))
         flops *= 1 + outputs / inputs
         moved += outputs * (weights / batch + each * (inputs + outputs / 2))
@@ -162,12 +159,16 @@ def _pattern(bound: str) -> str:
     return BOUNDS.get(first, bound)
 
 
+def _run_s(candidate: Candidate, band: ErrorBand) -> dict[str, float]:
+    return _ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
+
+
 def _with_band(value: float, band: ErrorBand) -> dict[str, float]:
     low, high = band.interval(value)
-    return _with_ends(value, float(low), float(high))
+    return _ends(value, float(low), float(high))
 
 
-def _with_ends(value: float, low: float, high: float) -> dict[str, float]:
+def _ends(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
@@ -185,16 +186,29 @@ def size_of(parameters: int) -> str:
 
 def workload_result(chosen: ChosenWorkload, facts: Facts) -> WorkloadResult:
     """The result of one workload."""
-    job, option, figures = chosen.job, chosen.option, chosen.figures
+    job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
+    candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
+    if figures is not None:
+        count, pattern = figures.parameters, figures.pattern
+    elif workload is not None:
+        count, pattern = int(parameters(facts.model(workload.model))), "answered by an API"
     energy, carbon = _electricity(chosen)
-    size, pattern, count = _kind(chosen, facts)
     each = 1 if job.spec.machines is None else job.spec.machines.gpus_each
-    memory = figures.memory_bytes if figures is not None else option.candidate.memory_bytes * each
+    memory = figures.memory_bytes if figures is not None else candidate.memory_bytes * each
+    best = {
+        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
+        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
+        "purchase": option.purchase, "layout": candidate.layout,
+        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
+        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
+        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
+    }  # fmt: skip
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
-        size=size, memory_bytes=None if option.purchase == API else memory or None,
+        size=size if count is None else size_of(count),
+        memory_bytes=None if option.purchase == API else memory or None,
         intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
-        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=_best(chosen),
+        runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
         why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
     )  # fmt: skip
@@ -214,19 +228,8 @@ def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
         if workload.deadline_s is not None:
             targets["run_s"] = {"value": workload.deadline_s}
     elif rate is not None:
-        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.arriving.peak}
+        targets["requests_per_s"] = {"value": rate, "mean": rate / workload.peak}
     return targets
-
-
-def _kind(chosen: ChosenWorkload, facts: Facts) -> tuple[str, str, int | None]:
-    """(size, what bounds it, parameters) of a workload."""
-    figures, workload = chosen.figures, chosen.planned.workload
-    if figures is not None:
-        return size_of(figures.parameters), figures.pattern, figures.parameters
-    if workload is None:
-        return "machines", "machines to work on", None
-    count = int(parameters(facts.model(workload.model)))
-    return size_of(count), "answered by an API", count
 
 
 def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
@@ -240,26 +243,19 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
     return kwh, kg
 
 
-def _best(chosen: ChosenWorkload) -> dict[str, Any]:
-    option, candidate, figures = chosen.option, chosen.option.candidate, chosen.figures
-    return {
-        "provider": option.provider, "region": option.region, "instance": option.instance, "gpu": candidate.gpu,
-        "num_gpus": chosen.main.count * option.gpus_each, "num_instances": chosen.main.count,
-        "purchase": option.purchase, "layout": candidate.layout,
-        "memory_bytes_per_gpu": candidate.memory_bytes or None, "capacity_bytes": candidate.capacity_bytes or None,
-        "meets": candidate.meets, "figures": dict(candidate.figures) if figures is None else figures.figures,
-        "breakdown": {} if figures is None else figures.breakdown, "usd_per_month": option.usd,
-    }  # fmt: skip
-
-
 def why_not_cheaper(chosen: ChosenWorkload) -> str:
     """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
+        obstacle = "policies of the fleet (shares, quotas, backup ...) stand against it"
+        if option.purchase == OWNED:
+            obstacle = "own machines are paid all month, and others use them, too"
+        elif first.purchase == OWNED:
+            obstacle = "there are only so many of them, and other workloads or policies of the fleet come first"
         reasons.append(
             f"{_machines(first.candidate, first.instances)} {BOUGHT[first.purchase]} would cost ${first.usd:,.0f} a "
-            f"month instead of ${option.usd:,.0f}: {_obstacle(first, option)}"
+            f"month instead of ${option.usd:,.0f}: {obstacle}"
         )
     misses = [] if chosen.planned.plan is None else chosen.planned.plan.misses
     reasons += [
@@ -267,15 +263,6 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
         for near in misses[: 2 - len(reasons)]
     ]
     return "; ".join(reasons) or "it is the cheapest on offer that does the work"
-
-
-def _obstacle(cheaper: MonthlyOption, option: MonthlyOption) -> str:
-    """What stands against a cheaper option."""
-    if option.purchase == OWNED:
-        return "own machines are paid all month, and others use them, too"
-    if cheaper.purchase == OWNED:
-        return "there are only so many of them, and other workloads or policies of the fleet come first"
-    return "policies of the fleet (shares, quotas, backup ...) stand against it"
 
 
 BOUGHT = {
@@ -319,10 +306,10 @@ KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
 def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
     """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
     most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
-    return {c.name: _shortened(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
+    return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
 
 
-def _shortened(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
+def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     """`plan` with what the fleet took as the first candidates, then the cheapest others by the fleet's own bill.
 
     Of others one of each kind of machine and purchase: a list of twenty regions of the same would tell nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Alert, Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
@@ -22,18 +23,20 @@ LEAST = 0.02
 """Risks that score less are left out."""
 UNKNOWN = 0.5
 """Score of a risk whose rate nobody published."""
-TARGETS = {"ttft": "latency", "tpot": "latency", "latency": "latency", "deadline": "availability"}
+LATENCY = ("latency", "load-test before launch; one more replica")
+TARGETS = {
+    "memory": ("memory", "a smaller micro-batch, more recompute, or the next larger device"), "ttft": LATENCY,
+    "tpot": LATENCY, "latency": LATENCY, "deadline": ("availability", "start earlier, or take more machines"),
+}  # fmt: skip
+"""Kind of the risk that a target is missed, and what helps."""
 LIMITING = ("providers", "regions", "instances", "gpus", "purchase", "max_gpus", "max_usd_per_hour")
 """Constraints that may leave a workload one provider only."""
 
 
 def risks(
-    fleet: SolvedFleet,
-    questions: Sequence[WhatIf],
-    drawn: Scenarios | None,
-    ages: dict[str, float],
+    fleet: SolvedFleet, questions: Sequence[WhatIf], drawn: Scenarios | None, ages: dict[str, float],
     months: Sequence[Month] = (),
-) -> list[Risk]:
+) -> list[Risk]:  # fmt: skip
     """The register, worst first. `ages`: days since the price of each row's date; `months`: the bill to come."""
     rules, register = fleet.platform.rules, list[Risk]()
     backed = {row.workload for row in fleet.rows if row.role == "backup"}
@@ -42,8 +45,7 @@ def risks(
         register += _machine_failure(chosen, chosen.name in backed)
     register += _quotas(fleet)
     for row in fleet.rows:
-        register += _spot_risks(row, fleet.facts)
-    register += _api_risks(fleet.rows)
+        register += _spot_and_api_risks(row, fleet.facts)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
     register += _budget(drawn, rules.budget_per_month, months)
@@ -73,20 +75,14 @@ def _missed_targets(chosen: ChosenWorkload) -> Iterable[Risk]:
     """Memory, latency and deadlines: the probability that the target is missed."""
     candidate = chosen.option.candidate
     for target, odds in candidate.meets.items():
-        score = 1.0 - odds
+        if target not in TARGETS:
+            continue
+        score, (kind, mitigation) = 1.0 - odds, TARGETS[target]
+        evidence = f"{100 * score:.1f} % likely to miss its {target} target, by the measured errors of the model"
         if target == "memory":
             used = candidate.memory_bytes / candidate.capacity_bytes
             evidence = f"{100 * used:.0f} % of the {candidate.gpu} is predicted; {100 * score:.1f} % likely not to fit"
-            yield Risk(
-                kind="memory", workload=chosen.name, score=score, evidence=evidence,
-                mitigation="a smaller micro-batch, more recompute, or the next larger device",
-            )  # fmt: skip
-        elif target in TARGETS:
-            how = "load-test before launch; one more replica", "start earlier, or take more machines"
-            yield Risk(
-                kind=TARGETS[target], workload=chosen.name, score=score, mitigation=how[target == "deadline"],
-                evidence=f"{100 * score:.1f} % likely to miss its {target} target, by the measured errors of the model",
-            )  # fmt: skip
+        yield Risk(kind=kind, workload=chosen.name, score=score, evidence=evidence, mitigation=mitigation)
 
 
 def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
@@ -121,7 +117,11 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
         mine = [row for row in fleet.rows if quota.counts(row.provider, row.instance)]
         if not mine or not quota.most:
             continue
-        week = slots([_running_schedule(row, fleet) for row in mine])
+        schedules: list[WeeklySchedule | None] = []  # None, at any time: a backup, runs without a place in the week
+        for row in mine:
+            job = None if row.role != "primary" else fleet.by_name[row.workload].job
+            schedules.append(None if job is None or (job.ends and not job.schedule.fixed) else job.schedule)
+        week = slots(schedules)
         used = most_at_once(week, [row.count for row in mine])
         later = most_at_once(week, [row.count * growth.get(row.workload, 1.0) for row in mine])
         what = " ".join(part for part in (quota.provider, quota.instance) if part)
@@ -134,36 +134,24 @@ def _quotas(fleet: SolvedFleet) -> Iterable[Risk]:
         )  # fmt: skip
 
 
-def _running_schedule(row: Allotment, fleet: SolvedFleet) -> WeeklySchedule | None:
-    """When machines of a row may be on; None, at any time: a backup, runs whose place in the week was not stated."""
-    chosen = fleet.by_name.get(row.workload)
-    if chosen is None or row.role != "primary" or (chosen.job.ends and not chosen.job.schedule.fixed):
-        return None
-    return chosen.job.schedule
-
-
-def _spot_risks(row: Allotment, facts: Facts) -> Iterable[Risk]:
+def _spot_and_api_risks(row: Allotment, facts: Facts) -> Iterable[Risk]:
+    """Interruptions of a row on spot, and what the price list of an API leaves open."""
     if row.purchase == "spot":
         record = facts.spot(row.provider, row.gpu)
         hours = row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected = record.interruptions_per_s * HOUR_S * hours
-        origin = f"{record.share}, {record.confidence} confidence"
         yield Risk(
             kind="interruption", workload=row.workload, score=-math.expm1(-expected),
-            evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {origin}",
+            evidence=f"{expected:.2g} interruptions expected in {hours:,.1f} instance hours a month: {record.share}, "
+            f"{record.confidence} confidence",
             mitigation="checkpoints; on demand as the fallback when spot capacity is gone",
         )  # fmt: skip
-
-
-def _api_risks(rows: Sequence[Allotment]) -> Iterable[Risk]:
-    """What the price list of an API leaves open."""
-    for row in rows:
-        if row.purchase == API:
-            yield Risk(
-                kind="availability", workload=row.workload, score=UNKNOWN,
-                evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
-                mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
-            )  # fmt: skip
+    elif row.purchase == API:
+        yield Risk(
+            kind="availability", workload=row.workload, score=UNKNOWN,
+            evidence=f"the price of {row.provider}'s {row.instance} leaves latency, rate limits and precision open",
+            mitigation="try it with the real requests, ask for a committed rate, keep the machines' plan ready",
+        )  # fmt: skip
 
 
 def _providers(fleet: SolvedFleet, questions: Sequence[WhatIf]) -> Iterable[Risk]:
@@ -300,9 +288,9 @@ def _day_shares(chosen: ChosenWorkload) -> list[float]:
 
 def _with_slack(usd: float, high: float) -> tuple[float, str]:
     """(threshold, why) above what is planned."""
-    upper = high > SPEND_SLACK * usd
-    why = "the upper end of the interval" if upper else f"{100 * (SPEND_SLACK - 1):.0f} % above the plan"
-    return max(high, SPEND_SLACK * usd), why
+    if high > SPEND_SLACK * usd:
+        return high, "the upper end of the interval"
+    return SPEND_SLACK * usd, f"{100 * (SPEND_SLACK - 1):.0f} % above the plan"
 
 
 def _workload_spend(job: ResolvedJob, rows: Sequence[Allotment]) -> Iterable[Alert]:
@@ -310,16 +298,10 @@ def _workload_spend(job: ResolvedJob, rows: Sequence[Allotment]) -> Iterable[Ale
     usd, high = sum(r.usd_per_month for r in rows), sum(r.usd_high for r in rows)
     if not usd:
         return
-    if job.ends:
-        times, metric, of = job.runs, "spend per run", f"{job.runs:,.3g} runs"
-    else:
-        times = job.schedule.days_per_month
-        metric, of = "spend per day", f"{times:,.3g} days"
+    one, times = ("run", job.runs) if job.ends else ("day", job.schedule.days_per_month)
     threshold, why = _with_slack(usd, high)
-    yield Alert(
-        metric=metric, workload=job.name, threshold=threshold / times, unit="USD",
-        why=f"{why}; ${usd / times:,.2f} is planned, {of} a month",
-    )  # fmt: skip
+    why += f"; ${usd / times:,.2f} is planned, {times:,.3g} {one}s a month"
+    yield Alert(metric=f"spend per {one}", workload=job.name, threshold=threshold / times, unit="USD", why=why)
 
 
 def _figure_limits(chosen: ChosenWorkload) -> Iterable[Alert]:
@@ -336,40 +318,32 @@ def _figure_limits(chosen: ChosenWorkload) -> Iterable[Alert]:
         why = f"{100 * MEMORY_SLACK:.0f} points above the {100 * planned:.0f} % of the {candidate.gpu} that are planned"
     elif expected.memory_high_frac > MEMORY_LIMIT:
         why = f"{100 * planned:.0f} % of the {candidate.gpu} are planned; the interval reaches its end"
-    limit = min(upper, 1.0)
-    yield Alert(
-        metric="device memory", workload=job.name, threshold=limit * candidate.capacity_bytes, unit="B", why=why
-    )
+    alert, limit = partial(Alert, workload=job.name), min(upper, 1.0)
+    yield alert(metric="device memory", threshold=limit * candidate.capacity_bytes, unit="B", why=why)
     for name in ("ttft", "tpot", "latency"):
         target, figure = getattr(workload, name), figures.get(f"{name}_s")
         if target is not None:
             outlook = "" if figure is None else f"; {format_seconds(figure['value'])} is expected"
-            yield Alert(
-                metric=f"{target.percentile} {name}", workload=job.name, threshold=target.seconds, unit="s",
-                why=f"the target{outlook}",
-            )  # fmt: skip
+            metric = f"{target.percentile} {name}"
+            yield alert(metric=metric, threshold=target.seconds, unit="s", why=f"the target{outlook}")
     rate = figures.get("tokens_per_s") or figures.get("output_tokens_per_s")
     if job.ends and rate:
-        why = (
-            f"the lower end of the planned {format_count(rate['value'])}: below it the run takes longer and costs more"
-        )
-        yield Alert(metric="throughput at least", workload=job.name, threshold=rate["low"], unit="tokens/s", why=why)
+        why = f"the lower end of the planned {format_count(rate['value'])}: below it "
+        why += "the run takes longer and costs more"
+        yield alert(metric="throughput at least", threshold=rate["low"], unit="tokens/s", why=why)
     if not job.ends and "requests_per_s" in figures:
         capacity = figures["requests_per_s"]["value"] * PREFILL_BUSY
         why = f"{100 * PREFILL_BUSY:.0f} % of what the replicas can do: add one before"
-        yield Alert(metric="requests", workload=job.name, threshold=capacity, unit="1/s", why=why)
+        yield alert(metric="requests", threshold=capacity, unit="1/s", why=why)
 
 
 def _spot_alerts(rows: Sequence[Allotment], facts: Facts) -> Iterable[Alert]:
     """More of them than chance explains."""
-    for row in rows:
-        if row.purchase == "spot":
-            expected = spot_interruptions(row, facts)
-            why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
-            yield Alert(
-                metric="interruptions a month", workload=row.workload, threshold=float(seldom_more(expected) + 1),
-                unit="", why=why,
-            )  # fmt: skip
+    for row in [row for row in rows if row.purchase == "spot"]:
+        expected, metric = spot_interruptions(row, facts), "interruptions a month"
+        why = f"{expected:,.2g} are expected; this many come in fewer than one month of {1 / SELDOM:.0f}"
+        threshold = float(seldom_more(expected) + 1)
+        yield Alert(metric=metric, workload=row.workload, threshold=threshold, unit="", why=why)
 
 
 def seldom_more(expected: float) -> int:

@@ -8,27 +8,22 @@ Quantisation is against the cheapest way in 16 bits on demand, and takes the pla
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.errors import FlopwiseError
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.fleet.assessment import Allotment, CostSaving
+from flopwise.fleet.bill import SolvedFleet
+from flopwise.fleet.model import ChosenWorkload, MonthlyOption
 from flopwise.fleet.offers import OwnOffer
 from flopwise.fleet.option import monthly_option
-from flopwise.fleet.spec import API, OWNED
+from flopwise.fleet.spec import API, OWNED, Policies
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.bill import SolvedFleet
-    from flopwise.fleet.model import ChosenWorkload, MonthlyOption
-    from flopwise.fleet.spec import Policies
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""
@@ -60,18 +55,13 @@ def savings(fleet: SolvedFleet) -> list[CostSaving]:
                 known[key] = list(_format_savings(chosen, facts))
             found += [msgspec.structs.replace(s, workload=chosen.name) for s in known[key]]
     worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
-    return _counted_once(sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)))
-
-
-def _counted_once(found: Sequence[CostSaving]) -> list[CostSaving]:
-    """Fewer bits and a smaller device are two answers to one question: of a workload only the larger is in the sum."""
-    seen: set[str] = set()
-    rows = []
-    for saving in found:
-        again = saving.taken and saving.what in ALTERNATIVES and saving.workload in seen
-        if saving.taken and saving.what in ALTERNATIVES:
-            seen.add(saving.workload)
-        rows.append(msgspec.structs.replace(saving, counted=saving.counted and saving.taken and not again))
+    rows, resized = list[CostSaving](), set[str]()
+    for saving in sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what)):
+        counted = saving.counted and saving.taken
+        if saving.taken and saving.what in ALTERNATIVES:  # answers to one question: only the larger is in the sum
+            counted = counted and saving.workload not in resized
+            resized.add(saving.workload)
+        rows.append(msgspec.structs.replace(saving, counted=counted))
     return rows
 
 
@@ -93,21 +83,17 @@ def _purchase_savings(
     else:
         years = {"reserved_1y": "one year", "reserved_3y": "three years"}[row.purchase]
         what, how = "reserved", f"committed for {years} at ${row.usd_per_hour:,.2f} an hour; {than}"
-    saved = otherwise - row.usd_per_month
-    why = _why_dearer(row, rules) if saved < 0 else ""
+    saved, why = otherwise - row.usd_per_month, ""
+    if saved < 0 and row.pool:
+        why = "its part of machines that others use, too"
+    elif saved < 0 and row.provider in rules.shares:
+        why = f"bought for the {row.provider} share"
+    elif saved < 0:
+        why = "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
     yield CostSaving(
         what=what, workload=row.workload, usd_per_month=saved, how=f"{how}; {why}" if why else how, taken=True,
         purchase=row.purchase, why=why,
     )  # fmt: skip
-
-
-def _why_dearer(row: Allotment, rules: Policies) -> str:
-    """Why a row is bought that is dearer than the cheapest option on demand."""
-    if row.pool:
-        return "its part of machines that others use, too"
-    if row.provider in rules.shares:
-        return f"bought for the {row.provider} share"
-    return "bought for policies of the fleet (shares, quotas, limit of spot, carbon)"
 
 
 def _schedule_savings(row: Allotment, option: MonthlyOption, chosen: ChosenWorkload) -> Iterable[CostSaving]:
@@ -164,13 +150,15 @@ def _format_savings(chosen: ChosenWorkload, facts: Facts) -> Iterable[CostSaving
     if current not in SIXTEEN_BITS:
         if plain is None:
             return
-        known = [w for w in chosen.planned.options if w.purchase == "on_demand" and _weights(w) in SIXTEEN_BITS]
-        best = min(
-            [*known, *_options_in("bf16", chosen, _cheap_offers(chosen), "on_demand", facts)],
-            key=lambda w: w.usd,
-            default=None,
-        )
-        if best is not None:
+        on_demand = [w for w in chosen.planned.options if w.purchase == "on_demand"]
+        offers = {option.instance: option.offer}  # and the few that are cheapest on demand are worth a search
+        for other in on_demand:
+            if len(offers) <= SEARCHED:
+                offers.setdefault(other.instance, other.offer)
+        ways = [w for w in on_demand if _weights(w) in SIXTEEN_BITS]
+        ways += _options_in("bf16", chosen, list(offers.values()), "on_demand", facts)
+        if ways:
+            best = min(ways, key=lambda w: w.usd)
             how = f"{current} weights; in 16 bits the month on demand would cost ${best.usd:,.0f}, at best on {best}"
             saved = best.usd - _on_demand_usd(chosen, plain)
             yield CostSaving(what="quantisation", workload="", usd_per_month=saved, how=how, taken=True)
@@ -187,15 +175,6 @@ def _weights(option: MonthlyOption) -> str:
     return str(option.candidate.layout.get("weights"))
 
 
-def _cheap_offers(chosen: ChosenWorkload) -> list[Offer]:
-    """The chosen machine, and the few that are cheapest on demand: where another format is worth a search."""
-    seen = {chosen.option.offer.instance: chosen.option.offer}
-    for option in chosen.planned.options:
-        if option.purchase == "on_demand" and len(seen) <= SEARCHED:
-            seen.setdefault(option.instance, option.offer)
-    return list(seen.values())
-
-
 def _options_in(
     weights: str, chosen: ChosenWorkload, offers: Sequence[Offer], purchase: str, facts: Facts
 ) -> list[MonthlyOption]:
@@ -203,7 +182,7 @@ def _options_in(
     item, workload = chosen.planned, chosen.planned.workload
     assert workload is not None
     own = [o.pool.most * o.count for o in offers if isinstance(o, OwnOffer) and not item.job.splittable]
-    narrowed = workload.limited(weight_formats=(weights,), purchase=(purchase,))
+    narrowed = workload.with_limits(weight_formats=(weights,), purchase=(purchase,))
     narrowed = replace(narrowed, max_gpus=min([workload.max_gpus, *own]))
     try:
         answer = plan(narrowed, facts.replaced(offers=tuple(offers)), alone=False)

@@ -77,36 +77,29 @@ class WeeklySchedule:
         days = [(day * DAY_MIN, (day + 1) * DAY_MIN) for day in ALL_DAYS]
         return tuple(sum(max(0, min(b, end) - max(a, begin)) for a, b in self.windows) for begin, end in days)
 
+    @property
+    def times(self) -> tuple[str, str]:
+        """When machines are turned on and off: 08:00, 16:00; 24:00 where a day ends."""
+        stop = self.start_min + math.ceil(self.hours_per_day * 60 - 1e-6)
+        return _clock_text(self.start_min), _clock_text(stop if stop <= DAY_MIN else stop - DAY_MIN)
+
     def __str__(self) -> str:
         """As people write it."""
         if self.always:
             return "always"
         if not self.fixed:
             return f"{self.hours_per_day:g} h on {self.days_per_month:.3g} days a month"
-        return f"{_days_text(self.weekdays)} {self.start_text}-{self.stop_text}"
+        group = next((name for name, members in GROUPS.items() if members == self.weekdays), None)
+        return f"{group or ', '.join(DAY_NAMES[day][:3] for day in self.weekdays)} {'-'.join(self.times)}"
 
     def plain(self) -> dict[str, Any] | None:
         """As plain data; start, stop and days are None where they were not stated, the whole None where always on."""
         if self.always:
             return None
-        return {
-            "start": self.start_text if self.fixed else None,
-            "stop": self.stop_text if self.fixed else None,
-            "days": [DAY_NAMES[day][:3] for day in self.weekdays] if self.fixed else None,
-            "hours_per_day": self.hours_per_day,
-            "days_per_month": self.days_per_month,
-        }
-
-    @property
-    def start_text(self) -> str:
-        """08:00."""
-        return _clock_text(self.start_min)
-
-    @property
-    def stop_text(self) -> str:
-        """16:00; 24:00 where a day ends."""
-        stop = self.start_min + math.ceil(self.hours_per_day * 60 - 1e-6)
-        return _clock_text(stop if stop <= DAY_MIN else stop - DAY_MIN)
+        start, stop = self.times if self.fixed else (None, None)
+        days = [DAY_NAMES[day][:3] for day in self.weekdays] if self.fixed else None
+        hours = {"hours_per_day": self.hours_per_day, "days_per_month": self.days_per_month}
+        return {"start": start, "stop": stop, "days": days, **hours}
 
 
 USUAL = {
@@ -121,8 +114,7 @@ USUAL = {
 def schedule(hours: Hours | None, environment: str, where: str) -> WeeklySchedule:
     """The schedule of a workload with `hours` of its own, or of an environment by its usual name.
 
-    Raises:
-        SpecError: contradicting or impossible times; no hours, and an environment that has none either. Says where.
+    Raises: SpecError: contradicting or impossible times; no hours, and an environment that has none either. Says where.
     """
     if hours is None:
         if environment not in USUAL:
@@ -132,7 +124,7 @@ def schedule(hours: Hours | None, environment: str, where: str) -> WeeklySchedul
             )
         return USUAL[environment]
     if hours.always:
-        if any(value is not None for value in (hours.per_day, hours.days, hours.start, hours.stop)):
+        if (hours.per_day, hours.days, hours.start, hours.stop) != (None, None, None, None):
             raise SpecError(
                 f"{where}: `always` leaves nothing to say of per_day, days, start and stop; give one or the other"
             )
@@ -211,11 +203,9 @@ def _weekdays(value: object, what: str) -> float | tuple[int, ...]:
 def _named_days(word: str, what: str) -> tuple[int, ...]:
     if word in GROUPS:
         return GROUPS[word]
-    first, dash, last = (part.strip() for part in word.partition("-"))
-    start = _day(first, what)
-    if not dash:
-        return (start,)
-    return tuple((start + n) % 7 for n in range((_day(last, what) - start) % 7 + 1))
+    first, _, last = (part.strip() for part in word.partition("-"))
+    start, end = _day(first, what), _day(last if "-" in word else first, what)
+    return tuple((start + n) % 7 for n in range((end - start) % 7 + 1))
 
 
 def _day(word: str, what: str) -> int:
@@ -231,11 +221,6 @@ def _day(word: str, what: str) -> int:
 
 def _clock_text(minutes: int) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
-
-
-def _days_text(days: tuple[int, ...]) -> str:
-    group = next((name for name, members in GROUPS.items() if members == days), None)
-    return group or ", ".join(DAY_NAMES[day][:3] for day in days)
 
 
 # Months as a fleet writes them: 2027-01

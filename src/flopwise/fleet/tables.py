@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import Any
 
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.hosted import BreakEven, break_even
-from flopwise.fleet.model import is_rented
+from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, why_not_allowed
-from flopwise.fleet.onprem import against_clouds
+from flopwise.fleet.onprem import HOURLY, Ownership, against_clouds
 from flopwise.fleet.results import SIZES, size_of
 from flopwise.fleet.spec import API, OWNED
 from flopwise.units import HOURS_PER_MONTH
 
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.fleet.bill import SolvedFleet
-    from flopwise.fleet.model import ChosenWorkload, MonthlyOption
-    from flopwise.fleet.onprem import Ownership
-    from flopwise.search.workload import Resolved
-
 DTYPES = ("bf16", "fp16", "fp32")
 USUAL_USE = 0.6
 """Utilisation at which machines that nothing uses are compared."""
-BY_THE_HOUR = ("on_demand", "spot")
 RESERVED = ("reserved_1y", "reserved_3y")
 
 
@@ -49,9 +44,8 @@ def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     jobs = {tuple(job.spec.residency): job for job in fleet.platform.jobs}.values()  # all that residency tells apart
     for offer in facts.offers:
         cpu = facts.accelerators[offer.accelerator].kind == "cpu"
-        if (not cpu or offer.accelerator in used) and any(
-            why_not_allowed(offer, job, fleet.platform) is None for job in jobs
-        ):
+        allowed = any(why_not_allowed(offer, job, fleet.platform) is None for job in jobs)
+        if allowed and (not cpu or offer.accelerator in used):
             offers.setdefault(offer.accelerator, []).append(offer)
     rows = [_gpu_row(name, own, facts, used.get(name, [])) for name, own in offers.items()]
     return sorted(
@@ -60,58 +54,42 @@ def _gpu_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     )
 
 
-def _gpu_usd(offer: Offer, rate: float | None) -> float:
-    return float("inf") if rate is None else rate / (offer.count * offer.accelerator_share)
-
-
 def _gpu_row(name: str, offers: Sequence[Offer], facts: Facts, used: Sequence[str]) -> dict[str, Any]:
     """Facts of one accelerator, with its lowest prices over `offers`."""
+
+    def usd(offer: Offer, purchase: str) -> float:
+        rate = offer.price_usd_per_hour(purchase)
+        return inf if rate is None else rate / (offer.count * offer.accelerator_share)
+
     device = facts.accelerators[name]
-    dtype, rate = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
-    best = min(offers, key=lambda o: (_gpu_usd(o, o.on_demand_usd_per_hour), _gpu_usd(o, o.spot_usd_per_hour)))
-    spot = min(offers, key=lambda o: _gpu_usd(o, o.spot_usd_per_hour))
-    usd = None if best.on_demand_usd_per_hour is None else _gpu_usd(best, best.on_demand_usd_per_hour)
+    dtype, peak = next(((d, device.peak[d]) for d in DTYPES if d in device.peak), (None, None))
+    best = min(offers, key=lambda o: (usd(o, "on_demand"), usd(o, "spot")))
+    hour, spot = usd(best, "on_demand"), min(usd(offer, "spot") for offer in offers)
     return {
-        "gpu": name,
-        "grade": None if device.kind == "cpu" else facts.grade(name).grade,
-        "used": bool(used),
-        "workloads": list(dict.fromkeys(used)),
-        "hbm_bytes": device.hbm_bytes,
-        "hbm_bytes_per_s": device.hbm_bytes_per_s,
-        "dtype": dtype,
-        "peak_flops_per_s": rate,
-        "tdp_w": device.tdp_w,
-        "usd_per_gpu_hour": usd,
-        "usd_per_pflop_hour": None if not rate or usd is None else usd / (rate / 1e15),
-        "usd_per_gb_per_s_hour": None if usd is None else usd / (device.hbm_bytes_per_s / 1e9),
-        "spot_usd_per_gpu_hour": None if spot.spot_usd_per_hour is None else _gpu_usd(spot, spot.spot_usd_per_hour),
-        "provider": best.provider,
-        "instance": best.instance,
-        "region": best.region,
-        "price_date": best.price_date,
-        "source": device.source,
-    }
+        "gpu": name, "grade": None if device.kind == "cpu" else facts.grade(name).grade, "used": bool(used),
+        "workloads": list(dict.fromkeys(used)), "hbm_bytes": device.hbm_bytes,
+        "hbm_bytes_per_s": device.hbm_bytes_per_s, "dtype": dtype, "peak_flops_per_s": peak, "tdp_w": device.tdp_w,
+        "usd_per_gpu_hour": hour if hour < inf else None,
+        "usd_per_pflop_hour": hour / (peak / 1e15) if peak and hour < inf else None,
+        "usd_per_gb_per_s_hour": hour / (device.hbm_bytes_per_s / 1e9) if hour < inf else None,
+        "spot_usd_per_gpu_hour": spot if spot < inf else None, "provider": best.provider, "instance": best.instance,
+        "region": best.region, "price_date": best.price_date, "source": device.source,
+    }  # fmt: skip
 
 
 def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """Categories of model sizes with the models of the fleet and what they really take in memory."""
-    rows = []
-    for chosen in fleet.chosen:
-        figures, each = chosen.figures, chosen.option.candidate.memory_bytes
-        if figures is not None:
-            rows.append(
-                {
-                    "size": size_of(figures.parameters),
-                    "workload": chosen.name,
-                    "model": chosen.job.spec.model,
-                    "kind": chosen.job.spec.task,
-                    "parameters": figures.parameters,
-                    "bf16_weight_bytes": 2.0 * figures.parameters,
-                    "memory_bytes": figures.memory_bytes,
-                    "memory_bytes_per_gpu": each,
-                    "gpus_of_one_copy": round(figures.memory_bytes / each),
-                }
-            )
+    rows: list[dict[str, Any]] = [
+        {
+            "size": size_of(figures.parameters), "workload": chosen.name, "model": chosen.job.spec.model,
+            "kind": chosen.job.spec.task, "parameters": figures.parameters,
+            "bf16_weight_bytes": 2.0 * figures.parameters, "memory_bytes": figures.memory_bytes,
+            "memory_bytes_per_gpu": (each := chosen.option.candidate.memory_bytes),
+            "gpus_of_one_copy": round(figures.memory_bytes / each),
+        }
+        for chosen in fleet.chosen
+        if (figures := chosen.figures) is not None
+    ]  # fmt: skip
     order = [name for _, name in SIZES]
     return sorted(rows, key=lambda row: order.index(row["size"]))
 
@@ -141,13 +119,10 @@ def _own_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     `against`: the cheapest region of each instance and purchase that the policies allow anything of. `usd_per_month_*`
     are of one machine; `utilisation` is the busy share of the hours that the used ones can be worked.
     """
-    rentable = [
-        o
-        for o in fleet.facts.offers
-        if not isinstance(o, OwnOffer)
-        and any(why_not_allowed(o, job, fleet.platform) is None for job in fleet.platform.jobs)
-    ]
-    return [_own_row(offer, rentable, fleet) for offer in fleet.facts.offers if isinstance(offer, OwnOffer)]
+    offers, platform = fleet.facts.offers, fleet.platform
+    clouds = [o for o in offers if not isinstance(o, OwnOffer)]
+    rentable = [o for o in clouds if any(why_not_allowed(o, job, platform) is None for job in platform.jobs)]
+    return [_own_row(offer, rentable, fleet) for offer in offers if isinstance(offer, OwnOffer)]
 
 
 def _own_row(offer: OwnOffer, rentable: Sequence[Offer], fleet: SolvedFleet) -> dict[str, Any]:
@@ -178,7 +153,7 @@ def _clouds(offer: OwnOffer, rentable: Sequence[Offer], busy: float) -> list[dic
     less at any use, or at none.
     """
     full, kept = offer.month, replace(offer.month, capital=0.0)
-    purchases = BY_THE_HOUR + RESERVED
+    purchases = HOURLY + RESERVED
     keeping = against_clouds(kept, rentable, utilisation=busy, purchases=purchases)
     by_key = {(r.provider, r.instance, r.region, r.purchase): r.break_even_utilisation for r in keeping}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -198,8 +173,8 @@ def _against_reserved(full: Ownership, kept: Ownership, cloud_usd: float, busy: 
     use, saved = full.busy_power * busy, cloud_usd - full.running - full.busy_power * busy
     months = full.purchase_usd / saved if saved > 0 else None
     return {
-        "break_even_utilisation": 0.0 if full.fixed + use <= cloud_usd else None,
-        "keeping_break_even_utilisation": 0.0 if kept.fixed + use <= cloud_usd else None,
+        "break_even_utilisation": 0.0 if full.fixed_usd + use <= cloud_usd else None,
+        "keeping_break_even_utilisation": 0.0 if kept.fixed_usd + use <= cloud_usd else None,
         "months": months if months is not None and months <= full.life_months else None,
     }
 
@@ -210,58 +185,57 @@ def _hosted_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     `break_even_tokens`: output tokens a month (their prompts are counted with them) from which some machine that is on
     all month costs no more, `why` says which; of runs, whose machines are paid by the hour, None, and a token's prices.
     """
-    return [
-        _hosted_row(option, [o for o in workload.planned.options if o.purchase != API], workload)
-        for workload in fleet.chosen
-        for option in workload.planned.options
-        if isinstance(option.offer, ApiOffer)
-    ]
+    rows: list[dict[str, Any]] = []
+    for chosen in fleet.chosen:
+        others = [o for o in chosen.planned.options if o.purchase != API]
+        first = others[0] if others else None
+        machines = first and f"{first.instances} x {first.provider} {first.instance}, {_words(first.purchase)}"
+        for option in [o for o in chosen.planned.options if isinstance(o.offer, ApiOffer)]:
+            figures = option.candidate.figures
+            volume, why = _break_even_tokens(option, others, chosen.job)
+            row = {
+                "workload": chosen.name, "provider": option.provider, "model": option.instance,
+                "input_tokens_per_month": figures["input_tokens_per_month"] or 0.0,
+                "output_tokens_per_month": figures["output_tokens_per_month"] or 0.0, "usd_per_month": option.usd,
+                "taken": any(taken.option.candidate is option.candidate for taken in chosen.parts),
+                "machines": machines, "machines_usd_per_month": None if first is None else first.usd,
+                "break_even_tokens": volume, "why": why, "price_date": option.offer.price_date,
+            }  # fmt: skip
+            rows.append(row)
+    return rows
 
 
-def _hosted_row(option: MonthlyOption, others: Sequence[MonthlyOption], chosen: ChosenWorkload) -> dict[str, Any]:
-    figures, first = option.candidate.figures, others[0] if others else None
-    inputs, outputs = figures["input_tokens_per_month"] or 0.0, figures["output_tokens_per_month"] or 0.0
-    volume, why = (None, "nothing else runs it") if first is None else _break_even_tokens(option, others, chosen)
-    return {
-        "workload": chosen.name, "provider": option.provider, "model": option.instance,
-        "input_tokens_per_month": inputs, "output_tokens_per_month": outputs, "usd_per_month": option.usd,
-        "taken": any(taken.option.candidate is option.candidate for taken in chosen.parts),
-        "machines": None if first is None else f"{first.instances} x {first.provider} "
-        f"{first.instance}, {first.purchase.replace('_', ' ')}",
-        "machines_usd_per_month": None if first is None else first.usd,
-        "break_even_tokens": volume, "why": why, "price_date": option.offer.price_date,
-    }  # fmt: skip
+def _words(purchase: str) -> str:
+    return purchase.replace("_", " ")
 
 
 def _break_even_tokens(
-    option: MonthlyOption, others: Sequence[MonthlyOption], chosen: ChosenWorkload
+    option: MonthlyOption, others: Sequence[MonthlyOption], job: ResolvedJob
 ) -> tuple[float | None, str]:
     """(output tokens a month from which some machines cost no more, on which of them, or why on none)."""
-    workload, outputs = chosen.job.workload, option.candidate.figures["output_tokens_per_month"] or 0.0
+    if not others:
+        return None, "nothing else runs it"
+    workload, outputs = job.workload, option.candidate.figures["output_tokens_per_month"] or 0.0
     assert isinstance(option.offer, ApiOffer)
     assert workload is not None
-    if chosen.job.ends:
+    if job.ends:
         api, own = 1e6 * option.usd / outputs, 1e6 * others[0].usd / outputs
         return None, f"a million output tokens cost ${api:.3g} there, ${own:.3g} on the machines, at any volume"
-    rows = [(_against_api(option.offer, other, workload), other) for other in others]
-    known = [(row, other) for row, other in rows if row is not None]
-    pays = [(row.first, other) for row, other in known if row.first is not None]
+    rows: list[tuple[BreakEven, MonthlyOption]] = []
+    for other in others:  # each kind of machines, on all month; of those of which it is known what they carry and cost
+        rate, units = other.candidate.figures.get("requests_per_s_capacity"), max(1, other.instances // other.unit)
+        if rate and other.paid_hours:
+            row = break_even(
+                option.offer.price, other.usd * HOURS_PER_MONTH / other.paid_hours / units,
+                rate * workload.output_tokens / units,
+                inputs_per_output=workload.input_tokens / workload.output_tokens,
+                fill_frac=1.0 / workload.peak,
+            )  # fmt: skip
+            rows.append((row, other))
+    pays = [(row.first, other) for row, other in rows if row.first is not None]
     if pays:
         volume, first = min(pays, key=lambda entry: entry[0])
-        return volume, f"on {first.provider} {first.instance}, {first.purchase.replace('_', ' ')}"
-    if not known:
+        return volume, f"on {first.provider} {first.instance}, {_words(first.purchase)}"
+    if not rows:
         return None, "what a machine carries is not known"
-    return None, min((row for row, _ in known), key=lambda row: row.own_usd_per_mtok).why
-
-
-def _against_api(offer: ApiOffer, option: MonthlyOption, workload: Resolved) -> BreakEven | None:
-    """One kind of machines, on all month, against an API; None where what they carry or cost is not known."""
-    rate = option.candidate.figures.get("requests_per_s_capacity")
-    if not rate or not option.paid_hours:
-        return None
-    units = max(1, option.instances // option.unit)
-    month = option.usd * HOURS_PER_MONTH / option.paid_hours / units
-    return break_even(
-        offer.price, month, rate * workload.output_tokens / units,
-        inputs_per_output=workload.input_tokens / workload.output_tokens, fill_frac=1.0 / workload.arriving.peak,
-    )  # fmt: skip
+    return None, min((row for row, _ in rows), key=lambda row: row.own_usd_per_mtok).why

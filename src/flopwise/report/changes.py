@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.report.blocks import Block, Table, Text
-from flopwise.report.words import bought, hourly, listed, signed, usd
+from flopwise.report.words import bought, change_text, enumeration, hourly, usd
 from flopwise.units import format_percent
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Allotment, Assessment
 
 SMALL_USD = 0.005
 SMALL_SCORE = 0.05
@@ -22,7 +19,7 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
     old, new = before.usd_per_month, after.usd_per_month
     yield Text(
         f"{usd(old.total)} a month on {before.date or 'an unknown day'}, now {usd(new.total)}: "
-        f"{signed(new.total - old.total)}."
+        f"{change_text(new.total - old.total)}."
     )
     if before.name != after.name:
         yield Text(
@@ -38,7 +35,7 @@ def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
             moved = now.get(name, 0.0) - was.get(name, 0.0)
             if abs(moved) >= SMALL_USD:
                 words = bought(name) if title == "purchase" else name
-                rows.append((title, words, usd(was.get(name)), usd(now.get(name)), signed(moved)))
+                rows.append((title, words, usd(was.get(name)), usd(now.get(name)), change_text(moved)))
     if rows:
         blocks.append(Table(["by", "", ">then", ">now", ">change"], rows))
     for headers, entries in (
@@ -60,7 +57,7 @@ def _fleet(before: Assessment, after: Assessment) -> Iterator[Block]:
         ("Gone", [n for n in was if n not in set(now)]),
     ):
         if names:
-            yield Text(f"{words}: {listed(names, 10)}.")
+            yield Text(f"{words}: {enumeration(names, 10)}.")
     if before.budget_per_month != after.budget_per_month:
         yield Text(f"The budget was {usd(before.budget_per_month)} and is {usd(after.budget_per_month)}.")
 
@@ -103,13 +100,13 @@ def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
 def _risks(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
     """Risks that came, went or moved; several of one kind count by their worst."""
 
-    def scored(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
+    def worst_by_kind(assessment: Assessment) -> dict[tuple[str, str], tuple[float, str]]:
         rows: dict[tuple[str, str], tuple[float, str]] = {}
         for r in sorted(assessment.risks, key=lambda r: r.score):
             rows[r.kind, r.workload] = r.score, r.evidence
         return rows
 
-    was, now = scored(before), scored(after)
+    was, now = worst_by_kind(before), worst_by_kind(after)
     for key in sorted({*was, *now}):
         then, today = was.get(key), now.get(key)
         if abs((then or (0.0,))[0] - (today or (0.0,))[0]) < SMALL_SCORE:

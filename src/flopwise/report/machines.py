@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
-from flopwise.report.words import count, digits, hourly, listed, usd
+from flopwise.report.words import dash, digits, enumeration, hourly, usd
 from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Assessment
 
 Row = Mapping[str, Any]
 KINDS = {
-    "pretrain": "to train",
-    "finetune": "to fine-tune",
-    "serve": "to serve",
-    "encode": "to serve",
-    "batch": "to run batches",
-    "validate": "to run batches",
-}
+    "pretrain": "to train", "finetune": "to fine-tune", "serve": "to serve", "encode": "to serve",
+    "batch": "to run batches", "validate": "to run batches",
+}  # fmt: skip
 SHOWN = 15
 """Instance types of a provider that are listed; the JSON has all."""
 DRAWN = 12
@@ -30,36 +24,29 @@ DRAWN = 12
 
 def sizes(assessment: Assessment) -> Iterator[Block]:
     """Categories of model sizes: what each model of the fleet really takes, by what is done with it."""
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in assessment.sizes:
-        groups[str(row.get("size", "-")), str(row.get("model") or "-")].append(row)
-    if not groups:
-        return
-    columns = [
-        c for c in dict.fromkeys(KINDS.values()) if any(KINDS.get(str(r.get("kind"))) == c for r in assessment.sizes)
-    ]
+        groups[str(row.get("size", "-")), str(row.get("model") or "-")][KINDS.get(str(row.get("kind")), "")].append(row)
+    columns = [c for c in dict.fromkeys(KINDS.values()) if any(c in kinds for kinds in groups.values())]
     rows = []
-    for (size, model), held in groups.items():
-        cells = [list(dict.fromkeys(_memory(r) for r in held if KINDS.get(str(r.get("kind"))) == c)) for c in columns]
-        weights = held[0].get("bf16_weight_bytes")
-        rows.append(
-            (size, model, count(held[0].get("parameters")), "-" if weights is None else format_bytes(weights),
-             *("; ".join(cell) or "-" for cell in cells))
+    for (size, model), kinds in groups.items():
+        first = next(iter(kinds.values()))[0]
+        cells = ["; ".join(dict.fromkeys(map(_memory, kinds[c]))) or "-" if c in kinds else "-" for c in columns]
+        weights = dash(first.get("bf16_weight_bytes"), format_bytes)
+        rows.append((size, model, dash(first.get("parameters"), format_count), weights, *cells))
+    if rows:
+        yield Table(
+            ["size", "model", ">parameters", ">weights in 16 bits", *columns], rows,
+            "Memory of one copy over its devices, as recommended: weights, gradients, optimizer states and activations "
+            "to train; weights and the cache that the engine sets aside to serve. Small: below 1 B parameters; medium: "
+            "below 20 B.",
         )  # fmt: skip
-    yield Table(
-        ["size", "model", ">parameters", ">weights in 16 bits", *columns], rows,
-        "Memory of one copy over its devices, as recommended: weights, gradients, optimizer states and activations to "
-        "train; weights and the cache that the engine sets aside to serve. Small: below 1 B parameters; medium: below "
-        "20 B.",
-    )  # fmt: skip
 
 
 def _memory(row: Row) -> str:
-    gpus, each = row.get("gpus_of_one_copy"), row.get("memory_bytes_per_gpu")
-    if row.get("memory_bytes") is None:
-        return "-"
-    whole = format_bytes(row["memory_bytes"])
-    return whole if gpus in {None, 1} or each is None else f"{whole} ({gpus} x {format_bytes(each)})"
+    gpus, each, whole = row.get("gpus_of_one_copy"), row.get("memory_bytes_per_gpu"), row.get("memory_bytes")
+    several = "" if whole is None or gpus in {None, 1} or each is None else f" ({gpus} x {format_bytes(each)})"
+    return dash(whole, format_bytes) + several
 
 
 def gpus(assessment: Assessment) -> Iterator[Block]:
@@ -71,14 +58,11 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
     if len(priced) > 1:
         shown = [r for r in priced if r.get("used")] + [r for r in priced if not r.get("used")]
         shown = sorted(shown[:DRAWN], key=lambda r: r["usd_per_pflop_hour"])
+        costs = [(f"{r['gpu']}{' (used)' if r.get('used') else ''}", r["usd_per_pflop_hour"]) for r in shown]
         yield Bars(
             "Dollars for a PFLOP/s of dense 16-bit matrix products over an hour, on demand, at the lowest price",
-            [
-                Bar(f"{r['gpu']} (used)" if r.get("used") else r["gpu"], r["usd_per_pflop_hour"],
-                    f"${r['usd_per_pflop_hour']:,.2f}")
-                for r in shown
-            ],
-        )  # fmt: skip
+            [Bar(name, cost, f"${cost:,.2f}") for name, cost in costs],
+        )
     yield Table(
         [
             "GPU", "grade", ">memory", ">bandwidth", ">peak", ">power", ">on demand, each", ">spot, each",
@@ -91,19 +75,17 @@ def gpus(assessment: Assessment) -> Iterator[Block]:
 
 
 def _gpu(row: Row) -> tuple[str, ...]:
-    peak, moved = row.get("peak_flops_per_s"), row.get("usd_per_gb_per_s_hour")
     dtype = f" {row['dtype']}" if row.get("dtype") else ""
     return (
         str(row.get("gpu")), {"datacentre": "data centre"}.get(str(row.get("grade")), str(row.get("grade") or "-")),
-        "-" if row.get("hbm_bytes") is None else format_bytes(row["hbm_bytes"]),
-        "-" if row.get("hbm_bytes_per_s") is None else f"{row['hbm_bytes_per_s'] / 1e9:,.0f} GB/s",
-        "-" if peak is None else f"{format_rate(peak, 'FLOP/s')}{dtype}",
-        "-" if row.get("tdp_w") is None else f"{row['tdp_w']:,.0f} W",
+        dash(row.get("hbm_bytes"), format_bytes), dash(row.get("hbm_bytes_per_s"), lambda x: f"{x / 1e9:,.0f} GB/s"),
+        dash(row.get("peak_flops_per_s"), lambda x: f"{format_rate(x, 'FLOP/s')}{dtype}"),
+        dash(row.get("tdp_w"), lambda x: f"{x:,.0f} W"),
         hourly(row.get("usd_per_gpu_hour")), hourly(row.get("spot_usd_per_gpu_hour")),
-        "-" if not row.get("usd_per_pflop_hour") else f"${row['usd_per_pflop_hour']:,.2f}",
-        "-" if moved is None else f"${moved * HOURS_PER_MONTH:,.2f}",
+        dash(row.get("usd_per_pflop_hour") or None, lambda x: f"${x:,.2f}"),
+        dash(row.get("usd_per_gb_per_s_hour"), lambda x: f"${x * HOURS_PER_MONTH:,.2f}"),
         f"{row.get('provider', '')} {row.get('instance', '')}".strip() or "-",
-        listed(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
+        enumeration(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
     )  # fmt: skip
 
 
@@ -148,9 +130,9 @@ def _by_type(rows: Sequence[Row]) -> list[list[Row]]:
         known = [row[key] for key in PRICES if row.get(key) is not None]
         return min(known, default=float("inf")) / (row.get("count") or 1)
 
-    for held in kinds.values():
-        held.sort(key=lambda r: (not r.get("used"), price(r)))
-    return sorted(kinds.values(), key=lambda held: price(held[0]))
+    for offers in kinds.values():
+        offers.sort(key=lambda r: (not r.get("used"), price(r)))
+    return sorted(kinds.values(), key=lambda offers: price(offers[0]))
 
 
 PRICES = ("on_demand_usd_per_hour", "spot_usd_per_hour", "reserved_1y_usd_per_hour", "reserved_3y_usd_per_hour")
@@ -164,13 +146,12 @@ def _instance(offers: Sequence[Row], notes: dict[str, int]) -> tuple[str, ...]:
     more = len(offers) - len(taken)
     source = str(first.get("source") or "")
     number = notes.setdefault(source, len(notes) + 1) if source else None
-    vcpus, ram = first.get("vcpus"), first.get("ram_bytes")
     return (
         str(first.get("instance")), region + (f" (+ {more})" if more else ""),
         f"{digits(first['count'])} x {first.get('gpu', '?')}" if first.get("count") else str(first.get("gpu", "-")),
-        "-" if vcpus is None else digits(vcpus), "-" if ram is None else format_bytes(ram),
+        dash(first.get("vcpus"), digits), dash(first.get("ram_bytes"), format_bytes),
         *(hourly(first.get(key)) for key in PRICES), str(first.get("price_date", "-")),
-        listed(names, 2) or ("yes" if first.get("used") else "-"), "-" if number is None else str(number),
+        enumeration(names, 2) or ("yes" if first.get("used") else "-"), "-" if number is None else str(number),
     )  # fmt: skip
 
 
@@ -213,31 +194,26 @@ def own_machines(assessment: Assessment) -> Iterator[Block]:
 def _own_machine(row: Row) -> tuple[str, ...]:
     return (
         row["machine"], f"{row['provider']}, {row['region']}", f"{row['gpus']} x {row['gpu']}", f"{row['there']:,}",
-        f"{row['used']:,}", f"{row['bought']:,}", _percent(row["utilisation"]), usd(row["usd_per_month_standing"]),
-        usd(row["usd_per_month_capital"]), usd(row["usd_per_month_full_power"]),
+        f"{row['used']:,}", f"{row['bought']:,}", dash(row["utilisation"], lambda x: format_percent(x, 0)),
+        usd(row["usd_per_month_standing"]), usd(row["usd_per_month_capital"]), usd(row["usd_per_month_full_power"]),
         usd(row["usd_per_month"] + row["idle_usd_per_month"]), ", ".join(row["workloads"]) or "-",
     )  # fmt: skip
 
 
 def _against_cloud(row: Row) -> tuple[str, ...]:
-    months = row["months"]
     return (
         f"{row['provider']} {row['instance']}", row["region"], row["purchase"].replace("_", " "),
         f"${row['usd_per_gpu_hour']:,.2f}", f"${row['own_usd_per_gpu_hour']:,.2f}",
         _use(row["break_even_utilisation"]), _use(row["keeping_break_even_utilisation"]),
-        "-" if months is None else f"{months:,.0f} months", row["price_date"],
+        dash(row["months"], lambda x: f"{x:,.0f} months"), row["price_date"],
     )  # fmt: skip
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else format_percent(value, 0)
 
 
 def _use(value: float | None) -> str:
     return "never" if value is None else format_percent(value, 0) if value else "any use"
 
 
-def hosted(assessment: Assessment) -> Iterator[Block]:
+def hosted_apis(assessment: Assessment) -> Iterator[Block]:
     """What APIs would take for the same requests, and the volume from which machines cost no more."""
     if not assessment.hosted:
         return
@@ -251,7 +227,7 @@ def hosted(assessment: Assessment) -> Iterator[Block]:
                 r["workload"], f"{r['provider']} {r['model']}", format_count(r["input_tokens_per_month"]),
                 format_count(r["output_tokens_per_month"]), usd(r["usd_per_month"]), "taken" if r["taken"] else "",
                 r["machines"] or "-", usd(r["machines_usd_per_month"]),
-                "-" if r["break_even_tokens"] is None else f"{format_count(r['break_even_tokens'])} out",
+                dash(r["break_even_tokens"], lambda x: f"{format_count(x)} out"),
                 r["why"], r["price_date"],
             )
             for r in assessment.hosted

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from flopwise.fleet.assessment import Alert, Assessment, Month
 from flopwise.fleet.schedules import month_after, months_between
 from flopwise.report.blocks import Bar, Bars, Block, Span, Spans, Table, Text
 from flopwise.report.words import between, digits, sentence, usd
 from flopwise.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Alert, Assessment, Month
 
 AHEAD = 12
 """Months that a roadmap shows at least."""
@@ -43,41 +40,6 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
     """Phases along their months, what each holds, and the bill of the months to come."""
     if assessment.roadmap:
         yield from _phases(assessment)
-    yield from _months(assessment)
-
-
-def _phases(assessment: Assessment) -> Iterator[Block]:
-    starts = [phase.start for phase in assessment.roadmap if phase.start]
-    begin = min([m for m in (assessment.date[:7], *starts) if m], default="")
-    places = [max(0, months_between(begin, phase.start)) if phase.start else 0 for phase in assessment.roadmap]
-    last = max([AHEAD, *(place + 3 for place in places)])
-    every = max(1, -(-last // 6))
-    names = [phase.name for phase in assessment.roadmap]
-    repeated, seen = Counter(names), Counter[str]()
-    rows = []
-    for phase, place in zip(assessment.roadmap, places, strict=True):
-        seen[phase.name] += 1
-        name = (
-            f"{phase.name} ({seen[phase.name]} of {repeated[phase.name]})" if repeated[phase.name] > 1 else phase.name
-        )
-        rows.append((name, phase, place))
-    if begin:
-        yield Spans(
-            "Phases",
-            [Span(n, float(p), phase.start or begin, f"{usd(phase.usd_per_month)} a month") for n, phase, p in rows],
-            [(float(n), month_after(begin, n)) for n in range(0, last + 1, every)],
-            float(last),
-        )
-    yield Table(
-        ["phase", "from", "workloads", ">adds a month", "then"],
-        [
-            (n, p.start or "the start", ", ".join(p.workloads), usd(p.usd_per_month), p.text.split("; ")[-1])
-            for n, p, _ in rows
-        ],
-    )
-
-
-def _months(assessment: Assessment) -> Iterator[Block]:
     if len(assessment.forecast) < 2:
         return
     budget = assessment.budget_per_month
@@ -87,9 +49,8 @@ def _months(assessment: Assessment) -> Iterator[Block]:
             Bar(f"{m.month} ({m.workloads:,} workloads)", m.usd, usd(m.usd), m.low, m.high, between(m.low, m.high))
             for m in assessment.forecast
         ],
-        budget,
-        "" if budget is None else f"budget {usd(budget)}",
-    )
+        budget, "" if budget is None else f"budget {usd(budget)}",
+    )  # fmt: skip
     over = past_budget(assessment)
     if over is not None and budget is not None:
         yield Text(
@@ -101,6 +62,24 @@ def _months(assessment: Assessment) -> Iterator[Block]:
         "Each workload begins at the load that the fleet states and grows from its own first month, on more of the "
         "same machines, at the prices of today; services get a further machine when theirs are as busy as they may be."
     )
+
+
+def _phases(assessment: Assessment) -> Iterator[Block]:
+    phases = assessment.roadmap
+    begin = min([m for m in (assessment.date[:7], *(phase.start for phase in phases)) if m], default="")
+    places = [max(0, months_between(begin, phase.start)) if phase.start else 0 for phase in phases]
+    last = max([AHEAD, *(place + 3 for place in places)])
+    times, seen, spans, rows = Counter(phase.name for phase in phases), Counter[str](), list[Span](), []
+    for phase, place in zip(phases, places, strict=True):
+        seen[phase.name] += 1
+        of_several = f" ({seen[phase.name]} of {times[phase.name]})" if times[phase.name] > 1 else ""
+        name, adds = phase.name + of_several, usd(phase.usd_per_month)
+        spans.append(Span(name, float(place), phase.start or begin, f"{adds} a month"))
+        rows.append((name, phase.start or "the start", ", ".join(phase.workloads), adds, phase.text.split("; ")[-1]))
+    if begin:
+        ticks = [(float(n), month_after(begin, n)) for n in range(0, last + 1, max(1, -(-last // 6)))]
+        yield Spans("Phases", spans, ticks, float(last))
+    yield Table(["phase", "from", "workloads", ">adds a month", "then"], rows)
 
 
 def past_budget(assessment: Assessment) -> Month | None:
@@ -136,25 +115,14 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
 
 def threshold(alert: Alert) -> str:
     """When an alert is due, in the unit that suits it."""
-    value = alert.threshold
+    value, unit = alert.threshold, alert.unit
     if alert.metric.startswith("throughput"):
-        return f"below {digits(value)} {alert.unit}"
+        return f"below {digits(value)} {unit}"
     if alert.metric.startswith("interruptions"):
         return f"{value:,.0f} or more a month"
-    after = {"spend per run": " a run", "spend per day": " a day", "spend this month": " this month"}.get(
-        alert.metric, ""
-    )
-    if alert.unit == "s":
-        after = f" ({alert.metric})"
-    match alert.unit:
-        case "B":
-            shown = format_bytes(value)
-        case "USD":
-            shown = usd(value)
-        case "s":
-            shown = format_seconds(value)
-        case "1/s":
-            shown = f"{digits(value)} requests/s"
-        case _:
-            shown = f"{digits(value)} {alert.unit}".strip()
-    return f"above {shown}{after}"
+    if unit == "s":
+        return f"above {format_seconds(value)} ({alert.metric})"
+    after = {"spend per run": " a run", "spend per day": " a day", "spend this month": " this month"}
+    if unit in {"B", "USD"}:
+        return f"above {format_bytes(value) if unit == 'B' else usd(value)}{after.get(alert.metric, '')}"
+    return f"above {digits(value)} {'requests/s' if unit == '1/s' else unit}".rstrip()

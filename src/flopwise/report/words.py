@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.units import format_count, format_percent, format_seconds
 
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Assessment, WorkloadResult
-
-_HIDDEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-"""Marks that turn the direction of what follows: a name must not reorder its sentence."""
 BOUGHT = {
-    "on_demand": "on demand",
-    "spot": "spot",
-    "reserved_1y": "reserved 1 year",
-    "reserved_3y": "reserved 3 years",
-    "owned": "own machines",
-    "api": "API, by the token",
-}
+    "on_demand": "on demand", "spot": "spot", "reserved_1y": "reserved 1 year", "reserved_3y": "reserved 3 years",
+    "owned": "own machines", "api": "API, by the token",
+}  # fmt: skip
 
 
-def plain(text: str) -> str:
-    """`text` without control characters and marks of direction; what no file can hold becomes a replacement mark."""
-    kept = []
-    for letter in _HIDDEN.sub("", text):
-        kind = unicodedata.category(letter)
-        if kind == "Cs" or (kind == "Cn" and ord(letter) & 0xFFFE == 0xFFFE) or letter == "\0":
-            kept.append("\N{REPLACEMENT CHARACTER}")
-        else:
-            kept.append(" " if kind in {"Cc", "Zl", "Zp"} else letter)
-    return "".join(kept)
-
-
-def width(text: str) -> int:
-    """Columns that `text` takes where wide letters take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def shortened(text: str, most: int) -> str:
-    """At most `most` columns of it."""
-    if width(text) <= most:
-        return text
-    kept = ""
-    for letter in text:
-        if width(kept) + width(letter) > most - 1:
-            break
-        kept += letter
-    return f"{kept.rstrip()}…"
+def dash(value: Any, write: Callable[[Any], str]) -> str:
+    """A figure as `write` has it, a dash where it is not known."""
+    return "-" if value is None else write(value)
 
 
 def usd(value: float | None) -> str:
@@ -61,7 +27,7 @@ def usd(value: float | None) -> str:
     return f"-{size}" if value < 0 else size
 
 
-def signed(value: float | None) -> str:
+def change_text(value: float | None) -> str:
     """A change in dollars."""
     if value is None:
         return "-"
@@ -92,11 +58,6 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
 
 
-def count(value: float | None) -> str:
-    """`6.05 B`, `124 M`."""
-    return "-" if value is None else format_count(value)
-
-
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
     return format_percent(part / whole, 0 if part >= 0.1 * whole else 1) if whole else "-"
@@ -114,7 +75,7 @@ def sentence(text: str) -> str:
     return ended[:1].upper() + ended[1:]
 
 
-def listed(names: list[str], most: int = 3) -> str:
+def enumeration(names: list[str], most: int = 3) -> str:
     """`a, b and c`; beyond `most` how many more."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
@@ -138,8 +99,8 @@ def machines(best: Mapping[str, Any]) -> str:
     if best.get("purchase") == "api":
         return f"the API of {best.get('provider')}, {best.get('instance')}"
     gpus, instances = best.get("num_gpus"), best.get("num_instances")
-    held = f"{gpus:,} x {best.get('gpu', '?')}" if gpus else str(best.get("gpu", "?"))
-    return f"{held} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else held
+    devices = f"{gpus:,} x {best.get('gpu', '?')}" if gpus else str(best.get("gpu", "?"))
+    return f"{devices} ({instances:,} x {best.get('provider')} {best.get('instance')})" if instances else devices
 
 
 def runs_on(assessment: Assessment, w: WorkloadResult) -> str:

@@ -2,85 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import bought, count, digits, figure, hours, runs_on, share
-from flopwise.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Assessment, WorkloadResult
+from flopwise.report.words import bought, dash, digits, figure, hours, runs_on, share
+from flopwise.units import format_bytes, format_count, format_seconds
 
 FIGURES = {
-    "run_s": "one run",
-    "ttft_s": "first token",
-    "tpot_s": "each further token",
-    "latency_s": "latency",
-    "requests_per_s": "requests/s it can take",
-    "tokens_per_s": "tokens/s",
-    "output_tokens_per_s": "output tokens/s",
-    "mfu_frac": "MFU",
-    "step_s": "one step",
-}
+    "run_s": "one run", "ttft_s": "first token", "tpot_s": "each further token", "latency_s": "latency",
+    "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s", "output_tokens_per_s": "output tokens/s",
+    "mfu_frac": "MFU", "step_s": "one step",
+}  # fmt: skip
 """Figures of a plan in the order that they are shown."""
 DRAWN = 30
 """Workloads in a picture; tables have all."""
 OF_REQUESTS = {"ttft_s", "tpot_s", "latency_s"}
 
 
-def shown_figures(w: WorkloadResult) -> Iterator[tuple[str, Any]]:
+def _figures(w: WorkloadResult) -> Mapping[str, Any]:
+    return w.best.get("figures") or {}
+
+
+def _shown_figures(w: WorkloadResult) -> Iterator[tuple[str, Any]]:
     """The figures worth showing: of runs nobody asks for the latency of a request, unless there is a target."""
-    held = w.best.get("figures") or {}
+    figures = _figures(w)
     for name in FIGURES:
-        if held.get(name) is None or (name in OF_REQUESTS and "run_s" in held and name not in w.targets):
+        if figures.get(name) is None or (name in OF_REQUESTS and "run_s" in figures and name not in w.targets):
             continue
         if name == "output_tokens_per_s" and "requests_per_s" in w.targets:
             continue  # what the traffic asks for, no figure of the plan
-        yield name, held[name]
+        yield name, figures[name]
 
 
-def figure_name(w: WorkloadResult, name: str) -> str:
+def _name(w: WorkloadResult, name: str) -> str:
     """`p95 latency`."""
-    given = w.targets.get(name, {}).get("percentile") or (w.best.get("figures") or {}).get("percentile", "")
-    return f"{given} {FIGURES[name]}".strip() if name in OF_REQUESTS else FIGURES[name]
+    percentile = w.targets.get(name, {}).get("percentile") or _figures(w).get("percentile", "")
+    return f"{percentile} {FIGURES[name]}".strip() if name in OF_REQUESTS else FIGURES[name]
 
 
-def middle(value: Any) -> float:
+def _middle(value: Any) -> float:
     """The expected value of a figure, with an interval or without."""
     return float(value["value"] if isinstance(value, Mapping) else value)
 
 
-def ends(name: str, value: Any) -> str:
-    """Its interval in words."""
-    if not isinstance(value, Mapping):
-        return "-"
-    return f"{figure(name, value['low'])} to {figure(name, value['high'])}"
+def _interval(name: str, value: Any) -> str:
+    """The interval of a figure in words."""
+    return f"{figure(name, value['low'])} to {figure(name, value['high'])}" if isinstance(value, Mapping) else "-"
 
 
-def target(w: WorkloadResult, name: str) -> str:
+def _target(w: WorkloadResult, name: str) -> str:
     """What is asked of a figure."""
-    asked = w.targets.get(name)
-    if asked is None:
-        return "-"
-    return figure(name, float(asked["value"]))
+    return dash(w.targets.get(name), lambda target: figure(name, float(target["value"])))
 
 
 def performance(w: WorkloadResult) -> str:
     """The figures that a recommendation names: how long a run takes, or the latency and what the machines can take."""
-    ends_itself = "run_s" in (w.best.get("figures") or {})
-    first = {*(("run_s", "tokens_per_s") if ends_itself else ("latency_s", "requests_per_s")), *w.targets}
-    said = []
-    for name, value in shown_figures(w):
-        if name not in first:
-            continue
-        interval = "" if not isinstance(value, Mapping) else f" ({ends(name, value)})"
-        told = figure(name, middle(value))
-        if name.endswith("_per_s"):
-            said.append(f"{told} {FIGURES[name].removesuffix(' it can take')}{interval}")
-        else:
-            said.append(f"{figure_name(w, name)} {told}{interval}")
-    return "; ".join(said) or "-"
+    main = ("run_s", "tokens_per_s") if "run_s" in _figures(w) else ("latency_s", "requests_per_s")
+    parts = []
+    for name, value in _shown_figures(w):
+        if name in main or name in w.targets:
+            interval = f" ({_interval(name, value)})" if isinstance(value, Mapping) else ""
+            words, text = figure(name, _middle(value)), _name(w, name).removesuffix(" it can take")
+            parts.append((f"{words} {text}" if name.endswith("_per_s") else f"{text} {words}") + interval)
+    return "; ".join(parts) or "-"
 
 
 def workloads(assessment: Assessment) -> Iterator[Block]:
@@ -92,10 +78,9 @@ def workloads(assessment: Assessment) -> Iterator[Block]:
         ],
         [
             (
-                w.name, w.kind, w.environment, w.model or "-", count(w.parameters),
-                "-" if w.memory_bytes is None else format_bytes(w.memory_bytes),
-                "-" if w.intensity is None else digits(w.intensity), w.pattern or "-",
-                "-" if w.runs_per_month is None else f"{w.runs_per_month:,.3g}", hours(w.hours_per_month),
+                w.name, w.kind, w.environment, w.model or "-", dash(w.parameters, format_count),
+                dash(w.memory_bytes, format_bytes), dash(w.intensity, digits), w.pattern or "-",
+                dash(w.runs_per_month, lambda runs: f"{runs:,.3g}"), hours(w.hours_per_month),
             )
             for w in assessment.workloads
         ],
@@ -123,32 +108,36 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
     )  # fmt: skip
 
 
-def layout(held: Mapping[str, Any]) -> str:
+def layout(plan: Mapping[str, Any]) -> str:
     """How the model lies on the devices, in a few words; what does not matter is left out."""
-    if not held:
+    if not plan:
         return "-"
-    split = [f"{axis} {held[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if int(held.get(axis) or 1) > 1]
-    if "replicas" in held:
-        copies = int(held["replicas"])
-        first = f"{copies:,} {'replica' if copies == 1 else 'replicas'}{' of ' if split else ''}{' · '.join(split)}"
-        cache = f", {held['kv_dtype']} cache" if held.get("kv_dtype") not in {None, held.get("weights")} else ""
-        said = [first, f"up to {held.get('max_batch', '?')} at once", f"{held.get('weights', '?')} weights{cache}"]
-        return "; ".join([*said, str(held.get("engine") or "")]).rstrip("; ")
-    zero, recompute = int(held.get("zero") or 0), held.get("recompute")
-    first = " · ".join(split) or "one device"
-    said = [first + (f", ZeRO {zero}" if zero and int(held.get("dp") or 1) > 1 else "")]
-    if held.get("micro_batch"):
-        said.append(
-            f"micro-batch {held['micro_batch']} of {held.get('global_batch', '?')} x {held.get('seq_len', '?')} tokens"
-        )
-    said += [str(held.get("precision") or "")]
-    said += [f"recompute {recompute}" if recompute not in {None, "none"} else "", str(held.get("stack") or "")]
-    return "; ".join(part for part in said if part)
+    split = " · ".join(
+        f"{axis} {plan[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if int(plan.get(axis) or 1) > 1
+    )
+    if "replicas" in plan:
+        copies = int(plan["replicas"])
+        cache = f", {plan['kv_dtype']} cache" if plan.get("kv_dtype") not in {None, plan.get("weights")} else ""
+        parts = [
+            f"{copies:,} {'replica' if copies == 1 else 'replicas'}{' of ' if split else ''}{split}",
+            f"up to {plan.get('max_batch', '?')} at once", f"{plan.get('weights', '?')} weights{cache}",
+            str(plan.get("engine") or ""),
+        ]  # fmt: skip
+    else:
+        zero, recompute = int(plan.get("zero") or 0), plan.get("recompute")
+        batch = f"of {plan.get('global_batch', '?')} x {plan.get('seq_len', '?')} tokens"
+        parts = [
+            (split or "one device") + (f", ZeRO {zero}" if zero and int(plan.get("dp") or 1) > 1 else ""),
+            f"micro-batch {plan['micro_batch']} {batch}" if plan.get("micro_batch") else "",
+            str(plan.get("precision") or ""), f"recompute {recompute}" if recompute not in {None, "none"} else "",
+            str(plan.get("stack") or ""),
+        ]  # fmt: skip
+    return "; ".join(part for part in parts if part)
 
 
-def expected(assessment: Assessment) -> Iterator[Block]:
+def expected_figures(assessment: Assessment) -> Iterator[Block]:
     """Every figure of every plan with its interval and target, and how much of each target is used."""
-    used = [bar for w in assessment.workloads if w.feasible for bar in _used(w)]
+    used = [bar for w in assessment.workloads if w.feasible for bar in _target_bars(w)]
     if used:
         kept = set(sorted(range(len(used)), key=lambda n: -used[n].value)[:DRAWN])
         most = "" if len(kept) == len(used) else f", of the {DRAWN} that need most of it"
@@ -156,15 +145,15 @@ def expected(assessment: Assessment) -> Iterator[Block]:
             f"Time taken of the time allowed{most}, with the interval that holds in 8 of 10 cases",
             [bar for n, bar in enumerate(used) if n in kept], 100.0, "the target",
         )  # fmt: skip
-    told = [w for w in assessment.workloads if any(True for _ in shown_figures(w))]
-    runs = [w for w in told if "run_s" in w.best["figures"]]
-    services = [w for w in told if "run_s" not in w.best["figures"]]
+    shown = [w for w in assessment.workloads if any(True for _ in _shown_figures(w))]
+    runs = [w for w in shown if "run_s" in w.best["figures"]]
+    services = [w for w in shown if "run_s" not in w.best["figures"]]
     if runs:
         yield Table(
             ["run", ">takes", "in 8 of 10 cases", ">allowed", ">chance to hold it", ">tokens/s", "in 8 of 10 cases",
              ">MFU"],
             [
-                (w.name, *_cells(w, "run_s"), target(w, "run_s"), _odds(w, "run_s"),
+                (w.name, *_cells(w, "run_s"), _target(w, "run_s"), _odds(w, "run_s"),
                  *_cells(w, "tokens_per_s", "output_tokens_per_s"), _cells(w, "mfu_frac")[0])
                 for w in runs
             ],
@@ -175,39 +164,32 @@ def expected(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["service", "latency", ">expected", "in 8 of 10 cases", ">target", ">chance to hold it",
              ">requests/s it takes", "in 8 of 10 cases", ">asked"],
-            [row for w in services for row in _service(w)],
+            [row for w in services for row in _service_rows(w)],
             "Requests are what the machines take before they are full; replicas are planned below that.",
         )  # fmt: skip
-    if rows_of_intervals(told):
+    if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text("Intervals are the errors of the models, measured against published runs.")
-
-
-def rows_of_intervals(told: Sequence[WorkloadResult]) -> bool:
-    """Whether any figure has an interval."""
-    return any(isinstance(v, Mapping) for w in told for v in w.best["figures"].values())
 
 
 def _cells(w: WorkloadResult, *names: str) -> tuple[str, str]:
     """(expected, interval) of the first of `names` that is known."""
-    held = w.best["figures"]
-    name = next((n for n in names if held.get(n) is not None), None)
-    return ("-", "-") if name is None else (figure(name, middle(held[name])), ends(name, held[name]))
+    figures = w.best["figures"]
+    name = next((n for n in names if figures.get(n) is not None), None)
+    return ("-", "-") if name is None else (figure(name, _middle(figures[name])), _interval(name, figures[name]))
 
 
-def _service(w: WorkloadResult) -> Iterator[tuple[str, ...]]:
+def _service_rows(w: WorkloadResult) -> Iterator[tuple[str, ...]]:
     """A row for each latency, those with a target first; what the machines take stands in the first one."""
-    held = w.best["figures"]
-    names = sorted(
-        (n for n in FIGURES if n in OF_REQUESTS and held.get(n) is not None), key=lambda n: n not in w.targets
-    )
-    if len(names) == 2 and middle(held[names[0]]) == middle(held[names[1]]):
+    figures = w.best["figures"]
+    names = [n for n in FIGURES if n in OF_REQUESTS and figures.get(n) is not None]
+    names.sort(key=lambda n: n not in w.targets)
+    if len(names) == 2 and _middle(figures[names[0]]) == _middle(figures[names[1]]):
         names = names[:1]  # answered in one pass: the first token is the answer
-    asked = w.targets.get("requests_per_s")
-    takes = (*_cells(w, "requests_per_s"), "-" if asked is None else digits(asked["value"]))
+    rate = dash(w.targets.get("requests_per_s"), lambda target: digits(target["value"]))
     for number, name in enumerate(names):
         yield (
-            "" if number else w.name, figure_name(w, name), *_cells(w, name), target(w, name), _odds(w, name),
-            *(takes if number == 0 else ("", "", "")),
+            "" if number else w.name, _name(w, name), *_cells(w, name), _target(w, name), _odds(w, name),
+            *(("", "", "") if number else (*_cells(w, "requests_per_s"), rate)),
         )  # fmt: skip
 
 
@@ -219,15 +201,14 @@ def _odds(w: WorkloadResult, name: str) -> str:
     return "> 99 %" if odds > 0.99 else share(odds, 1.0)
 
 
-def _used(w: WorkloadResult) -> Iterator[Bar]:
+def _target_bars(w: WorkloadResult) -> Iterator[Bar]:
     """Latencies and runs as shares of what they may take, in percent."""
-    held = w.best.get("figures") or {}
-    for name, asked in w.targets.items():
-        value = held.get(name)
+    for name, target in w.targets.items():
+        value = _figures(w).get(name)
         if name == "requests_per_s" or not isinstance(value, Mapping):
             continue
-        most = float(asked["value"])
+        most = float(target["value"])
         low, mid, high = (100 * float(value[k]) / most for k in ("low", "value", "high"))
-        said = f"{format_seconds(middle(value))} of {format_seconds(most)}"
+        text = f"{format_seconds(_middle(value))} of {format_seconds(most)} ({mid:,.0f} %)"
         what = "" if len(w.targets) < 2 or name in {"run_s", "latency_s"} else f", {FIGURES[name]}"
-        yield Bar(f"{w.name}{what}", mid, f"{said} ({mid:,.0f} %)", low, high, ends(name, value))
+        yield Bar(f"{w.name}{what}", mid, text, low, high, _interval(name, value))

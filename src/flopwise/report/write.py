@@ -7,19 +7,16 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.fleet.assessment import FORMAT, Assessment
+from flopwise.report.blocks import Document
 from flopwise.report.content import document
-from flopwise.report.html import html
-from flopwise.report.markdown import markdown
-
-if TYPE_CHECKING:
-    from flopwise.report.blocks import Document
-    from flopwise.search.answer import Plan
+from flopwise.report.pages import html, markdown
+from flopwise.search.answer import Plan
+from flopwise.search.answer import to_json as plan_json
 
 JSON, PLANS = "assessment.json", "plans"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.json")
@@ -31,9 +28,13 @@ def to_json(assessment: Assessment) -> bytes:
     return msgspec.json.format(msgspec.json.encode(assessment), indent=2) + b"\n"
 
 
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")
+
+
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
-    "report.html": lambda _, made: _text(html(made)),
-    "report.md": lambda _, made: _text(markdown(made)),
+    "report.html": lambda _, made: html(made).encode("utf-8", errors="replace"),
+    "report.md": lambda _, made: markdown(made).encode("utf-8", errors="replace"),
     JSON: lambda assessment, _: to_json(assessment),
 }
 """What is written of an assessment and of the document that people read: a file of each name, by its function."""
@@ -52,8 +53,7 @@ class _Version(msgspec.Struct):
 def read_assessment(path: Path | str) -> Assessment:
     """An assessment that `write_report` wrote; `path` is its file, or the folder of the report.
 
-    Raises:
-        SpecError: the file cannot be read or is no assessment.
+    Raises: SpecError: the file cannot be read or is no assessment.
     """
     file = Path(path)
     file = file / JSON if file.is_dir() else file
@@ -75,7 +75,7 @@ def read_assessment(path: Path | str) -> Assessment:
         raise SpecError(f"{file}: not an assessment ({str(error)[:160]}); give an {JSON} of a report") from None
 
 
-def linked(assessment: Assessment, plans: Mapping[str, Plan]) -> Assessment:
+def with_plan_files(assessment: Assessment, plans: Mapping[str, Plan]) -> Assessment:
     """The assessment with the file of each workload that has a plan."""
     rows = [
         msgspec.structs.replace(w, plan_file=plan_file(w.name, number) if w.name in plans else None)
@@ -85,25 +85,19 @@ def linked(assessment: Assessment, plans: Mapping[str, Plan]) -> Assessment:
 
 
 def write_report(
-    assessment: Assessment,
-    folder: Path | str,
-    *,
-    plans: Mapping[str, Plan] | None = None,
+    assessment: Assessment, folder: Path | str, *, plans: Mapping[str, Plan] | None = None,
     before: Assessment | None = None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Write report.html, report.md, assessment.json and the `plans` by their workloads; returns what was written.
 
     The files are made beside the folder and moved into it at the end, so that a failure leaves nothing half done.
     Plans of an earlier report go; other files in the folder stay.
 
-    Raises:
-        SpecError: the folder is a file, or cannot be written to.
+    Raises: SpecError: the folder is a file, or cannot be written to.
     """
-    from flopwise.search.answer import to_json as plan_json  # noqa: PLC0415 - only where there are plans
-
     goal, given = Path(folder), plans or {}
     check_folder(goal)
-    assessment = linked(assessment, given)
+    assessment = with_plan_files(assessment, given)
     made = document(assessment, before)
     files = {name: export(assessment, made) for name, export in TARGETS.items()}
     files |= {w.plan_file: plan_json(given[w.name]) + b"\n" for w in assessment.workloads if w.plan_file}
@@ -130,26 +124,19 @@ def write_report(
 def check_folder(folder: Path | str) -> None:
     """Whether a report can be written there: asked before an assessment takes its time.
 
-    Raises:
-        SpecError: the folder is a file, or it or what it would stand in takes no files.
+    Raises: SpecError: the folder is a file, or it or what it would stand in takes no files.
     """
     goal = Path(folder)
     try:
         if goal.exists() and not goal.is_dir():
             raise SpecError(f"{goal} is a file; a report needs a folder")
-        for held in (
-            next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists()),
-            goal.parent,
-        ):
-            if held.exists():
-                tempfile.TemporaryDirectory(dir=held, prefix=".report-").cleanup()
+        there = next(above for above in (goal.absolute(), *goal.absolute().parents) if above.exists())
+        for place in (there, goal.parent):
+            if place.exists():
+                tempfile.TemporaryDirectory(dir=place, prefix=".report-").cleanup()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise SpecError(f"{str(goal)[:200]}: cannot be written ({why})") from None
-
-
-def _text(text: str) -> bytes:
-    return text.encode("utf-8", errors="replace")
 
 
 def _exchange(goal: Path, fresh: Path, old: Path, names: Sequence[str]) -> None:

@@ -140,45 +140,24 @@ def generates(model: Model) -> bool:
     return any(isinstance(i, Recurrence) or (isinstance(i, Attend) and i.cached) for i in items)
 
 
-class _Cache:
-    """Bytes of the cache on the fullest rank as a function of batch and context."""
-
-    def __init__(
-        self, model: Model, layout: ServingLayout, row: Engine, dtype: CacheFormat, changes: Changes = UNCHANGED
-    ) -> None:
-        self.model, self.layout, self.row, self.dtype = model, layout, row, dtype
-        self.elem_bytes = dtype.elem_bytes
-        layers = model.stacks[0].num_layers
-        self.share = -(-layers // np.asarray(layout.pp)) / layers
-        self.changes = changes
-        self.second = None
-        if changes.draft is not None:
-            second = changes.draft
-            self.second = _Cache(second.model, second.layout, row, dtype, replace(changes, draft=None))
-
-    def shared_bytes(self) -> Floats:
-        """What all sequences read together, once."""
-        if not self.changes.shared_tokens:
-            return 0.0
-        return _Cache(self.model, self.layout, self.row, self.dtype, replace(self.changes, shared_tokens=0)).bytes(
-            1, self.changes.shared_tokens
-        )
-
-    def bytes(self, batch: Floats, context: Ints) -> Floats:
-        """Blocks are whole: the context is rounded up to them."""
-        if not generates(self.model):
-            nothing: Floats = 0.0 * np.asarray(batch) * np.asarray(context)
-            return nothing
-        block = self.row.block_tokens
-        own = np.asarray(context) - self.changes.shared_tokens
-        if self.changes.kept_frac < 1.0:
-            own = own * self.changes.kept_frac
-        padded = -(-own // block) * block
-        size = kv_cache_bytes(
-            self.model, padded, 1, self.elem_bytes, tp=self.layout.tp, full_windows=not self.row.exploits_windows
-        )
-        total: Floats = np.asarray(batch) * size * self.share * (1.0 - self.changes.away_cache_frac)
-        return total if self.second is None else total + self.second.bytes(batch, context)
+def _cache_bytes(
+    model: Model, layout: ServingLayout, row: Engine, dtype: CacheFormat, changes: Changes, context: Ints
+) -> Floats:
+    """Bytes of a sequence's cache on the fullest rank, its draft's included; blocks are whole."""
+    if not generates(model):
+        return 0.0 * np.asarray(context)
+    layers, block = model.stacks[0].num_layers, row.block_tokens
+    own = np.asarray(context) - changes.shared_tokens
+    if changes.kept_frac < 1.0:
+        own = own * changes.kept_frac
+    padded = -(-own // block) * block
+    size = kv_cache_bytes(model, padded, 1, dtype.elem_bytes, tp=layout.tp, full_windows=not row.exploits_windows)
+    share = -(-layers // np.asarray(layout.pp)) / layers
+    total: Floats = size * share * (1.0 - changes.away_cache_frac)
+    if changes.draft is None:
+        return total
+    draft = changes.draft
+    return total + _cache_bytes(draft.model, draft.layout, row, dtype, replace(changes, draft=None), context)
 
 
 def serving_memory(
@@ -211,11 +190,16 @@ def serving_memory(
     share, cap = _share(row, memory_frac), row.max_batch if max_batch is None else max_batch
     chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
     loaded = weights_per_gpu(model, weights, layout) - changes.away_bytes
-    cache = _Cache(model, layout, row, kv_dtype, changes)
-    besides = _besides(row, device_kind, changes, cache)
+    cache = partial(_cache_bytes, model, layout, row, kv_dtype)
+    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
+    besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
+    if (draft := changes.draft) is not None:
+        besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
+    if changes.shared_tokens:
+        besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
     held = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    one, entire = cache.bytes(1, held), cache.bytes(1, context)
+    one, entire = cache(changes, held), cache(changes, context)
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     filling = partial(_filling, model, row, share, room, chunk=chunk, context=context, tp=layout.tp)
@@ -241,17 +225,6 @@ def serving_memory(
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
-
-
-def _besides(row: Engine, device_kind: str, changes: Changes, cache: _Cache) -> dict[str, Floats]:
-    """What stands there beside the weights, activations and the cache of each sequence."""
-    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
-    held: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
-    if changes.draft is not None:
-        held["draft weights"] = weights_per_gpu(changes.draft.model, changes.draft.weights, changes.draft.layout)
-    if changes.shared_tokens:
-        held["shared prefix"] = cache.shared_bytes()
-    return held
 
 
 def _share(row: Engine, memory_frac: float | None) -> float:

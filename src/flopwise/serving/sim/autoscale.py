@@ -12,13 +12,15 @@ import numpy as np
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.ops.types import Array
+from flopwise.options import without_none
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet
 from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
-from flopwise.serving.sim.simulate import LATEST_PS, Engine, TimelineSample, check_clock, run_result
+from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.serving.spec import AutoscaleSpec
 
 MOST_FIXED_REPLICAS = 1024
 """Replicas beyond which the search for the fewest fixed ones gives up."""
@@ -41,49 +43,32 @@ class Snapshot(NamedTuple):
     kv_frac: float
 
 
-def by_queue(now: Snapshot, target: float) -> float:
-    """Replicas for `target` waiting requests each, on top of those that the batches in progress keep busy.
-
-    Source: KEDA and Ray Serve scale on queue length per replica; what runs stays where it is.
-    """
-    extra = now.waiting / target
-    return now.ready + extra if extra >= 1 else now.ready * min(1.0, now.busy_frac + extra)
-
-
-def by_concurrency(now: Snapshot, target: float) -> float:
-    """Replicas for `target` requests in flight each, waiting ones counted. Source: Knative's pod autoscaler."""
-    return (now.running + now.waiting) / target
-
-
-def by_utilisation(now: Snapshot, target: float) -> float:
-    """Replicas that would be busy `target` of their time with the same work.
-
-    Source: Kubernetes' horizontal pod autoscaler, desired = current x measured / wanted.
-    Assumes: nothing: with continuous batching a replica is busy as soon as one request runs, so this measure says
-    little about how much more it could take.
-    """
-    return now.ready * now.busy_frac / target
-
-
-def by_kv(now: Snapshot, target: float) -> float:
-    """Replicas whose key-value caches would be filled to `target`. Source: as `by_utilisation`."""
-    return now.ready * now.kv_frac / target
-
-
 class Measure(NamedTuple):
-    """A way to scale: its function, its usual target, and the targets that can be."""
+    """A way to scale: the replicas that it asks for at a target, its usual target, and the highest that can be."""
 
     wanted: Callable[[Snapshot, float], float]
     target: float
     most: float
 
 
+def _by_queue(now: Snapshot, target: float) -> float:
+    """Replicas for `target` waiting requests each, on top of those that the batches in progress keep busy."""
+    extra = now.waiting / target
+    return now.ready + extra if extra >= 1 else now.ready * min(1.0, now.busy_frac + extra)
+
+
 MEASURES: dict[str, Measure] = {
-    "queue": Measure(by_queue, 4.0, 1e6),
-    "concurrency": Measure(by_concurrency, 32.0, 1e6),
-    "utilisation": Measure(by_utilisation, 0.7, 1.0),
-    "kv": Measure(by_kv, 0.7, 1.0),
+    "queue": Measure(_by_queue, 4.0, 1e6),
+    "concurrency": Measure(lambda now, target: (now.running + now.waiting) / target, 32.0, 1e6),
+    "utilisation": Measure(lambda now, target: now.ready * now.busy_frac / target, 0.7, 1.0),
+    "kv": Measure(lambda now, target: now.ready * now.kv_frac / target, 0.7, 1.0),
 }
+"""What replicas are counted by: waiting requests, requests in flight, time in steps, or the cache in use.
+
+Source: queue: KEDA and Ray Serve; concurrency: Knative's pod autoscaler; the others: Kubernetes' horizontal pod
+autoscaler, desired = current x measured / wanted. With continuous batching a replica is busy as soon as one request
+runs, so that utilisation says little about how much more it could take.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +89,27 @@ class Autoscaling:
         """Raise SpecError for a rule that cannot be."""
         if self.measure not in MEASURES:
             raise UnknownNameError("autoscaling measure", self.measure, MEASURES, f"allowed: {', '.join(MEASURES)}")
-        self._within("target", self.wanted_at, 1e-9, MEASURES[self.measure].most)
-        self._within("fewest replicas", self.least, 0, MOST_REPLICAS)
-        self._within("most replicas", self.most, max(self.least, 1), MOST_REPLICAS)
-        self._within("tick", self.tick_s, 0.1, 86_400)
-        self._within("cold start", self.starts_in_s, 0, 86_400)
-        self._within("cool-down", self.cool_down_s, 0, 604_800)
-        self._within("tolerance", self.tolerance, 0, 1)
-        self._within("growth", self.growth, 1, 1000)
+        for name, value, low, high in (
+            ("target", self.wanted_at, 1e-9, MEASURES[self.measure].most),
+            ("fewest replicas", self.least, 0, MOST_REPLICAS),
+            ("most replicas", self.most, max(self.least, 1), MOST_REPLICAS),
+            ("tick", self.tick_s, 0.1, 86_400),
+            ("cold start", self.starts_in_s, 0, 86_400),
+            ("cool-down", self.cool_down_s, 0, 604_800),
+            ("tolerance", self.tolerance, 0, 1),
+            ("growth", self.growth, 1, 1000),
+        ):
+            if not low <= value <= high:
+                raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
 
-    @staticmethod
-    def _within(name: str, value: float, low: float, high: float) -> None:
-        if not low <= value <= high:
-            raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+    @classmethod
+    def of(cls, spec: AutoscaleSpec) -> Autoscaling | None:
+        """The rule of the options; None where replicas do not come and go. Raises: SpecError: no rule that can be."""
+        if spec.autoscale is None:
+            return None
+        bounds = without_none(target=spec.target, least=spec.min_replicas, most=spec.max_replicas)
+        times = without_none(tick_s=spec.tick, cold_start_s=spec.cold_start, cool_down_s=spec.cool_down)
+        return cls(measure=spec.autoscale, **bounds, **times)
 
     @property
     def starts_in_s(self) -> float:
@@ -226,7 +219,6 @@ def elastic(
     rule: Autoscaling,
     *,
     schedulers: int = 1,
-    first: int | None = None,
     balancer: str = "least-loaded",
     policy: str = "fcfs",
     engine: Engine = FastFleet,
@@ -236,25 +228,20 @@ def elastic(
 ) -> AutoscaledRun:
     """Run a trace to its end on as many deployments of `schedulers` schedulers as `rule` asks for at every tick.
 
-    `first`: deployments that are there from the beginning (None: the fewest of the rule). Draining deployments count
-    into the most that there may be: they hold their machines. With none at all, a request that comes is held and wakes
-    one at once, as Knative's activator does. `report`: called with seconds simulated and in all.
+    The fewest of the rule are there from the beginning. Draining deployments count into the most that there may be:
+    they hold their machines. With none at all, a request that comes is held and wakes one at once, as Knative's
+    activator does. `report`: called with seconds simulated and in all.
 
     Raises:
         SpecError: a number out of range, or a run longer than the clock counts; UnknownNameError: policy or balancer.
     """
-    begun = rule.least if first is None else first
-    if not rule.least <= begun <= rule.most:
-        raise SpecError(
-            f"{begun} replicas at first; allowed: {rule.least} to {rule.most}, the bounds of the autoscaler"
-        )
     if trace.duration_s / rule.tick_s > MOST_TICKS:
         raise SpecError(f"a tick of {rule.tick_s:g} s is too short for a trace of {trace.duration_s:,.0f} s")
     plan = setup(
-        trace, cost, limits, replicas=begun * schedulers, spare=(rule.most - begun) * schedulers, balancer=balancer,
-        policy=policy,
+        trace, cost, limits, replicas=rule.least * schedulers, spare=(rule.most - rule.least) * schedulers,
+        balancer=balancer, policy=policy,
     )  # fmt: skip
-    deployments = _Deployments(engine(plan, on_compile), rule.most, begun, schedulers)
+    deployments = _Deployments(engine(plan, on_compile), rule, schedulers)
     log = _Log(samples)
     _run_ticks(deployments, rule, plan.trace.arrival_ps + cost.request_ps, limits.num_blocks, log, report)
     deployments.switch_off_drained()
@@ -284,7 +271,7 @@ def _run_ticks(
                 deployments.advance(woken_ps)
                 deployments.wish(1, woken_ps, cold_ps)
             elif not deployments.draining:
-                log.add(TimelineSample(now_ps, 0, 0, 0, 0), (0, 0, 0))
+                log.add((now_ps, 0, 0, 0, 0), (0, 0, 0))
                 last_ps = now_ps
                 continue
         deployments.advance(now_ps)
@@ -300,13 +287,13 @@ def _run_ticks(
 class _Deployments:
     """Which deployments there are; each has `schedulers` neighbouring replicas of the fleet."""
 
-    def __init__(self, machines: FastFleet, most: int, begun: int, schedulers: int) -> None:
+    def __init__(self, machines: FastFleet, rule: Autoscaling, schedulers: int) -> None:
         self.machines, self.schedulers = machines, schedulers
-        self.lives: list[Life] = [Life(0, 0, -1, -1)] * begun
-        self.there: dict[int, int] = {place: place for place in range(begun)}  # slot -> life: asked for, not drained
+        self.lives: list[Life] = [Life(0, 0, -1, -1)] * rule.least
+        self.there: dict[int, int] = {place: place for place in range(rule.least)}  # slot -> life: wished, not drained
         self.draining: dict[int, int] = {}
-        self.off = list(range(begun, most))[::-1]
-        self.up_before = np.zeros(most * schedulers, dtype=np.int64)  # time on, of the lives before
+        self.off = list(range(rule.least, rule.most))[::-1]
+        self.up_before = np.zeros(rule.most * schedulers, dtype=np.int64)  # time on, of the lives before
         self.now: Standing = machines.standing()
         self.unassigned_count = 0
         self.ready: dict[tuple[int, ...], Column] = {}  # replicas of deployments, by these
@@ -374,28 +361,23 @@ class _Deployments:
         if count >= len(self.there):
             return
         load = self.now.queue + self.now.running
-        order = sorted(
-            self.there,
-            key=lambda slot: (
-                self.lives[self.there[slot]].ready_ps <= now_ps,
-                load[self._of(slot)].sum(),
-                -self.lives[self.there[slot]].ready_ps,
-            ),
-        )
-        for slot in order[: len(self.there) - count]:
+
+        def value(slot: int) -> tuple[bool, int, int]:
+            ready_ps = self.lives[self.there[slot]].ready_ps
+            return ready_ps <= now_ps, int(load[self._of(slot)].sum()), -ready_ps
+
+        for slot in sorted(self.there, key=value)[: len(self.there) - count]:
             life = self.there.pop(slot)
             for replica in range(self._of(slot).start, self._of(slot).stop):
                 self.machines.drain(replica)
             self.lives[life] = self.lives[life]._replace(drained_ps=now_ps)
             self.draining[slot] = life
 
-    def sample(self, now_ps: int, deployments: int) -> TimelineSample:
+    def sample(self, now_ps: int, deployments: int) -> Sample:
         """The state of all replicas."""
         now = self.now
         queue = int(now.queue.sum()) + self.unassigned_count
-        return TimelineSample(
-            now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
-        )
+        return now_ps, queue, int(now.running.sum()), int(now.blocks.sum()), deployments * self.schedulers
 
 
 class _Log:
@@ -403,10 +385,10 @@ class _Log:
 
     def __init__(self, samples: int) -> None:
         self.wanted, self.every, self.ticks = samples, 1, 0
-        self.samples: list[TimelineSample] = []
+        self.samples: list[Sample] = []
         self.counts: list[tuple[int, int, int]] = []  # deployments ready, starting, draining
 
-    def add(self, sample: TimelineSample, counts: tuple[int, int, int]) -> None:
+    def add(self, sample: Sample, counts: tuple[int, int, int]) -> None:
         """Record a tick, if it is one of those that are kept."""
         self.ticks += 1
         if self.ticks % self.every:

@@ -1,4 +1,4 @@
-"""Who goes first and who goes where: scheduling policies and balancers, one function or one row each.
+"""Who goes first and who goes where: scheduling policies and balancers, one row each.
 
 A policy gives every request a key; the smallest goes first, and among equal keys who came first. A balancer says which
 replica a request is sent to; the rule itself stands in the compiled core.
@@ -15,46 +15,16 @@ from flopwise.serving.sim.trace import Column, RequestTrace
 
 LATEST = np.iinfo(np.int64).max
 
-
-def fcfs(trace: RequestTrace) -> Column:
-    """First come, first served."""
-    return np.zeros(len(trace), dtype=np.int64)
-
-
-def priority(trace: RequestTrace) -> Column:
-    """By the priority that requests come with, the smallest number first."""
-    return trace.priority
-
-
-def shortest(trace: RequestTrace) -> Column:
-    """The fewest tokens of prompt and answer together first: needs to know how long answers become.
-
-    Source: shortest job first, which has the least mean wait of all orders (Smith 1956).
-    """
-    return trace.prompt + trace.output
-
-
-def shortest_prompt(trace: RequestTrace) -> Column:
-    """The shortest prompt first."""
-    return trace.prompt
-
-
-def deadline(trace: RequestTrace) -> Column:
-    """The earliest deadline first, requests without one last.
-
-    Source: Liu and Layland 1973.
-    """
-    return np.where(trace.deadline_ps < 0, LATEST, trace.deadline_ps)
-
-
 POLICIES: dict[str, Callable[[RequestTrace], Column]] = {
-    "fcfs": fcfs,
-    "priority": priority,
-    "shortest": shortest,
-    "shortest-prompt": shortest_prompt,
-    "deadline": deadline,
+    "fcfs": lambda trace: np.zeros(len(trace), dtype=np.int64),  # first come, first served
+    "priority": lambda trace: trace.priority,
+    # The least mean wait of all orders (Smith 1956); needs to know how long answers become.
+    "shortest": lambda trace: trace.prompt + trace.output,
+    "shortest-prompt": lambda trace: trace.prompt,
+    # Requests without a deadline last (Liu and Layland 1973).
+    "deadline": lambda trace: np.where(trace.deadline_ps < 0, LATEST, trace.deadline_ps),
 }
-
+"""Keys of requests, by name."""
 BALANCERS: dict[str, str] = {
     "round-robin": "one after another",
     "least-loaded": "the fewest requests that wait or run",
@@ -77,6 +47,6 @@ def ranks(trace: RequestTrace, policy: str) -> Column:
     """
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
-    found = np.empty(len(trace), dtype=np.int64)
-    found[np.argsort(POLICIES[policy](trace), kind="stable")] = np.arange(len(trace))
-    return found
+    places = np.empty(len(trace), dtype=np.int64)
+    places[np.argsort(POLICIES[policy](trace), kind="stable")] = np.arange(len(trace))
+    return places

@@ -1,8 +1,12 @@
-"""A document as one page of HTML: styles and pictures (SVG) inside, no script, nothing loaded from anywhere."""
+"""A document as one page of HTML (styles and pictures inside, nothing loaded from anywhere) and as Markdown.
+
+Nothing in a text can become markup: each writer escapes it for its format.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from html import escape
@@ -10,15 +14,32 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from flopwise.report.blocks import Bars, Block, Document, Link, Spans
-from flopwise.report.words import plain, shortened, width
+from flopwise.report.blocks import Bars, Block, Bullets, Document, Heading, Link, Points, Spans, Table, Text, Tiles
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-
 _DATED = re.compile(r"\d{4}-\d\d(-\d\d)?")
 """Days and months, which are not to be broken into lines."""
+COLUMNS = 40
+"""Characters of the longest bar in Markdown."""
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!])")
+_LEADING = re.compile(r"^(\d+)([.)])(?=\s|$)|^([-+=:])")
+_PLAIN = re.compile(r"-?[$\d][\d,.]*( %| GiB| h)?")
+_HIDDEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+"""Marks that turn the direction of what follows: a name must not reorder its sentence."""
+
+
+def plain(text: str) -> str:
+    """`text` without control characters and marks of direction; what no file can hold becomes a replacement mark."""
+    kept = []
+    for letter in _HIDDEN.sub("", text):
+        kind = unicodedata.category(letter)
+        if kind == "Cs" or (kind == "Cn" and ord(letter) & 0xFFFE == 0xFFFE) or letter == "\0":
+            kept.append("\N{REPLACEMENT CHARACTER}")
+        else:
+            kept.append(" " if kind in {"Cc", "Zl", "Zp"} else letter)
+    return "".join(kept)
 
 
 @cache
@@ -61,13 +82,30 @@ LETTER = 6.9
 """Width of a letter, on the safe side, at the pictures' size of type."""
 
 
+def width(text: str) -> int:
+    """Columns that `text` takes where wide letters take two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def cut_short(text: str, most: int) -> str:
+    """At most `most` columns of it."""
+    if width(text) <= most:
+        return text
+    kept = ""
+    for letter in text:
+        if width(kept) + width(letter) > most - 1:
+            break
+        kept += letter
+    return f"{kept.rstrip()}…"
+
+
 def _number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "start", most: int = 60) -> str:
     whole = plain(words)
-    shown = shortened(whole, most)
+    shown = cut_short(whole, most)
     title = f"<title>{escape(whole)}</title>" if shown != whole else ""
     place = f'x="{_number(x)}" y="{_number(y)}" class="{kind}" text-anchor="{anchor}"'
     return f"<text {place}>{title}{escape(shown)}</text>"
@@ -128,11 +166,9 @@ def spans_svg(block: Spans) -> str:
         fits = (WIDTH - left - 8) >= width(row.text) * LETTER
         parts.append(_name(y + ROW / 2 + 2, row.name))
         parts.append(_rect(left, y, max(WIDTH - left, 3.0), "span"))
-        parts.append(
-            _text(left + 6, y + ROW / 2 + 2, row.text, "inside")
-            if fits
-            else _text(left - 6, y + ROW / 2 + 2, row.text, "value", "end")
-        )
+        inside, beside = (left + 6, "inside", "start"), (left - 6, "value", "end")
+        x, kind, anchor = inside if fits else beside
+        parts.append(_text(x, y + ROW / 2 + 2, row.text, kind, anchor))
     return _svg(height, block.title, "".join(parts))
 
 
@@ -141,3 +177,69 @@ def _svg(height: float, title: str, body: str) -> str:
         f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{escape(plain(title), quote=True)}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
+
+
+# Markdown: tables as tables, bars as characters
+
+
+def markdown_text(text: str) -> str:
+    """`text` as Markdown shows it letter by letter, on one line."""
+    shown = " ".join(plain(str(text)).split())
+    shown = _SPECIAL.sub(r"\\\1", shown).replace("&", "&amp;")
+    return _LEADING.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", shown)
+
+
+def markdown(document: Document) -> str:
+    """The whole document."""
+    parts = [f"# {markdown_text(document.title)}", markdown_text(document.subtitle)]
+    for section in document.sections:
+        parts.append(f"## {markdown_text(section.title)}")
+        parts += ["\n".join(_lines(block)) for block in section.blocks]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _lines(block: Block) -> Iterator[str]:
+    match block:
+        case Text():
+            yield f"**{markdown_text(block.text)}**" if block.strong else markdown_text(block.text)
+        case Heading():
+            yield f"### {markdown_text(block.text)}"
+        case Bullets():
+            yield from (f"- {markdown_text(item)}" for item in block.items)
+        case Points():
+            yield from (f"- **{markdown_text(lead)}** {markdown_text(item)}" for lead, item in block.items)
+        case Tiles():
+            yield from _table(Table(["", ">", ""], [(t.name, t.value, t.note) for t in block.tiles]))
+        case Table():
+            yield from _table(block)
+        case Bars():
+            yield from _bars(block)
+        case Spans():
+            yield from _table(Table([block.title, "from", ""], [(r.name, r.begins, r.text) for r in block.rows]))
+
+
+def _table(block: Table) -> Iterator[str]:
+    yield f"| {' | '.join(markdown_text(h.removeprefix('>')) for h in block.headers)} |"
+    yield f"|{'|'.join('---:' if h.startswith('>') else '---' for h in block.headers)}|"
+    for row in block.rows:
+        yield f"| {' | '.join(_cell(cell) for cell in row)} |"
+    if block.note:
+        yield ""
+        yield markdown_text(block.note)
+
+
+def _cell(cell: str | Link) -> str:
+    if isinstance(cell, Link):
+        return f"[{markdown_text(cell.text)}]({quote(cell.file)})"
+    return cell if cell == "-" or _PLAIN.fullmatch(cell) else markdown_text(cell)
+
+
+def _bars(block: Bars) -> Iterator[str]:
+    most = max((bar.value for bar in block.bars), default=0.0)
+    yield f"{markdown_text(block.title)}{f' ({markdown_text(block.mark_text)})' if block.mark_text else ''}"
+    yield ""
+    intervals, rows = any(bar.interval for bar in block.bars), []
+    for bar in block.bars:
+        length = max(round(COLUMNS * bar.value / most), 1 if bar.value > 0 else 0) if most > 0 else 0
+        rows.append((bar.name, "█" * length, bar.text, *([bar.interval] if intervals else [])))
+    yield from _table(Table(["", "", ">", *(["interval"] if intervals else [])], rows))
