@@ -16,7 +16,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.price_import import imports, layouts
 from flopwise.price_import.age import age_notes, ages, days_old
-from flopwise.price_import.rows import PriceRows
+from flopwise.price_import.layouts import PriceRows
 
 KEY = ("aws", "p5.48xlarge", "us-east-1")
 GPUHUNT = "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size\n"

@@ -507,10 +507,6 @@ class Facts:
         """The sample of that name in any spelling; None where there is none."""
         return spellings(self.samples.values()).get(fold(name))
 
-    def sample_of_model(self, name: str) -> TrainingSample | None:
-        """The sample of the workload that trains this model of the catalog."""
-        return next((row for row in self.samples.values() if row.model == name), None)
-
     def convolutions(self, model: str) -> tuple[ConvolutionLayer, ...] | None:
         """The layers of a model, in the order in which they run; None where they are not written down."""
         return tuple(row for row in self.rows("samples.CONVOLUTIONS").values() if row.network == model) or None

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Any
 from flopwise.errors import InfeasibleError
 from flopwise.facts import tables
 from flopwise.facts.rows import each_row
-from flopwise.price_import.quotes import (
-    PROVIDERS,
-    Line,
-    Quote,
-    form_of,
-    gibibytes,
-    num_gpus,
-    provider_of,
-    region_of,
-    whole,
-)
+from flopwise.price_import import quotes as parts
+from flopwise.price_import.quotes import PROVIDERS, Line, Quote, form_of, provider_of, region_of
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -49,9 +40,9 @@ def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]
         whose = provider_of(path, at.cell("provider") or provider, known)
         yield Quote(
             provider=whose, instance=at.text("instance_name"), region=region_of(whose, at.text("location")),
-            gpu=at.cell("gpu_name") or None, gpus=at.read("gpu_count", num_gpus) or 0,
-            gpu_gib=at.read("gpu_memory", gibibytes), form=form_of(at.cell("instance_name")),
-            vcpus=at.read("cpu", whole), ram_gib=at.read("memory", gibibytes), file=str(path), line=at.line,
+            gpu=at.cell("gpu_name") or None, gpus=at.read("gpu_count", parts.num_gpus) or 0,
+            gpu_gib=at.read("gpu_memory", parts.gibibytes), form=form_of(at.cell("instance_name")),
+            vcpus=at.read("cpu", parts.whole), ram_gib=at.read("memory", parts.gibibytes), file=str(path), line=at.line,
             **{"spot" if spot == "true" else "on_demand": usd},
         )  # fmt: skip
 
@@ -68,7 +59,7 @@ class _LogLines(logging.Handler):
         self.lines.append(" ".join(record.getMessage().split())[:200])
 
 
-def fetched_quotes(providers: Sequence[str]) -> tuple[list[Quote | None], list[str]]:
+def fetch_quotes(providers: Sequence[str]) -> tuple[list[Quote | None], list[str]]:
     """(what gpuhunt finds of `providers`, or all: None where an item has no price of use; what it complains of).
 
     Raises:

@@ -19,9 +19,8 @@ from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, neares
 from flopwise.facts import tables
 from flopwise.facts.offers import OFFERS, PURCHASES
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
-from flopwise.price_import.gpuhunt import fetched_quotes
-from flopwise.price_import.layouts import read_prices
-from flopwise.price_import.rows import PriceRows, rows_of_quotes
+from flopwise.price_import.gpuhunt import fetch_quotes
+from flopwise.price_import.layouts import PriceRows, read_prices, rows_of_quotes
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -79,16 +78,9 @@ def price_file(name: str, folder: str | None = None) -> Path:
 
 
 def import_file(
-    path: Path,
-    facts: Facts,
-    *,
-    name: str | None,
-    provider: str | None,
-    day: str | None,
-    skip_unknown: bool,
-    today: dt.date,
-    latest: dt.date,
-) -> PriceImport:
+    path: Path, facts: Facts, *, name: str | None, provider: str | None, day: str | None, skip_unknown: bool,
+    today: dt.date, latest: dt.date,
+) -> PriceImport:  # fmt: skip
     """Lay the prices of a file over the shipped ones; `latest` is the last day that prices may be of.
 
     Raises:
@@ -107,7 +99,7 @@ def import_fetched(providers: Sequence[str], facts: Facts, today: dt.date) -> Pr
     Raises:
         InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
     """
-    quotes, complaints = fetched_quotes(providers)
+    quotes, complaints = fetch_quotes(providers)
     usable = (quote for quote in quotes if quote is not None)
     prices = rows_of_quotes(usable, facts, layout=FETCHED, source=FETCHED, day=today.isoformat(), skip_unknown=True)
     prices.skipped.update(complaints)
@@ -220,17 +212,12 @@ def imported_files() -> list[ImportedFile]:
         except SpecError as wrong:
             fault = str(wrong)
         dates = [row.values["price_date"] for row in rows]
-        files.append(
-            ImportedFile(
-                name=Path(where).stem,
-                path=where,
-                imported=dt.datetime.fromtimestamp(changed_ns / 1e9, tz=dt.UTC).date().isoformat(),
-                offers=len(rows) if fault is None else None,
-                providers=tuple(dict.fromkeys(row.values["provider"] for row in rows)),
-                price_dates=(min(dates), max(dates)) if dates else None,
-                fault=fault,
-            )
-        )
+        providers = tuple(dict.fromkeys(row.values["provider"] for row in rows))
+        imported = dt.datetime.fromtimestamp(changed_ns / 1e9, tz=dt.UTC).date().isoformat()
+        files.append(ImportedFile(
+            name=Path(where).stem, path=where, imported=imported, offers=len(rows) if fault is None else None,
+            providers=providers, price_dates=(min(dates), max(dates)) if dates else None, fault=fault,
+        ))  # fmt: skip
     return files
 
 
@@ -240,15 +227,19 @@ def odd_prices(rows: Iterable[Mapping[str, Any]], facts: Facts) -> list[str]:
     The known price is that of the same machine in the same region, else the median of its other regions; the farthest
     off comes first.
     """
-    known, elsewhere = _known_prices(facts)
+    known, elsewhere = dict[tuple[str, ...], float](), dict[tuple[str, ...], list[float]]()
+    for offer in facts.offers:
+        for way in PURCHASES:
+            if (usd := offer.price_usd_per_hour(way)) is not None:
+                known[*offer.key, way] = usd
+                elsewhere.setdefault((offer.provider, offer.instance, way), []).append(usd)
     providers, fresh, odd = {offer.provider for offer in facts.offers}, dict[str, None](), list[tuple[float, str]]()
     for row in rows:
         provider, instance, region = row["provider"], row["instance"], row["region"]
         if provider not in providers:
             fresh[provider] = None
         for way in PURCHASES:
-            usd = row.get(f"{way}_usd_per_hour")
-            before = known.get((provider, instance, region, way))
+            usd, before = row.get(f"{way}_usd_per_hour"), known.get((provider, instance, region, way))
             if before is None:
                 before = median(elsewhere.get((provider, instance, way), [0.0]))
             if isinstance(usd, int | float) and before and not before / ODD <= usd <= before * ODD:
@@ -259,17 +250,3 @@ def odd_prices(rows: Iterable[Mapping[str, Any]], facts: Facts) -> list[str]:
         near = nearest_names(name, sorted(providers), 3)
         news.append(f"{name} is a new provider" + (f"; known and near: {', '.join(near)}" if near else ""))
     return news + [text for _, text in sorted(odd, key=lambda entry: -entry[0])]
-
-
-def _known_prices(
-    facts: Facts,
-) -> tuple[dict[tuple[str, str, str, str], float], dict[tuple[str, str, str], list[float]]]:
-    """Prices by provider, instance, region and way to buy; and those of all regions."""
-    known, elsewhere = dict[tuple[str, str, str, str], float](), dict[tuple[str, str, str], list[float]]()
-    for offer in facts.offers:
-        for way in PURCHASES:
-            usd = getattr(offer, f"{way}_usd_per_hour")
-            if usd is not None:
-                known[*offer.key, way] = usd
-                elsewhere.setdefault((offer.provider, offer.instance, way), []).append(usd)
-    return known, elsewhere

@@ -1,22 +1,153 @@
-"""The layouts of files of prices: each is recognised by its columns. Another one is a module and a line in LAYOUTS."""
+"""Prices in the layouts of others, and the rows of our own table of offers that are made from them.
+
+A layout is recognised by its columns; another one is a module and a line in LAYOUTS. There is a row for each provider,
+instance type and region: an instance that is known elsewhere keeps its specification, and of a region's zones the
+cheapest price holds.
+"""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts import offers, tables
 from flopwise.facts.rows import first_line
 from flopwise.price_import import gpuhunt, skypilot
-from flopwise.price_import.rows import PriceRows, own_rows, rows_of_quotes
+from flopwise.price_import.quotes import GIB, Quote
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
-    from flopwise.price_import.quotes import Quote
+    from flopwise.facts.offers import Offer
+
+SPECIFICATION = (
+    "accelerator", "count", "accelerator_share", "vcpus", "ram_bytes", "local_disk_bytes", "network_bytes_per_s",
+    "intra_link",
+)  # fmt: skip
+PRICES = {"on_demand": "on_demand_usd_per_hour", "spot": "spot_usd_per_hour"}
+_PART = 0.8
+"""Share of a GPU's memory below which an instance has a part of one."""
+Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class PriceRows:
+    """Cells of offers by column, made from a file in some layout, and what was left out of it and why."""
+
+    layout: str
+    rows: list[dict[str, Any]]
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def rows_of_quotes(
+    quotes: Iterable[Quote], facts: Facts, *, layout: str, source: str, day: str, skip_unknown: bool
+) -> PriceRows:
+    """Rows for the offers that the quotes are of; `day` is the date of their prices.
+
+    Raises:
+        SpecError: an accelerator is not known, unless such quotes are to be skipped.
+    """
+    known = {offer.key for offer in facts.offers}
+    types: dict[tuple[str, str], Offer] = {}
+    for offer in facts.offers:
+        types.setdefault((offer.provider, offer.instance), offer)
+    rows, skipped = dict[Key, dict[str, Any]](), Counter[str]()
+    for quote in quotes:
+        try:
+            instance, specification = _specification(quote, facts, types)
+        except UnknownNameError as fault:
+            if not skip_unknown:
+                hint = "`--skip-unknown` leaves such rows out, a facts folder adds the accelerator"
+                place = tables.Row({}, quote.file, quote.line)
+                raise place.error("accelerator", quote.gpu, f"{fault}; {hint}") from None
+            skipped[f"unknown accelerator {str(quote.gpu)[:40]}"] += 1
+            continue
+        if specification is None:
+            skipped["no accelerator, and no instance type that is known"] += 1
+            continue
+        key = (quote.provider, instance, quote.region)
+        if key not in rows:
+            fixed = {c: specification[c] for c in SPECIFICATION[:3]} if key in known else specification
+            rows[key] = {
+                "provider": key[0], "instance": key[1], "region": key[2], **fixed, "price_date": day, "source": source,
+                "confidence": "medium",
+            }  # fmt: skip
+        for purchase, column in PRICES.items():
+            if (usd := getattr(quote, purchase)) is not None:
+                rows[key][column] = min(usd, rows[key].get(column, usd))
+    return PriceRows(layout, [row for row in rows.values() if not row.keys().isdisjoint(PRICES.values())], skipped)
+
+
+def _specification(
+    quote: Quote, facts: Facts, types: Mapping[tuple[str, str], Offer]
+) -> tuple[str, dict[str, Any] | None]:
+    """(our name of the instance, its specification); None where there is nothing to compute on that is known."""
+    offer = types.get((quote.provider, quote.instance))
+    if offer is None and quote.gpu is None:
+        return quote.instance, None
+    instance, cells = quote.instance, dict[str, Any]()
+    if offer is None:
+        name = _accelerator(quote, facts)
+        if quote.provider == "gcp" and instance.startswith("n1-"):  # GPUs are attached to these: not in their names
+            instance = f"{quote.instance}+{quote.gpus:g}x{name}"
+            offer = types.get((quote.provider, instance))
+        whole = facts.accelerators[name].hbm_bytes
+        part = 1.0 if quote.gpu_gib is None else quote.gpu_gib * GIB / whole
+        part = quote.gpus if 0 < quote.gpus < 1 else part
+        cells = {
+            "accelerator": name, "count": max(1, round(quote.gpus)), "accelerator_share": part if part < _PART else 1.0,
+            "vcpus": quote.vcpus, "ram_bytes": None if quote.ram_gib is None else quote.ram_gib * GIB,
+        }  # fmt: skip
+    if offer is not None:
+        cells = {column: getattr(offer, column) for column in SPECIFICATION}
+    return instance, cells
+
+
+def _accelerator(quote: Quote, facts: Facts) -> str:
+    """The accelerator's name here: with its memory and form where they tell variants apart."""
+    assert quote.gpu is not None
+    size = "" if quote.gpu_gib is None else f"{quote.gpu_gib:g}GB"
+    for hints in ((quote.form, size), (quote.form,), (size,)):
+        try:
+            chip = facts.accelerator(" ".join(part for part in (quote.gpu, *hints) if part))
+        except UnknownNameError:
+            continue
+        if quote.gpu_gib is None or abs(quote.gpu_gib * GIB / chip.hbm_bytes - 1) < 1 - _PART:
+            return chip.name
+    return facts.accelerator(quote.gpu).name
+
+
+def own_rows(path: Path, facts: Facts, latest: str) -> list[dict[str, Any]]:
+    """The rows of a table of offers, checked against what is known; `latest`: the last day that prices may be of.
+
+    Raises:
+        SpecError: with file, row and column.
+    """
+    known, seen, rows = {offer.key: offer for offer in facts.offers}, set[Key](), []
+    for row in tables.read_table(path, offers.OFFERS.columns, keys=offers.OFFERS.filled):
+        key = (row.values["provider"], row.values["instance"], row.values["region"])
+        if key in seen:
+            raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
+        seen.add(key)
+        if latest and row.values["price_date"] > latest:
+            raise row.error("price_date", row.values["price_date"], f"it lies ahead; allowed: days up to {latest}")
+        if not any(row.values.get(f"{way}_usd_per_hour") for way in offers.PURCHASES):
+            raise row.error("on_demand_usd_per_hour", "", "a row of prices needs at least one price")
+        offer = offers.OFFERS.built(row, known.get(key))
+        cells = {name: "unknown" if value is None else value for name, value in row.values.items()}
+        if offer.accelerator not in facts.accelerators:
+            try:
+                cells["accelerator"] = facts.accelerator(offer.accelerator).name
+            except UnknownNameError as fault:
+                raise row.error("accelerator", offer.accelerator, str(fault)) from None
+        rows.append({"accelerator": offer.accelerator, "count": offer.count, **cells})
+    if not rows:
+        raise SpecError(f"{path} has a header and no rows")
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

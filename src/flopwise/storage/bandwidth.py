@@ -139,15 +139,9 @@ class StorageAnswer:
 
 
 def storage_answer(
-    request: StorageRequest,
-    work: SampledWorkload,
-    cluster: Cluster,
-    num_gpus: int,
-    rate: DeviceRate,
-    band: ErrorBand | None,
-    notes: Sequence[str],
-    facts: Facts,
-) -> StorageAnswer:
+    request: StorageRequest, work: SampledWorkload, cluster: Cluster, num_gpus: int, rate: DeviceRate,
+    band: ErrorBand | None, notes: Sequence[str], facts: Facts,
+) -> StorageAnswer:  # fmt: skip
     """The bandwidth that `num_gpus` devices need which train at `rate`, and each kind of storage against it.
 
     Raises:
@@ -224,14 +218,10 @@ def _checkpoint_demand(work: SampledWorkload, request: StorageRequest, facts: Fa
         origin = f"{count:,.0f} parameters x (4 bytes + {states:g} of {row.name}'s states)"
     stall = request.checkpoint_stall_frac
     return CheckpointDemand(
-        nbytes=nbytes,
-        interval_s=interval,
-        stall_frac=stall,
+        nbytes=nbytes, interval_s=interval, stall_frac=stall, restore_within_s=within, origin=origin,
         write_bytes_per_s=None if interval is None else float(checkpoint_bytes_per_s(nbytes, interval, stall)),
-        restore_within_s=within,
         restore_bytes_per_s=None if within is None else nbytes / within,
-        origin=origin,
-    )
+    )  # fmt: skip
 
 
 def deliveries(demand: StorageAnswer, facts: Facts) -> tuple[StorageDelivery, ...]:
@@ -245,9 +235,9 @@ def deliveries(demand: StorageAnswer, facts: Facts) -> tuple[StorageDelivery, ..
     kinds = [facts.storage(name) for name in request.storage]
     if not kinds and rate is None:
         kinds = list(facts.storage_kinds.values())
-    found = sorted((_delivery_of_kind(kind, demand) for kind in kinds), key=lambda d: -d.read_bytes_per_s)
+    sold = sorted((_delivery_of_kind(kind, demand) for kind in kinds), key=lambda d: -d.read_bytes_per_s)
     own = [] if rate is None else [_delivery(demand, GIVEN, rate, rate, "given", "", "")]
-    return (*own, *found)
+    return (*own, *sold)
 
 
 def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
@@ -273,15 +263,10 @@ def _delivery(
     later, weights = demand.later_read_bytes_per_s_per_node, demand.weights_bytes
     each = None if demand.checkpoints is None else demand.checkpoints.nbytes / demand.num_nodes
     return StorageDelivery(
-        name=name,
-        read_bytes_per_s=reads,
-        write_bytes_per_s=writes,
+        name=name, read_bytes_per_s=reads, write_bytes_per_s=writes, origin=origin, confidence=confidence, note=note,
         first_epoch_frac=float(kept_up_frac(reads, demand.read_bytes_per_s_per_node)),
         later_epochs_frac=float(kept_up_frac(reads, later)) if later > 0 else 1.0,
-        origin=origin,
-        confidence=confidence,
         checkpoint_write_s=None if each is None or writes is None else each / writes,
         restore_s=None if each is None else each / reads,
         load_s=None if weights is None else weights / reads,
-        note=note,
-    )
+    )  # fmt: skip

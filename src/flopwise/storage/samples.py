@@ -7,6 +7,7 @@ published figures only gets the share of the peak that published runs reached.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
@@ -32,6 +33,8 @@ WIDER_BY_SHARE = 2.0
 """Spread of the interval where the achieved rate is a published share of the peak."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
+OF_BENCHMARKS = ("record_bytes", "batch", "precision", "achieved_frac")
+"""What a workload has from the row of its benchmark alone."""
 TRAINING_PASSES = 3.0
 """Forward, and backward twice that."""
 
@@ -75,33 +78,20 @@ def workload_of_sample(row: TrainingSample, model: Model, facts: Facts, *, seq: 
         MissingFactError: nobody has written down its FLOP.
     """
     tokens = seq or row.tokens
-    flops = row.flops_per_sample
     notes: tuple[str, ...] = ()
-    counted = counted_flops(model, tokens)
+    profiled, counted = row.flops_per_sample, counted_flops(model, tokens)
+    flops = counted if profiled is None else profiled
     if flops is None:
-        if counted is None:
-            raise MissingFactError(f"{row.name}: the FLOP of a sample are not known; give --flops-per-sample")
-        flops = counted
-    elif counted is not None and not 0.9 < flops / counted < 1.1:
-        ratio = flops / counted
-        notes = (
-            f"FLOP of a sample as the source profiled them, {ratio:.2f}x what {model.name} counts ({counted:.4g})",
-        )
+        raise MissingFactError(f"{row.name}: the FLOP of a sample are not known; give --flops-per-sample")
+    if counted is not None and not 0.9 < flops / counted < 1.1:
+        times = f"{flops / counted:.2f}x what {model.name} counts ({counted:.4g})"
+        notes = (f"FLOP of a sample as the source profiled them, {times}",)
     return SampledWorkload(
-        name=row.name,
-        sample=row.sample,
-        flops_per_sample=flops,
-        sample_bytes=row.sample_bytes,
-        record_bytes=row.record_bytes,
-        source=f"{row.source} ({row.date}, {row.confidence} confidence)",
-        model=model,
-        tokens=tokens if model.stacks else None,
-        batch=row.batch,
-        precision=row.precision,
-        layers=facts.convolutions(model.name),
-        achieved_frac=row.achieved_frac,
-        notes=notes,
-    )
+        name=row.name, sample=row.sample, flops_per_sample=flops, sample_bytes=row.sample_bytes,
+        source=f"{row.source} ({row.date}, {row.confidence} confidence)", model=model,
+        tokens=tokens if model.stacks else None, layers=facts.convolutions(model.name), notes=notes,
+        **{name: getattr(row, name) for name in OF_BENCHMARKS},
+    )  # fmt: skip
 
 
 def workload_of_model(
@@ -120,20 +110,13 @@ def workload_of_model(
         raise MissingFactError(f"{model.name}: the FLOP of a sample are not known; give --flops-per-sample")
     if published.sample_bytes is None:
         raise MissingFactError(f"{model.name}: the size of a sample is not known; give --sample-bytes")
-    row = facts.sample_of_model(model.name)
+    row = next((row for row in facts.samples.values() if row.model == model.name), None)  # the benchmark that trains it
+    of_benchmark: Any = {name: row and getattr(row, name) for name in OF_BENCHMARKS}
     return SampledWorkload(
-        name=model.name,
-        sample=published.sample,
-        flops_per_sample=flops,
-        sample_bytes=published.sample_bytes,
-        record_bytes=row.record_bytes if row else None,
-        source=f"{model.source} ({model.date}, {model.confidence} confidence)",
-        model=model,
-        batch=row.batch if row else None,
-        precision=row.precision if row else None,
-        layers=facts.convolutions(model.name),
-        achieved_frac=row.achieved_frac if row else None,
-    )
+        name=model.name, sample=published.sample, flops_per_sample=flops, sample_bytes=published.sample_bytes,
+        source=f"{model.source} ({model.date}, {model.confidence} confidence)", model=model,
+        layers=facts.convolutions(model.name), **of_benchmark,
+    )  # fmt: skip
 
 
 def counted_flops(model: Model, tokens: int | None) -> float | None:
@@ -163,14 +146,9 @@ def _workload_of_layers(model: Model, seq: int | None, token_bytes: float | None
         what, note = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
         nbytes = tokens * stored_token_bytes(model)
     return SampledWorkload(
-        name=model.name,
-        sample=what,
-        flops_per_sample=flops,
-        sample_bytes=nbytes,
-        source=f"counted from the layers{note}",
-        model=model,
-        tokens=tokens,
-    )
+        name=model.name, sample=what, flops_per_sample=flops, sample_bytes=nbytes,
+        source=f"counted from the layers{note}", model=model, tokens=tokens,
+    )  # fmt: skip
 
 
 def device_rate(
@@ -190,13 +168,10 @@ def device_rate(
         dtype = usable_precision(cluster.rates, dtype)
         parts = convolution_step_s(cluster.rates, work.layers, size, dtype)
         return DeviceRate(
-            samples_per_s=size / float(parts.seconds),
-            peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
-            precision=dtype,
-            origin="layers",
-            batch=size,
+            samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
+            precision=dtype, origin="layers", batch=size,
             parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
-        )
+        )  # fmt: skip
     if work.model is not None and work.model.stacks:
         return _training_rate(work, work.model, cluster, facts, size, dtype)
     return share_rate(work, cluster, dtype)
@@ -208,29 +183,18 @@ def _training_rate(
     assert work.tokens is not None
     named = "fp32" if precision == "tf32" else precision
     recipe = Recipe(
-        seq_len=work.tokens,
-        global_batch=batch,
-        precision=named,
-        optimizer=facts.optimizer(defaults.OPTIMIZER),
+        seq_len=work.tokens, global_batch=batch, precision=named, optimizer=facts.optimizer(defaults.OPTIMIZER),
         stack=facts.stack(REFERENCE_STACK),
-    )
+    )  # fmt: skip
     step = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return DeviceRate(
-        samples_per_s=batch / step.step_s,
-        peak_flops_per_s=cluster.rates.peak_flops_per_s(named),
-        precision=named,
-        origin="training estimate",
-        batch=batch,
-        parts=step.breakdown,
-    )
+        samples_per_s=batch / step.step_s, peak_flops_per_s=cluster.rates.peak_flops_per_s(named), precision=named,
+        origin="training estimate", batch=batch, parts=step.breakdown,
+    )  # fmt: skip
 
 
 def rate_and_band(
-    work: SampledWorkload,
-    cluster: Cluster,
-    facts: Facts,
-    num_gpus: int,
-    sample: SampleSpec,
+    work: SampledWorkload, cluster: Cluster, facts: Facts, num_gpus: int, sample: SampleSpec
 ) -> tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]:
     """The rate of one device, the band of its error (None: the rate is given) and what was assumed.
 
@@ -239,12 +203,9 @@ def rate_and_band(
     """
     if sample.rate_given:
         rate = share_rate(work, cluster, sample.precision or "bf16", sample.efficiency or 1.0)
-        if sample.achieved_flops_per_s is None:
-            return rate, None, ()
-        samples_per_s = sample.achieved_flops_per_s / work.flops_per_sample
-        peak = rate.peak_flops_per_s
-        given = DeviceRate(samples_per_s=samples_per_s, peak_flops_per_s=peak, precision=rate.precision, origin="given")
-        return given, None, ()
+        if sample.achieved_flops_per_s is not None:
+            rate = replace(rate, samples_per_s=sample.achieved_flops_per_s / work.flops_per_sample)
+        return rate, None, ()
     rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
     band = error_band("io", facts.calibration)
     if rate.origin == "published share":
@@ -266,12 +227,10 @@ def share_rate(work: SampledWorkload, cluster: Cluster, precision: str, share: f
         taken = ASSUMED_FRAC
         notes = (f"{work.name}: no layers are known; {100 * ASSUMED_FRAC:.0f} % of the peak is assumed (--efficiency)",)
     return DeviceRate(
-        samples_per_s=taken * peak / work.flops_per_sample,
-        peak_flops_per_s=peak,
-        precision=cluster.rates.peak_dtype(dtype),
-        origin="given" if share is not None else "published share",
+        samples_per_s=taken * peak / work.flops_per_sample, peak_flops_per_s=peak,
+        precision=cluster.rates.peak_dtype(dtype), origin="given" if share is not None else "published share",
         notes=notes,
-    )
+    )  # fmt: skip
 
 
 def sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:

@@ -15,8 +15,9 @@ from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 STALL_FRAC = 0.05
 """Share of the time that writing checkpoints may take where none is given."""
 
-_sample = partial(option, section="Samples and how fast they are worked on")
-_storage = partial(option, section="Storage, caches and checkpoints")
+SAMPLES, STORAGE = "Samples and how fast they are worked on", "Storage, caches and checkpoints"
+_sample, _same_sample = partial(option, section=SAMPLES), partial(same, section=SAMPLES)
+_storage, _same_storage = partial(option, section=STORAGE), partial(same, section=STORAGE)
 
 
 # fmt: off
@@ -24,7 +25,7 @@ _storage = partial(option, section="Storage, caches and checkpoints")
 class SampleSpec(Spec):
     """What is read at a time, and how fast a device works on it; None: as known, or estimated."""
 
-    seq: int | None = same(DataSpec, "seq", section="Samples and how fast they are worked on")
+    seq: int | None = _same_sample(DataSpec, "seq")
     batch: int | None = _sample("--batch", options.BATCH, "Samples of one accelerator and step.")
     precision: str | None = _sample(
         "--precision", options.choice("tf32", "bf16", "fp16", "fp8", "fp32"),
@@ -34,12 +35,8 @@ class SampleSpec(Spec):
         "--flops-per-sample", options.FLOPS, "Forward and backward: 4.2T, 247Gi (base 2).",
     )
     sample_bytes: float | None = _sample("--sample-bytes", options.BYTES, "Bytes of a sample as fed: 16MiB.")
-    token_bytes: float | None = same(
-        ReadsSpec, "token_bytes", section="Samples and how fast they are worked on",
-    )
-    efficiency: float | None = same(
-        SharedSpec, "efficiency", section="Samples and how fast they are worked on",
-    )
+    token_bytes: float | None = _same_sample(ReadsSpec, "token_bytes")
+    efficiency: float | None = _same_sample(SharedSpec, "efficiency")
     achieved_flops_per_s: float | None = _sample(
         "--achieved", options.FLOPS, "FLOP/s that one accelerator achieves: 35TFLOP/s.",
     )
@@ -84,12 +81,8 @@ class StorageRequest(Spec):
         "--shuffle", options.choice("global", "shard", "none"),
         "Over all nodes, within a node's own part, or none.", default="global",
     )
-    storage: tuple[str, ...] = same(
-        StorageSpec, "storage", repeated=True, section="Storage, caches and checkpoints",
-    )
-    storage_bytes_per_s: float | None = same(
-        StorageSpec, "storage_bandwidth", section="Storage, caches and checkpoints",
-    )
+    storage: tuple[str, ...] = _same_storage(StorageSpec, "storage", repeated=True)
+    storage_bytes_per_s: float | None = _same_storage(StorageSpec, "storage_bandwidth")
     devices: int = _storage("--devices", options.whole(high=1000), "Drives of a node.", default=1)
     connections: int = _storage(
         "--connections", options.whole(high=100_000), "Of a node to an object store.", default=1,
@@ -106,9 +99,7 @@ class StorageRequest(Spec):
     load_within_s: float | None = _storage(
         "--load-within", options.SECONDS, "Time for a serving node to read all weights: 60s.",
     )
-    optimizer: str = same(
-        TrainingSpec, "optimizer", default=defaults.OPTIMIZER, section="Storage, caches and checkpoints",
-    )
+    optimizer: str = _same_storage(TrainingSpec, "optimizer", default=defaults.OPTIMIZER)
     # fmt: on
 
     def check(self) -> None:
